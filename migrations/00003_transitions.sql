@@ -1,0 +1,23 @@
+-- +goose Up
+
+-- The history, and the event that goes out: one row per write of an order,
+-- written by the write itself. A row whose from and to are the same kept the
+-- status (a take-over, a hold, a request to stop). An order that starts at once
+-- begins with pending to charging; one admitted to wait begins with null to
+-- pending.
+CREATE TABLE transitions (
+  order_no    bigint NOT NULL,
+  at          timestamptz NOT NULL DEFAULT now(),
+  fence       bigint NOT NULL,
+  seq         integer NOT NULL,
+  from_status text COLLATE "C",
+  to_status   text COLLATE "C" NOT NULL,
+  verb        text,      -- what was done, where the status does not say it
+  actor       text,      -- who asked for it; null: the service
+  reason      text,
+  request_id  text,      -- the caller's, so that a repeated request is known
+  CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
+);
+
+-- +goose Down
+DROP TABLE transitions;
