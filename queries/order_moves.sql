@@ -1,0 +1,249 @@
+-- The moves of an order, each one statement for a whole set: lock in order, compare
+-- and set, effect, history row. A set shares its expected status, fence and seq. The
+-- rows returned are the orders that moved, once the statement has ended without an
+-- error; an order that is not among them was locked by somebody (SKIP LOCKED: one
+-- locked row must not stall its neighbours) or is no longer as expected.
+--
+-- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
+-- cached while the table was empty would read all of it for every set.
+
+-- name: OrdersStart :many
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.stop_requested IS NULL THEN 'charging' ELSE 'canceled' END,
+    seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
+    ended_as = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
+    finished_at = CASE WHEN o.stop_requested IS NOT NULL THEN now() END,
+    due_at = CASE WHEN o.stop_requested IS NULL THEN o.due_at END,
+    owner = CASE WHEN o.stop_requested IS NULL THEN o.owner END
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersCharge :many
+-- Stopped before its charge, an order is certainly not charged: it is canceled.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.stop_requested IS NULL THEN 'reserving' ELSE 'canceled' END,
+    seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
+    ended_as = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
+    finished_at = CASE WHEN o.stop_requested IS NOT NULL THEN now() END,
+    due_at = CASE WHEN o.stop_requested IS NULL THEN o.due_at END,
+    owner = CASE WHEN o.stop_requested IS NULL THEN o.owner END
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount)
+  SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersReserve :many
+-- Stock is given in the order of arrival. An order is refused when it does not fit
+-- into what those before it left; one that stands behind a refused order and may
+-- still fit is left undecided, and comes again with the next set. A stock row that
+-- somebody holds is waited for half a second at most.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no, o.item, o.quantity, o.stop_requested FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), stock AS MATERIALIZED (
+  SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM inventory AS i
+  WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.stop_requested IS NULL))
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.item FOR NO KEY UPDATE
+), queued AS (
+  SELECT l.order_no, l.item, l.quantity, coalesce(s.tracked, false) AS tracked, coalesce(s.available, 0) AS available,
+    sum(l.quantity) OVER (PARTITION BY l.item ORDER BY l.order_no) AS asked
+  FROM locked AS l LEFT JOIN stock AS s ON s.item = l.item
+  WHERE l.stop_requested IS NULL
+), decided AS MATERIALIZED (
+  SELECT q.order_no, q.item, q.quantity,
+    NOT q.tracked OR q.asked <= q.available AS fits,
+    q.quantity > q.available - coalesce(max(q.asked) FILTER (WHERE q.asked <= q.available) OVER (PARTITION BY q.item), 0) AS refused
+  FROM queued AS q
+), taken AS (
+  -- An item seen for the first time gets its row here. The condition is the last
+  -- word on stock: it sees the row as it is now.
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT d.item, sum(d.quantity) FROM decided AS d WHERE d.fits GROUP BY d.item ORDER BY d.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+    WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
+  RETURNING i.item
+), verdicts AS MATERIALIZED (
+  SELECT d.order_no, 'confirming' AS target FROM decided AS d JOIN taken AS t ON t.item = d.item WHERE d.fits
+  UNION ALL
+  SELECT d.order_no, 'refunding' AS target FROM decided AS d WHERE NOT d.fits AND d.refused
+  UNION ALL
+  SELECT l.order_no, 'refunding' AS target FROM locked AS l WHERE l.stop_requested IS NOT NULL
+), moved AS (
+  UPDATE orders AS o SET
+    status = v.target, seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN v.target = 'confirming' THEN NULL WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
+    failure_step = CASE WHEN v.target = 'refunding' AND o.stop_requested IS NULL THEN 'reserve' END,
+    failure_code = CASE WHEN v.target = 'refunding' AND o.stop_requested IS NULL THEN 'out_of_stock' END
+  FROM verdicts AS v
+  WHERE o.order_no = ANY(ARRAY(SELECT w.order_no FROM verdicts AS w)) AND o.order_no = v.order_no
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.failure_code
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity)
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m WHERE m.status = 'confirming'
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, m.failure_code FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersConfirm :many
+-- The sale: what was reserved leaves the shelf.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.stop_requested IS NULL THEN 'completed' ELSE 'releasing' END,
+    seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
+    ended_as = CASE WHEN o.stop_requested IS NULL THEN 'completed' END,
+    finished_at = CASE WHEN o.stop_requested IS NULL THEN now() END,
+    due_at = CASE WHEN o.stop_requested IS NOT NULL THEN o.due_at END,
+    owner = CASE WHEN o.stop_requested IS NOT NULL THEN o.owner END
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
+), sales AS MATERIALIZED (
+  SELECT m.item, sum(m.quantity)::bigint AS quantity FROM moved AS m WHERE m.status = 'completed' GROUP BY m.item
+), stock AS MATERIALIZED (
+  SELECT i.item FROM inventory AS i
+  WHERE i.item = ANY(ARRAY(SELECT s.item FROM sales AS s))
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.item FOR NO KEY UPDATE
+), sold AS (
+  UPDATE inventory AS i SET
+    reserved = i.reserved - s.quantity,
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - s.quantity ELSE i.on_hand END
+  FROM sales AS s
+  WHERE i.item = ANY(ARRAY(SELECT k.item FROM stock AS k)) AND i.item = s.item
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersRelease :many
+-- Takes the reservation back.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = 'refunding', seq = o.seq + 1, take_overs = 0,
+    outcome = coalesce(o.outcome, 'failed')
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation
+), released AS (
+  UPDATE reservations AS r SET released_at = now()
+  FROM moved AS m
+  WHERE r.order_no = ANY(ARRAY(SELECT k.order_no FROM moved AS k)) AND r.order_no = m.order_no
+    AND r.generation = m.generation AND r.released_at IS NULL
+  RETURNING r.item, r.quantity
+), returns AS MATERIALIZED (
+  SELECT r.item, sum(r.quantity)::bigint AS quantity FROM released AS r GROUP BY r.item
+), stock AS MATERIALIZED (
+  SELECT i.item FROM inventory AS i
+  WHERE i.item = ANY(ARRAY(SELECT b.item FROM returns AS b))
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.item FOR NO KEY UPDATE
+), returned AS (
+  UPDATE inventory AS i SET reserved = i.reserved - b.quantity
+  FROM returns AS b
+  WHERE i.item = ANY(ARRAY(SELECT k.item FROM stock AS k)) AND i.item = b.item
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersRefund :many
+-- Takes the charge back; the order ends as its first undo move said.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'),
+    ended_as = coalesce(o.outcome, 'failed'),
+    seq = o.seq + 1, take_overs = 0, finished_at = now(), due_at = NULL, owner = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
+), returned AS (
+  UPDATE charges AS c SET refunded_at = now()
+  FROM moved AS m
+  WHERE c.order_no = ANY(ARRAY(SELECT k.order_no FROM moved AS k)) AND c.order_no = m.order_no
+    AND c.generation = m.generation AND c.refunded_at IS NULL
+  RETURNING c.order_no, c.generation, c.currency, c.amount
+), refunded AS (
+  INSERT INTO refunds (order_no, generation, currency, amount)
+  SELECT r.order_no, r.generation, r.currency, r.amount FROM returned AS r ORDER BY r.order_no
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersHold :many
+-- Stops driving: nobody picks the orders up until somebody acts.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY(@order_nos::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    hold = @hold::text, hold_reason = @hold_reason::text, seq = o.seq + 1, due_at = NULL, owner = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'hold', @hold_reason::text FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrderStop :many
+-- A request to stop. It touches neither fence nor lease of a driven order: the
+-- driver's next move reads it on its own row and goes back instead of on. A held
+-- order nobody drives becomes due, so that somebody picks it up. Waits for the row:
+-- one order, one short statement.
+WITH moved AS (
+  UPDATE orders AS o SET
+    stop_requested = @kind::text, seq = o.seq + 1,
+    due_at = CASE WHEN o.hold IS NULL THEN o.due_at ELSE now() END,
+    hold = NULL, hold_reason = NULL
+  WHERE o.order_id = @order_id AND o.stop_requested IS NULL
+    AND o.status IN ('pending', 'charging', 'reserving', 'confirming')
+    AND (sqlc.narg('if_seq')::integer IS NULL OR o.seq = sqlc.narg('if_seq')::integer)
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, @kind::text,
+  sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM moved AS m
+RETURNING order_no, seq, to_status, at;
