@@ -12,59 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const orderGet = `-- name: OrderGet :one
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_id = $1
-`
-
-type OrderGetRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
-}
-
-// One order, with what stands and what was undone of its current generation.
-func (q *Queries) OrderGet(ctx context.Context, orderID string) (OrderGetRow, error) {
-	row := q.db.QueryRow(ctx, orderGet, orderID)
-	var i OrderGetRow
-	err := row.Scan(
-		&i.Order.OrderNo,
-		&i.Order.CreatedAt,
-		&i.Order.DueAt,
-		&i.Order.FinishedAt,
-		&i.Order.Owner,
-		&i.Order.Fence,
-		&i.Order.Generation,
-		&i.Order.Quantity,
-		&i.Order.Seq,
-		&i.Order.TakeOvers,
-		&i.Order.Status,
-		&i.Order.Hold,
-		&i.Order.HoldReason,
-		&i.Order.StopRequested,
-		&i.Order.Outcome,
-		&i.Order.EndedAs,
-		&i.Order.FailureStep,
-		&i.Order.FailureCode,
-		&i.Order.FailureDetail,
-		&i.Order.OrderID,
-		&i.Order.Currency,
-		&i.Order.Item,
-		&i.Order.Amount,
-		&i.Order.Metadata,
-		&i.ChargedAt,
-		&i.RefundedAt,
-		&i.ReservedAt,
-		&i.ReleasedAt,
-	)
-	return i, err
-}
-
 const ordersAdmit = `-- name: OrdersAdmit :many
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata
@@ -136,14 +83,22 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, now()::timestamptz AS read_at FROM orders AS o WHERE o.order_id = ANY($1::text[])
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_id = ANY($1::text[])
 `
 
 type OrdersByIDRow struct {
-	Order  Order
-	ReadAt time.Time
+	Order      Order
+	ChargedAt  *time.Time
+	RefundedAt *time.Time
+	ReservedAt *time.Time
+	ReleasedAt *time.Time
 }
 
+// Orders as they are, with what stands and what was undone of their generation.
 func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersByIDRow, error) {
 	rows, err := q.db.Query(ctx, ordersByID, orderIds)
 	if err != nil {
@@ -178,7 +133,10 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
-			&i.ReadAt,
+			&i.ChargedAt,
+			&i.RefundedAt,
+			&i.ReservedAt,
+			&i.ReleasedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -191,14 +149,22 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, now()::timestamptz AS read_at FROM orders AS o WHERE o.order_no = ANY($1::bigint[])
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_no = ANY($1::bigint[])
 `
 
 type OrdersByNoRow struct {
-	Order  Order
-	ReadAt time.Time
+	Order      Order
+	ChargedAt  *time.Time
+	RefundedAt *time.Time
+	ReservedAt *time.Time
+	ReleasedAt *time.Time
 }
 
+// The same by number.
 func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByNoRow, error) {
 	rows, err := q.db.Query(ctx, ordersByNo, orderNos)
 	if err != nil {
@@ -233,7 +199,10 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
-			&i.ReadAt,
+			&i.ChargedAt,
+			&i.RefundedAt,
+			&i.ReservedAt,
+			&i.ReleasedAt,
 		); err != nil {
 			return nil, err
 		}

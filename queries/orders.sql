@@ -22,15 +22,17 @@ WITH incoming AS (
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
 -- name: OrdersByID :many
-SELECT sqlc.embed(o), now()::timestamptz AS read_at FROM orders AS o WHERE o.order_id = ANY(@order_ids::text[]);
-
--- name: OrdersByNo :many
-SELECT sqlc.embed(o), now()::timestamptz AS read_at FROM orders AS o WHERE o.order_no = ANY(@order_nos::bigint[]);
-
--- name: OrderGet :one
--- One order, with what stands and what was undone of its current generation.
+-- Orders as they are, with what stands and what was undone of their generation.
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_id = @order_id;
+WHERE o.order_id = ANY(@order_ids::text[]);
+
+-- name: OrdersByNo :many
+-- The same by number.
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_no = ANY(@order_nos::bigint[]);
