@@ -213,3 +213,43 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 	}
 	return items, nil
 }
+
+const ordersWatched = `-- name: OrdersWatched :many
+SELECT o.order_no, o.owner,
+  (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
+  coalesce(o.due_at <= now(), false)::boolean AS due
+FROM orders AS o WHERE o.order_no = ANY($1::bigint[])
+`
+
+type OrdersWatchedRow struct {
+	OrderNo int64
+	Owner   *uuid.UUID
+	Ended   bool
+	Due     bool
+}
+
+// What somebody who waits for another replica needs to know.
+func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]OrdersWatchedRow, error) {
+	rows, err := q.db.Query(ctx, ordersWatched, orderNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersWatchedRow
+	for rows.Next() {
+		var i OrdersWatchedRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Owner,
+			&i.Ended,
+			&i.Due,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

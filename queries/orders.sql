@@ -36,3 +36,10 @@ FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
 WHERE o.order_no = ANY(@order_nos::bigint[]);
+
+-- name: OrdersWatched :many
+-- What somebody who waits for another replica needs to know.
+SELECT o.order_no, o.owner,
+  (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
+  coalesce(o.due_at <= now(), false)::boolean AS due
+FROM orders AS o WHERE o.order_no = ANY(@order_nos::bigint[]);

@@ -1,0 +1,69 @@
+package db
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Fault says what an error of a statement means for the one who sent it.
+type Fault int
+
+const (
+	// None: the statement has committed.
+	None Fault = iota
+	// Again: it was certainly rolled back, and may do better if sent again.
+	Again
+	// Busy: it was certainly rolled back because a row it needed stayed locked.
+	Busy
+	// Bad: it was certainly rolled back because of the data it worked on, and will
+	// be again.
+	Bad
+	// Unknown: it may have committed, or still commit. Read back what it wrote.
+	Unknown
+)
+
+// again lists the SQLSTATEs after which sending the same statement is right.
+var again = map[string]bool{
+	"40001": true, // serialization failure
+	"40P01": true, // deadlock detected
+	"26000": true, // prepared statement does not exist: a pooler is in between
+	"42P05": true, // prepared statement exists already: the same
+	"0A000": true, // cached plan must not change result type: a migration ran
+}
+
+// FaultOf classifies the error of a single statement. An error that does not carry
+// an SQLSTATE (a lost connection, a deadline) is Unknown whatever the driver says
+// about it: pgx calls some lost replies safe to retry.
+func FaultOf(err error) Fault {
+	if err == nil {
+		return None
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || len(pg.Code) != 5 {
+		return Unknown
+	}
+	switch {
+	case again[pg.Code]:
+		return Again
+	case pg.Code == "55P03":
+		return Busy
+	case pg.Code[:2] == "22", pg.Code[:2] == "23", pg.Code == "P0001":
+		return Bad
+	default: // shutdown, cancel, out of something, read-only after a failover
+		return Unknown
+	}
+}
+
+// Describe names an SQLSTATE and the constraint for a hold reason or a log line:
+// enough to find the rule that refused, and none of the data.
+func Describe(err error) string {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return "connection"
+	}
+	if pg.ConstraintName != "" {
+		return pg.Code + " " + pg.ConstraintName
+	}
+	return pg.Code
+}

@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// admit stores the orders of a set that are new, already leased to us and charging, and
+// finds out about the others. It is the only statement that makes an order.
+func (e *Engine) admit(set []*run) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.OrdersAdmit(ctx, e.admission(set))
+	switch db.FaultOf(err) {
+	case db.None:
+		e.admitted(set, rows)
+	case db.Bad:
+		e.split(set, e.admit, func(r *run) { e.finish(err, r) })
+	case db.Again, db.Busy:
+		e.Stats.Retried.Add(1)
+		e.readBack(set)
+	case db.Unknown:
+		e.unknown("admit orders", err)
+		e.readBack(set)
+	}
+}
+
+func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
+	n := len(set)
+	p := db.OrdersAdmitParams{
+		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
+		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
+		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+	}
+	for i, r := range set {
+		o := &r.order.Order
+		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
+			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata
+		if o.Currency == "" {
+			o.Currency = e.cfg.Currency
+		}
+		if o.Quantity == 0 {
+			o.Quantity = 1
+		}
+		p.OrderIds[i], p.Amounts[i], p.Currencies[i] = o.OrderID, o.Amount.String(), o.Currency
+		p.Items[i], p.Quantities[i], p.Metadata[i] = o.Item, o.Quantity, string(o.Metadata)
+	}
+	return p
+}
+
+// admitted drives the new orders and reads the others, which existed or came to exist.
+func (e *Engine) admitted(set []*run, rows []db.OrdersAdmitRow) {
+	byID := make(map[string]*run, len(set))
+	for _, r := range set {
+		byID[r.orderID] = r
+	}
+	fresh := make([]*run, 0, len(rows))
+	for _, row := range rows {
+		r := byID[row.OrderID]
+		delete(byID, row.OrderID)
+		o := &r.order.Order
+		o.OrderNo, o.CreatedAt = row.OrderNo, row.CreatedAt
+		o.Status, o.Fence, o.Seq, o.Owner = fsm.Charging, 1, 1, &e.owner
+		r.moved = true
+		fresh = append(fresh, r)
+	}
+	e.Stats.Admitted.Add(int64(len(fresh)))
+	e.lead(fresh)
+	if len(byID) > 0 {
+		e.Stats.Known.Add(int64(len(byID)))
+		known := make([]*run, 0, len(byID))
+		for _, r := range byID {
+			known = append(known, r)
+		}
+		e.readBack(known)
+	}
+}
+
+// lead notes that the runs are ours and sends each where its state says.
+func (e *Engine) lead(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	e.runs.lead(runs)
+	for _, r := range runs {
+		r.isKnown()
+	}
+	e.drive(runs)
+}
+
+// statementLimit bounds one statement. It is longer than a failover with a synchronous
+// standby takes to answer; what it cuts has an unknown outcome and is read back.
+const statementLimit = 30 * time.Second

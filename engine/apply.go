@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// apply is the one door to orders.status: it sends the statement of a move for runs that
+// stand at the same status, fence and seq, and writes its verdict into them. The runs
+// are sorted in place; those that did not move come back as lost. With an error nothing
+// is known but what db.FaultOf says of it.
+func (e *Engine) apply(ctx context.Context, move step.Move, runs []*run) (moved, lost []*run, err error) {
+	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
+	first := runs[0].order.Order
+	set := step.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
+	verdicts, err := move(ctx, e.query, set)
+	if err != nil {
+		return nil, nil, err
+	}
+	e.Stats.Sets.Add(1)
+	e.Stats.Moves.Add(int64(len(verdicts)))
+	moved = make([]*run, 0, len(verdicts))
+	for _, v := range verdicts {
+		i, ok := slices.BinarySearchFunc(runs, v.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })
+		if !ok {
+			panic("apply: the database moved an order that was not asked for")
+		}
+		runs[i].record(v)
+		moved = append(moved, runs[i])
+	}
+	if len(moved) < len(runs) {
+		for _, r := range runs {
+			if r.order.Order.Seq == set.Seq {
+				lost = append(lost, r)
+			}
+		}
+	}
+	return moved, lost, nil
+}
+
+// record writes a verdict into the run. The effects of the forward path are known from
+// the move itself; an order that goes back is read before it is shown.
+func (r *run) record(v step.Moved) {
+	o, at := &r.order, v.At
+	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
+	switch v.ToStatus {
+	case fsm.Reserving:
+		o.ChargedAt = &at
+	case fsm.Confirming:
+		o.ReservedAt = &at
+	case fsm.Completed:
+		ended := string(fsm.Completed)
+		o.Order.EndedAs, o.Order.FinishedAt = &ended, &at
+		o.Order.Owner, o.Order.DueAt = nil, nil
+	default:
+		r.moved = false
+	}
+}

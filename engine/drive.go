@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// drive sends each run to the line of its state, and those that need no move to their
+// end. It takes any mix of states; the runs are ours.
+func (e *Engine) drive(runs []*run) {
+	for len(runs) > 0 {
+		state := runs[0].status()
+		same := func(r *run) bool { return r.status() == state }
+		n := slices.IndexFunc(runs, func(r *run) bool { return !same(r) })
+		if n < 0 {
+			n = len(runs)
+		}
+		e.send(state, runs[:n])
+		runs = runs[n:]
+	}
+}
+
+func (e *Engine) send(state fsm.State, runs []*run) {
+	if state.Final() {
+		e.finish(nil, runs...)
+		return
+	}
+	runs = e.slow.divert(runs)
+	e.lines[state].add(runs...)
+}
+
+// move is the flush of a line: it moves a set out of its state. Runs of one line share
+// the status; fence and seq differ rarely, and each group is a statement of its own.
+func (e *Engine) move(state fsm.State, move step.Move, set []*run) {
+	for _, group := range alike(set) {
+		e.moveAlike(state, move, group, e.slow.add)
+	}
+}
+
+// moveAlike moves runs of the same status, fence and seq; busy takes them when a stock
+// row stayed locked.
+func (e *Engine) moveAlike(state fsm.State, move step.Move, set []*run, busy func([]*run)) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	moved, lost, err := e.apply(ctx, move, set)
+	switch db.FaultOf(err) {
+	case db.None:
+		e.drive(moved)
+		e.lose(lost)
+	case db.Bad:
+		e.split(set, func(half []*run) { e.moveAlike(state, move, half, busy) }, func(r *run) { e.hold(r, err) })
+	case db.Busy:
+		busy(set)
+	case db.Again:
+		e.Stats.Retried.Add(1)
+		e.later(set)
+	case db.Unknown:
+		e.unknown(fmt.Sprintf("move orders out of %s", state), err)
+		e.readBack(slices.Clone(set))
+	}
+}
+
+// alike groups runs by fence and seq, in order of appearance.
+func alike(set []*run) [][]*run {
+	key := func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }
+	first := key(set[0])
+	if !slices.ContainsFunc(set, func(r *run) bool { return key(r) != first }) {
+		return [][]*run{set} // nearly always
+	}
+	groups := map[[2]int64][]*run{}
+	var out [][]*run
+	for _, r := range set {
+		groups[key(r)] = append(groups[key(r)], r)
+	}
+	for _, g := range groups {
+		out = append(out, g)
+	}
+	return out
+}
+
+// split finds the culprit of a statement that its data made fail: each half is tried by
+// itself, a single one is given up.
+func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
+	if len(set) == 1 {
+		giveUp(set[0])
+		return
+	}
+	half := len(set) / 2
+	try(set[:half:half])
+	try(set[half:])
+}
+
+// hold takes an order out of the way that can't be moved: it waits for a person.
+func (e *Engine) hold(r *run, why error) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	o := &r.order.Order
+	e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "error", why)
+	_, err := e.query.OrdersHold(ctx, db.OrdersHoldParams{
+		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
+		Hold: "attention", HoldReason: db.Describe(why),
+	})
+	if err == nil {
+		e.Stats.Held.Add(1)
+	}
+	e.readBack([]*run{r})
+}
+
+// finish tells the callers of runs that have ended. An order that took another way than
+// straight forward is read first, so that what is shown is what is stored.
+func (e *Engine) finish(err error, runs ...*run) {
+	if err == nil {
+		e.complete(runs)
+	}
+	e.runs.remove(runs)
+	for _, r := range runs {
+		if err == nil {
+			r.isKnown()
+		}
+		r.end(err)
+	}
+}
+
+func (e *Engine) complete(runs []*run) {
+	var unread []*run
+	for _, r := range runs {
+		if !r.moved {
+			unread = append(unread, r)
+		}
+	}
+	if len(unread) == 0 {
+		return
+	}
+	byNo := map[int64]*run{}
+	for _, r := range unread {
+		byNo[r.no()] = r
+	}
+	for _, row := range e.readUntilKnown(numbersOf(unread)) {
+		byNo[row.Order.OrderNo].order = row
+	}
+}
+
+// later sends runs back to their line after a pause that grows with every try in vain.
+func (e *Engine) later(runs []*run) {
+	runs = slices.Clone(runs) // the line uses its slice again
+	tries := 0
+	for _, r := range runs {
+		r.lost++
+		tries = max(tries, r.lost)
+	}
+	pause := min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
+	time.AfterFunc(pause, func() { e.drive(runs) })
+}
+
+// statement is the context of one statement: a caller who hangs up must not cancel a
+// compare-and-set, so it ends only by its own limit or with the engine.
+func (e *Engine) statement() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(e.ctx, statementLimit)
+}
+
+func (e *Engine) unknown(doing string, err error) {
+	e.Stats.UnknownOutcome.Add(1)
+	if e.ctx.Err() == nil {
+		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
+	}
+}

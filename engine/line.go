@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// line gathers the runs that wait for one move and hands them to flush in sets. There
+// is one flush at a time: while it commits, the next set gathers. Under load sets grow
+// by themselves, and so does the work done by one commit.
+type line struct {
+	flush func([]*run)
+	most  int
+
+	mu      sync.Mutex
+	waiting []*run
+	spare   []*run // the last set's array, used again
+	wake    chan struct{}
+	oldest  atomic.Int64 // unix nanoseconds since which somebody waits; 0: nobody
+}
+
+func newLine(most int, flush func([]*run)) *line {
+	return &line{flush: flush, most: most, wake: make(chan struct{}, 1)}
+}
+
+// add never blocks: what bounds the memory is the number of orders admitted.
+func (l *line) add(runs ...*run) {
+	if len(runs) == 0 {
+		return
+	}
+	l.mu.Lock()
+	if len(l.waiting) == 0 {
+		l.oldest.Store(time.Now().UnixNano())
+	}
+	l.waiting = append(l.waiting, runs...)
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// age is how long the first in the line has waited.
+func (l *line) age() time.Duration {
+	since := l.oldest.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(time.Now().UnixNano() - since)
+}
+
+func (l *line) loop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		for set := l.take(); len(set) > 0 && ctx.Err() == nil; set = l.take() {
+			for len(set) > l.most {
+				l.flush(set[:l.most:l.most])
+				set = set[l.most:]
+			}
+			l.flush(set)
+		}
+	}
+}
+
+// take swaps the waiting runs for the empty array of the set before. flush must not
+// keep the slice it was given.
+func (l *line) take() []*run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	set := l.waiting
+	clear(l.spare[:cap(l.spare)]) // let go of runs that have ended
+	l.waiting, l.spare = l.spare[:0], set
+	l.oldest.Store(0)
+	return set
+}

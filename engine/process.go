@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/govalues/decimal"
+)
+
+// Process takes the order through its steps and answers with it as soon as it is final
+// or held for somebody, or when ctx ends: then with what is stored, while the order goes
+// on. A known order is not started again: the caller gets its outcome, or waits for the
+// one run of it with everybody else. Errors: *Conflict, ErrOverloaded, ErrStopping,
+// ErrUnavailable, or that of ctx if it was canceled.
+func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
+	r, err := e.enter(in)
+	if err != nil {
+		return Order{}, err
+	}
+	return e.await(ctx, r, &in)
+}
+
+// Admit is Process that does not wait for the end: it answers when the order is stored.
+func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
+	r, err := e.enter(in)
+	if err != nil {
+		return Order{}, err
+	}
+	select {
+	case <-r.known:
+		if d := differences(&r.stored, &in); d != nil {
+			return Order{}, e.conflict(ctx, in.OrderID, d)
+		}
+		return e.Get(ctx, in.OrderID)
+	case <-r.done:
+		return e.outcome(ctx, r, &in)
+	case <-ctx.Done():
+		return Order{}, ended(ctx)
+	}
+}
+
+// enter joins the run of the order, or sends a new one to be admitted.
+func (e *Engine) enter(in Input) (*run, error) {
+	if e.stopping.Load() {
+		return nil, ErrStopping
+	}
+	if e.overloaded() {
+		e.Stats.Overloaded.Add(1)
+		return nil, ErrOverloaded
+	}
+	r, made := e.runs.join(in.OrderID, in)
+	if made {
+		e.admits.add(r)
+	}
+	return r, nil
+}
+
+// overloaded: a quarter of the lease in one line means that leases of what waits will
+// end before it is moved, and all that work would be done again.
+func (e *Engine) overloaded() bool {
+	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) {
+		return true
+	}
+	limit := e.cfg.Lease / 4
+	for _, l := range e.lines {
+		if l.age() > limit {
+			return true
+		}
+	}
+	return e.admits.age() > limit
+}
+
+// await waits for the end of the run. in is nil for callers that bring no input.
+func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
+	select {
+	case <-r.done:
+		return e.outcome(ctx, r, in)
+	case <-ctx.Done():
+	}
+	select {
+	case <-r.known:
+	case <-r.done:
+		return e.outcome(ctx, r, in)
+	default:
+		return Order{}, ended(ctx)
+	}
+	return e.asStored(ctx, r, in)
+}
+
+// outcome answers from a run that has ended.
+func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (Order, error) {
+	switch {
+	case r.err == ErrStopping && r.no() != 0:
+		return e.asStored(ctx, r, in)
+	case r.err != nil:
+		return Order{}, r.err
+	case in != nil:
+		if d := differences(&r.stored, in); d != nil {
+			return Order{}, &Conflict{Order: r.order, Differences: d}
+		}
+	}
+	return r.order, nil
+}
+
+// asStored answers with the row of an order that this caller does not wait for any more.
+func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (Order, error) {
+	if ctx.Err() == context.Canceled {
+		return Order{}, context.Canceled // the caller has gone
+	}
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if in != nil {
+		if d := differences(&r.stored, in); d != nil {
+			return Order{}, e.conflict(short, in.OrderID, d)
+		}
+	}
+	return e.Get(short, r.orderID)
+}
+
+func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) error {
+	order, err := e.Get(ctx, orderID)
+	if err != nil {
+		return err
+	}
+	return &Conflict{Order: order, Differences: d}
+}
+
+// ended names the end of a wait during which the order did not become known.
+func ended(ctx context.Context) error {
+	if ctx.Err() == context.Canceled {
+		return context.Canceled
+	}
+	return ErrUnavailable
+}
+
+// differences compares what a request brought with what is stored; nil when they agree.
+// A field left out agrees with anything, and metadata is never compared.
+func differences(stored *terms, in *Input) []Difference {
+	var d []Difference
+	note := func(differ bool, pointer, was, sent string) {
+		if differ {
+			d = append(d, Difference{Pointer: pointer, Stored: was, Sent: sent})
+		}
+	}
+	if !equal(stored.Amount, in.Amount) {
+		note(true, "/amount", stored.Amount.String(), in.Amount.String())
+	}
+	note(stored.Item != in.Item, "/item", stored.Item, in.Item)
+	note(in.Currency != "" && stored.Currency != in.Currency, "/currency", stored.Currency, in.Currency)
+	if in.Quantity != 0 && stored.Quantity != in.Quantity {
+		note(true, "/quantity", strconv.Itoa(int(stored.Quantity)), strconv.Itoa(int(in.Quantity)))
+	}
+	return d
+}
+
+func equal(a, b decimal.Decimal) bool { return a.Cmp(b) == 0 }

@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"pawl/db"
+)
+
+// lose deals with runs that a move statement did not return: their row was locked by
+// somebody, or is not as we thought. The row tells, after a moment: who holds a lock
+// holds it a little longer.
+func (e *Engine) lose(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	e.Stats.Lost.Add(int64(len(runs)))
+	e.readBack(append([]*run(nil), runs...))
+}
+
+// readBack finds out how orders stand after an answer that did not say: a lost
+// compare-and-set, an outcome unknown, an order that existed before. The row decides,
+// and its owner, fence and seq say whether it is ours. It blocks until the database
+// answers or the engine stops.
+func (e *Engine) readBack(runs []*run) {
+	var unstored, stored []*run
+	for _, r := range runs {
+		if r.no() == 0 {
+			unstored = append(unstored, r)
+		} else {
+			stored = append(stored, r)
+		}
+	}
+	e.settle(stored, e.readUntilKnown(numbersOf(stored)))
+	e.settle(unstored, e.readByID(unstored))
+}
+
+// settle goes on from what the rows say.
+func (e *Engine) settle(runs []*run, rows []Order) {
+	byID := make(map[string]*Order, len(rows))
+	for i := range rows {
+		byID[rows[i].Order.OrderID] = &rows[i]
+	}
+	var ended, ours, foreign, absent, again []*run
+	for _, r := range runs {
+		row := byID[r.orderID]
+		switch {
+		case row == nil:
+			absent = append(absent, r)
+			continue
+		case row.Order.Status.Final() || row.Order.Hold != nil:
+			ended = append(ended, r)
+		case row.Order.Owner == nil || *row.Order.Owner != e.owner:
+			foreign = append(foreign, r)
+		case row.Order.Seq == r.order.Order.Seq:
+			again = append(again, r) // as we left it: the row was only locked
+		default:
+			ours = append(ours, r)
+		}
+		tries := r.lost
+		r.order, r.moved, r.lost = *row, false, tries
+	}
+	e.end(ended)
+	e.watch(foreign)
+	e.lead(ours)
+	if len(again) > 0 {
+		e.runs.lead(again)
+		e.later(again)
+	}
+	if len(absent) > 0 && e.ctx.Err() == nil {
+		e.admits.add(absent...)
+	}
+}
+
+// end tells callers of orders that were read as final or held.
+func (e *Engine) end(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	e.runs.remove(runs)
+	for _, r := range runs {
+		r.isKnown()
+		r.end(nil)
+	}
+}
+
+// watch waits for another replica's orders on behalf of our callers.
+func (e *Engine) watch(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	for _, r := range runs {
+		if e.runs.leads(r.no()) {
+			e.Stats.Fenced.Add(1)
+		}
+		r.isKnown()
+	}
+	e.runs.unlead(runs)
+	e.watches.add(runs)
+}
+
+// readUntilKnown reads orders by number, as often as it takes.
+func (e *Engine) readUntilKnown(orderNos []int64) []Order {
+	if len(orderNos) == 0 {
+		return nil
+	}
+	rows := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
+		ctx, cancel := e.statement()
+		defer cancel()
+		return e.query.OrdersByNo(ctx, orderNos)
+	})
+	out := make([]Order, len(rows))
+	for i := range rows {
+		out[i] = Order(rows[i])
+	}
+	return out
+}
+
+func (e *Engine) readByID(runs []*run) []Order {
+	if len(runs) == 0 {
+		return nil
+	}
+	ids := make([]string, len(runs))
+	for i, r := range runs {
+		ids[i] = r.orderID
+	}
+	return untilKnown(e, "read orders by id", func() ([]Order, error) {
+		ctx, cancel := e.statement()
+		defer cancel()
+		return e.query.OrdersByID(ctx, ids)
+	})
+}
+
+// untilKnown repeats a read until it succeeds; nil when the engine stops first.
+func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) []T {
+	for try := 0; ; try++ {
+		rows, err := read()
+		if err == nil {
+			return rows
+		}
+		if e.ctx.Err() != nil {
+			return nil
+		}
+		if try%20 == 0 {
+			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
+		}
+		e.pause(min(20*time.Millisecond<<min(try, 6), time.Second))
+	}
+}
+
+// pause waits for about d, or until the engine stops.
+func (e *Engine) pause(d time.Duration) {
+	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.ctx.Done():
+	}
+}

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/fsm"
+)
+
+// Input is a checked request. A Currency or Quantity left zero was left out: it takes
+// the default for a new order and matches what is stored for a known one.
+type Input struct {
+	OrderID  string
+	Amount   decimal.Decimal
+	Currency string
+	Item     string
+	Quantity int32
+	Metadata []byte // a JSON object, or nil; never compared
+}
+
+// run is one order in the memory of this replica: being admitted, driven, or watched
+// while another replica drives it. One goroutine holds it at a time; it changes hands
+// through a line. There is at most one run per order, and it is the latch on which
+// concurrent callers wait.
+type run struct {
+	orderID string
+	input   Input // of the request that made it; zero when a claim did
+	stored  terms // valid once known is closed; never changes then
+	order   Order // the holder's; anybody's once done is closed
+
+	moved bool // all undo-free moves of this order were ours, so order needs no reading back
+	lost  int  // tries in a row that moved nothing
+
+	known chan struct{} // closed when the order is stored
+	done  chan struct{} // closed when it is final, held, or this replica gave up
+	err   error         // set before done is closed
+	once  bool          // known is closed
+}
+
+// terms are what a request is compared with.
+type terms struct {
+	Amount         decimal.Decimal
+	Currency, Item string
+	Quantity       int32
+}
+
+func newRun(orderID string, in Input) *run {
+	r := &run{orderID: orderID, input: in, known: make(chan struct{}), done: make(chan struct{})}
+	r.order.Order.OrderID = orderID
+	return r
+}
+
+func (r *run) no() int64         { return r.order.Order.OrderNo }
+func (r *run) status() fsm.State { return r.order.Order.Status }
+
+// isKnown opens the first latch. Only the holder calls it.
+func (r *run) isKnown() {
+	if !r.once {
+		r.once = true
+		o := &r.order.Order
+		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity}
+		close(r.known)
+	}
+}
+
+func (r *run) end(err error) {
+	r.err = err
+	close(r.done)
+}
+
+func numbersOf(runs []*run) []int64 {
+	out := make([]int64, 0, len(runs))
+	for _, r := range runs {
+		if r.no() != 0 {
+			out = append(out, r.no())
+		}
+	}
+	return out
+}
+
+// registry knows every run by its order id, and those we drive by number with the time
+// their lease was last known to be ours.
+type registry struct {
+	mu     sync.Mutex
+	byID   map[string]*run
+	driven map[int64]lease
+	empty  chan struct{} // closed when somebody waits and the last run has gone
+	size   atomic.Int64
+}
+
+type lease struct {
+	run     *run
+	renewed time.Time
+}
+
+func (g *registry) init() {
+	g.byID, g.driven = map[string]*run{}, map[int64]lease{}
+}
+
+// join returns the run of the order, making it if there is none.
+func (g *registry) join(orderID string, in Input) (r *run, made bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r, ok := g.byID[orderID]; ok {
+		return r, false
+	}
+	r = newRun(orderID, in)
+	g.byID[orderID] = r
+	g.size.Add(1)
+	return r, true
+}
+
+// lead notes that these runs are driven by us from now on.
+func (g *registry) lead(runs []*run) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range runs {
+		g.driven[r.no()] = lease{r, now}
+	}
+}
+
+func (g *registry) leads(orderNo int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.driven[orderNo]
+	return ok
+}
+
+// unlead keeps the runs, as watched ones.
+func (g *registry) unlead(runs []*run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range runs {
+		delete(g.driven, r.no())
+	}
+}
+
+// older returns the orders whose lease was last renewed before t, and notes now for them.
+func (g *registry) older(t time.Time) []int64 {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []int64
+	for no, l := range g.driven {
+		if l.renewed.Before(t) {
+			out = append(out, no)
+			g.driven[no] = lease{l.run, now}
+		}
+	}
+	return out
+}
+
+// remove forgets runs that have ended. Callers hold them and wait for done.
+func (g *registry) remove(runs []*run) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range runs {
+		delete(g.byID, r.orderID)
+		delete(g.driven, r.no())
+	}
+	g.size.Store(int64(len(g.byID)))
+	g.signalEmpty()
+}
+
+func (g *registry) takeAll() []*run {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []*run
+	for _, r := range g.byID {
+		out = append(out, r)
+	}
+	clear(g.byID)
+	clear(g.driven)
+	g.size.Store(0)
+	return out
+}
+
+func (g *registry) waitEmpty(ctx context.Context) error {
+	g.mu.Lock()
+	g.empty = make(chan struct{})
+	empty := g.empty
+	g.signalEmpty()
+	g.mu.Unlock()
+	select {
+	case <-empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *registry) signalEmpty() {
+	if g.empty != nil && len(g.byID) == 0 {
+		close(g.empty)
+		g.empty = nil
+	}
+}

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pawl/step"
+)
+
+// slowLane keeps a locked stock row from stalling the orders of other items. A set that
+// waited for the row in vain comes here and is tried item by item; until an item has
+// gone through, its orders come here directly. Items in this lane wait for each other,
+// half a second each at most; nobody else waits for them.
+type slowLane struct {
+	engine *Engine
+	line   *line
+	used   atomic.Bool // nearly always false: one load is all the fast path pays
+
+	mu    sync.Mutex
+	items map[string]bool
+}
+
+// slowPause is how long an item that is still locked is left alone.
+const slowPause = 100 * time.Millisecond
+
+func newSlowLane(e *Engine) *slowLane {
+	s := &slowLane{engine: e, items: map[string]bool{}}
+	s.line = newLine(e.cfg.MaxSet, s.flush)
+	return s
+}
+
+// add takes a set over. It keeps nothing of the slice.
+func (s *slowLane) add(set []*run) {
+	s.mu.Lock()
+	for _, r := range set {
+		s.items[r.order.Order.Item] = true
+	}
+	s.used.Store(true)
+	s.mu.Unlock()
+	s.line.add(set...)
+}
+
+// divert takes over the runs whose item is in the lane and returns the others.
+func (s *slowLane) divert(runs []*run) []*run {
+	if !s.used.Load() {
+		return runs
+	}
+	s.mu.Lock()
+	var slow, fast []*run
+	for _, r := range runs {
+		if s.items[r.order.Order.Item] {
+			slow = append(slow, r)
+		} else {
+			fast = append(fast, r)
+		}
+	}
+	s.mu.Unlock()
+	s.line.add(slow...)
+	return fast
+}
+
+// leave lets the orders of an item go the fast way again.
+func (s *slowLane) leave(item string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.items, item)
+	s.used.Store(len(s.items) > 0)
+}
+
+// flush moves a set of any states, one statement per item and state.
+func (s *slowLane) flush(set []*run) {
+	slices.SortStableFunc(set, func(a, b *run) int {
+		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
+	})
+	for len(set) > 0 {
+		item, state := set[0].order.Order.Item, set[0].status()
+		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Order.Item != item || r.status() != state })
+		if n < 0 {
+			n = len(set)
+		}
+		s.leave(item) // comes back if its row is still locked
+		s.engine.moveSlowly(step.Ledger[state], slices.Clone(set[:n]))
+		set = set[n:]
+	}
+}
+
+// moveSlowly is move for runs of one item: with a lock still in the way they pause.
+func (e *Engine) moveSlowly(move step.Move, runs []*run) {
+	state := runs[0].status()
+	for _, group := range alike(runs) {
+		e.moveAlike(state, move, group, func(set []*run) {
+			set = slices.Clone(set)
+			e.slow.keep(set[0].order.Order.Item)
+			time.AfterFunc(slowPause, func() { e.slow.add(set) })
+		})
+	}
+}
+
+func (s *slowLane) keep(item string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.items[item] = true
+	s.used.Store(true)
+}

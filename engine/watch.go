@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// watcher waits for orders that other replicas drive, on behalf of our callers. One
+// statement asks for all of them, however many callers wait: after 5 ms, then in
+// growing pauses up to 250 ms. When a lease ends it takes the order over.
+type watcher struct {
+	engine *Engine
+	mu     sync.Mutex
+	runs   map[int64]*run
+	wake   chan struct{}
+}
+
+const (
+	watchSoonest = 5 * time.Millisecond
+	watchLatest  = 250 * time.Millisecond
+)
+
+func newWatcher(e *Engine) *watcher {
+	return &watcher{engine: e, runs: map[int64]*run{}, wake: make(chan struct{}, 1)}
+}
+
+func (w *watcher) add(runs []*run) {
+	if w.engine.stopping.Load() {
+		w.engine.runs.remove(runs)
+		for _, r := range runs {
+			r.end(ErrStopping)
+		}
+		return
+	}
+	w.mu.Lock()
+	for _, r := range runs {
+		w.runs[r.no()] = r
+	}
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take removes the runs from the watch; the caller holds those returned.
+func (w *watcher) take(orderNos []int64) []*run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []*run
+	for _, no := range orderNos {
+		if r, ok := w.runs[no]; ok {
+			delete(w.runs, no)
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (w *watcher) numbers() []int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]int64, 0, len(w.runs))
+	for no := range w.runs {
+		out = append(out, no)
+	}
+	return out
+}
+
+// dropAll lets the callers of watched orders go; what they wait for is not ours.
+func (w *watcher) dropAll() {
+	runs := w.take(w.numbers())
+	w.engine.runs.remove(runs)
+	for _, r := range runs {
+		r.end(ErrStopping)
+	}
+}
+
+func (w *watcher) loop(ctx context.Context) {
+	pause := watchSoonest
+	for {
+		if len(w.numbers()) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.wake:
+				pause = watchSoonest
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-w.wake:
+			timer.Stop()
+			pause = watchSoonest
+			continue
+		case <-timer.C:
+		}
+		pause = min(pause*3/2, watchLatest)
+		if w.once() {
+			pause = watchSoonest
+		}
+	}
+}
+
+// once asks after all watched orders. It reports whether it took orders over, which
+// the next look will find to be ours.
+func (w *watcher) once() bool {
+	e := w.engine
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.OrdersWatched(ctx, w.numbers())
+	if err != nil {
+		return false // the next look will do
+	}
+	var changed, due []int64
+	for _, row := range rows {
+		switch {
+		case row.Ended, row.Owner != nil && *row.Owner == e.owner:
+			changed = append(changed, row.OrderNo)
+		case row.Due:
+			due = append(due, row.OrderNo)
+		}
+	}
+	if runs := w.take(changed); len(runs) > 0 {
+		e.settle(runs, e.readUntilKnown(numbersOf(runs)))
+	}
+	return e.claim(due) > 0
+}

@@ -1,0 +1,25 @@
+// Package fsm is the one definition of an order's machine: its states, its
+// events and every edge between them.
+//
+//	                    ┌─────────┐  start   ┌──────────┐ charged ┌───────────┐ reserved ┌────────────┐ confirmed ┌───────────┐
+//	  admit ──────────▶ │ pending │ ───────▶ │ charging │ ──────▶ │ reserving │ ───────▶ │ confirming │ ────────▶ │ completed │
+//	                    └─────────┘          └──────────┘         └───────────┘          └────────────┘           └───────────┘
+//	                      ▲     │ canceled     │   │  │ undo_charge   │     │ undo_reserve      │ undo_reserve
+//	              redrive │     ▼              │   │  ▼               ▼     ▼                   ▼
+//	                      │  ┌──────────┐      │   │  ┌───────────┐ released ┌───────────┐
+//	                      │  │ canceled │ ◀────┘   │  │ refunding │ ◀─────── │ releasing │
+//	                      │  └──────────┘ canceled │  └───────────┘          └───────────┘
+//	                      │       ▲                ▼ declined │
+//	                      │       │            ┌────────┐     │ refunded
+//	                      └───────┼─────────── │ failed │ ◀───┤
+//	                              └────────────┴────────┴─────┘ canceled
+//
+// The machine is declared with looplab/fsm (Lifecycle) and compiled once, at
+// start, into a small table: a look-up takes nanoseconds, allocates nothing and
+// can't be wedged, while an FSM instance of the library costs microseconds and
+// must never be shared between requests or be handed a context that may end.
+//
+// Everything else that knows the machine is generated from this package or
+// compared with it by a test: the CHECK on orders.status, the trigger that
+// refuses illegal moves, the enum in the API, the diagram in the docs.
+package fsm

@@ -1,0 +1,63 @@
+package fsm
+
+import "slices"
+
+// State is the value of orders.status. The text is the same in SQL, JSON and
+// the docs.
+type State string
+
+// The states of an order. The last words of each comment say whose move it is.
+const (
+	// Pending: accepted, nothing done yet, or held before the start. Ours.
+	Pending State = "pending"
+	// Charging: the charge is under way. Ours, or the payment provider's.
+	Charging State = "charging"
+	// Reserving: charged; the reservation is under way. Ours.
+	Reserving State = "reserving"
+	// Confirming: reserved; the confirmation is under way. It is the pivot: once
+	// its first attempt is committed, nothing stops the order. Ours.
+	Confirming State = "confirming"
+	// Completed: charged, reserved and confirmed. Nobody's.
+	Completed State = "completed"
+	// Releasing: undoing the reservation. Ours.
+	Releasing State = "releasing"
+	// Refunding: undoing the charge. Ours.
+	Refunding State = "refunding"
+	// Failed: a step failed for good and everything before it has been undone.
+	// Nobody's, until somebody redrives the order.
+	Failed State = "failed"
+	// Canceled: stopped on request and everything has been undone. Nobody's.
+	Canceled State = "canceled"
+)
+
+var states = []State{
+	Pending, Charging, Reserving, Confirming, Completed,
+	Releasing, Refunding, Failed, Canceled,
+}
+
+// States lists all states in the order of a successful run, the undoing ones
+// after it. The slice is the caller's.
+func States() []State { return slices.Clone(states) }
+
+// Known reports whether s is a state of the machine.
+func (s State) Known() bool { return slices.Contains(states, s) }
+
+// Final reports whether an order in s is finished: no lease, no hold, and no
+// move of ours. A failed order is final although it can be redriven.
+func (s State) Final() bool { return s == Completed || s == Failed || s == Canceled }
+
+// Undoing reports whether s takes back a step that was done.
+func (s State) Undoing() bool { return s == Releasing || s == Refunding }
+
+// Step is one of the three things an order needs.
+type Step string
+
+// The steps, in their order.
+const (
+	Charge  Step = "charge"
+	Reserve Step = "reserve"
+	Confirm Step = "confirm"
+)
+
+// Steps lists the steps in their order. The slice is the caller's.
+func Steps() []Step { return []Step{Charge, Reserve, Confirm} }
