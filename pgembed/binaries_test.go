@@ -1,0 +1,146 @@
+package pgembed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fakeServer is a folder whose postgres only knows its version: enough to be chosen or not.
+func fakeServer(t *testing.T, version string) string {
+	t.Helper()
+	dir := folder(t)
+	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s'\n", version)
+	for _, name := range []string{"postgres", "initdb"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func listing(dirs ...string) func() []string { return func() []string { return dirs } }
+
+func TestChoiceOfServer(t *testing.T) {
+	t.Parallel()
+	old, fifteen, seventeen, beta := fakeServer(t, "9.6.24"), fakeServer(t, "15.20 (Debian 15.20-0+deb12u1)"), fakeServer(t, "17.2"), fakeServer(t, "18beta1")
+	for _, c := range []struct {
+		name   string
+		dirs   []string
+		wanted int
+		want   string
+	}{
+		{"the highest major", []string{fifteen, seventeen, old}, 0, seventeen},
+		{"a pre-release counts as its major", []string{seventeen, beta}, 0, beta},
+		{"the data folder's major, not the highest", []string{fifteen, seventeen}, 15, fifteen},
+		{"none that is too old", []string{old}, 0, ""},
+		{"none of another major than the data's", []string{seventeen}, 15, ""},
+		{"missing folders are passed over", []string{"/nonexistent", fifteen}, 0, fifteen},
+		{"the first of two alike", []string{seventeen, fakeServer(t, "17.9")}, 0, seventeen},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := &Server{}
+			if got := s.bestOf(deadline(t), c.dirs, c.wanted); got.dir != c.want {
+				t.Fatalf("chose %v", got)
+			}
+		})
+	}
+}
+
+func TestBundleBesideTheExecutableComesFirst(t *testing.T) {
+	t.Parallel()
+	if got := bundledBinDir("/opt/pawl/bin/pawl"); got != "/opt/pawl/lib/pawl/postgres/bin" {
+		t.Fatal(got)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := installedBinDirs()[0]; first != bundledBinDir(self) {
+		t.Fatal(first)
+	}
+}
+
+func TestNamedServer(t *testing.T) {
+	t.Parallel()
+	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: "/nonexistent"})
+	wantError(t, err, "use the PostgreSQL in /nonexistent")
+	_, err = Start(deadline(t), Config{Dir: folder(t), BinDir: fakeServer(t, "13.1")})
+	wantError(t, err, "PostgreSQL 13 is too old")
+}
+
+func TestDataOfAnotherMajorIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Dir: folder(t)}
+	s := start(t, cfg)
+	keepRow(t, s.URL("postgres"))
+	stop(t, s)
+	version := filepath.Join(s.folders.data, "PG_VERSION")
+	original, err := os.ReadFile(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(version, []byte("13\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, s.folders.data)
+	_, err = Start(deadline(t), cfg)
+	wantError(t, err, "no PostgreSQL 13 server", s.folders.data, "PAWL_PG_BIN")
+	named := cfg
+	named.BinDir = s.bin.dir
+	_, err = Start(deadline(t), named)
+	wantError(t, err, "was made by PostgreSQL 13")
+	if after := tree(t, s.folders.data); !slices.Equal(before, after) {
+		t.Fatal("the data folder was changed")
+	}
+	if err := os.WriteFile(version, original, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rowKept(t, start(t, cfg).URL("postgres"))
+}
+
+// tree lists files with sizes and times.
+func tree(t *testing.T, dir string) (files []string) {
+	t.Helper()
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil {
+			files = append(files, fmt.Sprint(path, info.Size(), info.ModTime()))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestForeignFilesAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(dir, "data", "thesis.txt")
+	if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(deadline(t), Config{Dir: dir})
+	wantError(t, err, "no PostgreSQL data")
+	if !exists(mine) {
+		t.Fatal("it was removed")
+	}
+}
+
+func TestNoServerAnywhere(t *testing.T) {
+	t.Setenv("PATH", folder(t))
+	cfg := Config{Dir: folder(t), CacheDir: folder(t), binDirs: listing()}
+	_, err := Start(deadline(t), cfg)
+	wantError(t, err, "no PostgreSQL server (14 or newer)", "npm is not installed", "install postgresql", "DATABASE_URL")
+	if strings.Contains(err.Error(), "\n") {
+		t.Error("the error is more than one sentence")
+	}
+}

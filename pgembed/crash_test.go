@@ -1,0 +1,200 @@
+package pgembed
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestOurOwnKill(t *testing.T) {
+	t.Parallel()
+	t.Run("the server shuts down when its parent is killed", func(t *testing.T) {
+		t.Parallel()
+		if runtime.GOOS != "linux" {
+			t.Skip("only Linux tells a child of its parent's death")
+		}
+		dir := folder(t)
+		c := runChild(t, dir, nil)
+		pid, url := c.ready(t)
+		keepRow(t, url)
+		c.kill()
+		eventually(t, "the server has gone", func() bool { return !alive(pid) })
+		if exists(filepath.Join(dir, "data", "postmaster.pid")) {
+			t.Fatal("it did not shut down cleanly")
+		}
+		rowKept(t, start(t, Config{Dir: dir}).URL("postgres"))
+	})
+	t.Run("a start right after the kill waits for the shutdown", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		c := runChild(t, dir, nil)
+		_, url := c.ready(t)
+		keepRow(t, url)
+		c.kill()
+		rowKept(t, start(t, Config{Dir: dir}).URL("postgres"))
+	})
+	t.Run("an orphaned server is stopped by the next start", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		c := runChild(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PGEMBED_HELPER_ORPHANS=1") })
+		pid, url := c.ready(t)
+		keepRow(t, url)
+		c.kill()
+		query(t, url, "SELECT 'the orphan answers'")
+		s := start(t, Config{Dir: dir})
+		if s.PID() == pid || alive(pid) {
+			t.Fatal("the orphan is still there")
+		}
+		rowKept(t, s.URL("postgres"))
+	})
+	t.Run("killed half-way through initdb", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		c := runChild(t, dir, nil)
+		eventually(t, "initdb is at work", func() bool { return len(globbed(t, dir, "data.new-*", "base", "1")) > 0 })
+		c.kill()
+		if exists(filepath.Join(dir, "data")) {
+			t.Fatal("a half-made folder has the final name")
+		}
+		query(t, start(t, Config{Dir: dir}).URL("postgres"), "SELECT 'works'")
+		if rest := globbed(t, dir, "data.new-*"); len(rest) > 0 {
+			t.Fatalf("left behind: %s", rest)
+		}
+	})
+}
+
+func TestServerKilled(t *testing.T) {
+	t.Parallel()
+	t.Run("is told, and the next start recovers", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t)}
+		s := start(t, cfg)
+		keepRow(t, s.URL("postgres"))
+		killServer(t, s)
+		wantError(t, s.Err(), "killed", s.folders.log)
+		stop(t, s)
+		wantError(t, s.Err(), "killed")
+		rowKept(t, start(t, cfg).URL("postgres"))
+	})
+	t.Run("the next start waits for a backend that outlived its server", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t)}
+		s := start(t, cfg)
+		var backend int
+		conn := connect(t, s.URL("postgres"))
+		if err := conn.QueryRow(deadline(t), "SELECT pg_backend_pid()").Scan(&backend); err != nil {
+			t.Fatal(err)
+		}
+		signal(t, backend, syscall.SIGSTOP) // it can't notice that its server is gone
+		killServer(t, s)
+		stop(t, s)
+		restarted := make(chan error)
+		go func() {
+			next, err := Start(deadline(t), cfg)
+			if err == nil {
+				err = next.Stop(t.Context())
+			}
+			restarted <- err
+		}()
+		eventually(t, "PostgreSQL has refused to start", func() bool {
+			text, _ := os.ReadFile(filepath.Join(s.folders.log, "startup.log"))
+			return strings.Contains(string(text), "shared memory block")
+		})
+		signal(t, backend, syscall.SIGCONT)
+		if err := <-restarted; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func killServer(t *testing.T, s *Server) {
+	t.Helper()
+	signal(t, s.PID(), syscall.SIGKILL)
+	<-s.Exited()
+}
+
+func signal(t *testing.T, pid int, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A pid file outlives the server that wrote it: a crash of the machine, a container's next boot.
+func TestStalePIDFile(t *testing.T) {
+	t.Parallel()
+	for name, pid := range map[string]func(*testing.T, *Server) int{
+		"of a process that is no more":       nobodys,
+		"whose number another program has":   sleeper,
+		"whose number a zombie still holds":  zombie,
+		"whose number belongs to PostgreSQL": otherServer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Dir: folder(t)}
+			s := start(t, cfg)
+			keepRow(t, s.URL("postgres"))
+			killServer(t, s)
+			stop(t, s)
+			number := pid(t, s)
+			replacePID(t, s.folders.data, number)
+			rowKept(t, start(t, cfg).URL("postgres"))
+			if number != s.PID() && syscall.Kill(number, 0) != nil {
+				t.Fatal("a process that is not ours was ended")
+			}
+		})
+	}
+}
+
+func replacePID(t *testing.T, data string, pid int) {
+	t.Helper()
+	text, err := os.ReadFile(pidPath(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n")
+	if err := os.WriteFile(pidPath(data), fmt.Appendf(nil, "%d\n%s", pid, rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nobodys is a process number that nobody has any more.
+func nobodys(t *testing.T, s *Server) int {
+	t.Helper()
+	return s.PID()
+}
+
+// otherServer is a live PostgreSQL server on another folder.
+func otherServer(t *testing.T, _ *Server) int {
+	t.Helper()
+	return start(t, Config{Dir: folder(t)}).PID()
+}
+
+// sleeper is a foreign process of the server's own user, the case that PostgreSQL by itself takes for a live server.
+func sleeper(t *testing.T, s *Server) int {
+	t.Helper()
+	cmd := command("/bin/sleep", s.account, "600")
+	p, err := launch(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.signal(syscall.SIGKILL); <-p.exited })
+	return cmd.Process.Pid
+}
+
+// zombie is a process that has ended and was not waited for.
+func zombie(t *testing.T, _ *Server) int {
+	t.Helper()
+	cmd := exec.Command("/bin/true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	eventually(t, "the process has ended", func() bool { return !alive(cmd.Process.Pid) })
+	return cmd.Process.Pid
+}

@@ -1,0 +1,251 @@
+package pgembed
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+)
+
+// TestMain turns the test binary into a small program of its own when a test runs it again: a process that can be killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("PGEMBED_HELPER_DIR"); dir != "" {
+		os.Exit(helper(dir))
+	}
+	for name, value := range foreign {
+		os.Setenv(name, value)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// foreign are variables that a server which saw them would trip over, or that are none of its business.
+var foreign = map[string]string{"PGDATA": "/nonexistent", "PGPORT": "1", "PAWL_SECRET": "hush"}
+
+func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
+
+// helper starts a server on dir, says so, and lives until its standard input ends.
+func helper(dir string) int {
+	cfg := Config{Dir: dir, Settings: quick, withoutDeathSignal: os.Getenv("PGEMBED_HELPER_ORPHANS") != ""}
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	s, err := Start(context.Background(), cfg)
+	if err != nil {
+		say("error", err)
+		return 1
+	}
+	say("ready", s.PID(), s.URL("postgres"))
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := s.Stop(context.Background()); err != nil {
+		say("error", err)
+		return 1
+	}
+	return 0
+}
+
+// quick makes a server that survives only the end of processes, not of the machine: what these tests are about.
+var quick = map[string]string{"fsync": "off", "shared_buffers": "16MB"}
+
+// folder is an empty base folder that an unprivileged server user can pass through, which t.TempDir is not.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "pgembed-test-") //nolint:usetesting // t.TempDir is closed to the server's user
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// deadline ends a test that hangs with a message instead of a dump.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start starts a server that ends with the test.
+func start(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	if cfg.Settings == nil {
+		cfg.Settings = quick
+	}
+	s, err := Start(deadline(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
+	return s
+}
+
+func stop(t *testing.T, s *Server) {
+	t.Helper()
+	if err := s.Stop(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(deadline(t), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// query returns the one text value of a query.
+func query(t *testing.T, url, sql string, args ...any) (value string) {
+	t.Helper()
+	if err := connect(t, url).QueryRow(deadline(t), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+// keepRow commits a row that rowKept looks for.
+func keepRow(t *testing.T, url string) {
+	t.Helper()
+	if _, err := connect(t, url).Exec(deadline(t), "CREATE TABLE kept AS SELECT 'committed' AS word"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rowKept(t *testing.T, url string) {
+	t.Helper()
+	if got := query(t, url, "SELECT word FROM kept"); got != "committed" {
+		t.Fatalf("row is %q after the restart", got)
+	}
+}
+
+// child is the test binary run as a helper.
+type child struct {
+	cmd   *exec.Cmd
+	input io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// runChild runs a helper on dir. Nobody who reads its pipes outlives it: the server writes to its log only.
+func runChild(t *testing.T, dir string, prepare func(*exec.Cmd)) *child {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "PGEMBED_HELPER_DIR="+dir)
+	cmd.Stderr = os.Stderr
+	if prepare != nil {
+		prepare(cmd)
+	}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: cmd, input: input, lines: bufio.NewScanner(output)}
+	t.Cleanup(func() { c.kill() })
+	return c
+}
+
+// ready waits for the helper's server.
+func (c *child) ready(t *testing.T) (pid int, url string) {
+	t.Helper()
+	if !c.lines.Scan() {
+		t.Fatal("helper said nothing")
+	}
+	if _, err := fmt.Sscanf(c.lines.Text(), "ready %d %s", &pid, &url); err != nil {
+		t.Fatalf("helper said %q", c.lines.Text())
+	}
+	return pid, url
+}
+
+// kill ends the helper as a power cut would: nothing of it runs any more.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// finish ends the helper the polite way.
+func (c *child) finish(t *testing.T) {
+	t.Helper()
+	c.input.Close()
+	if err := c.cmd.Wait(); err != nil {
+		t.Fatalf("helper: %v", err)
+	}
+}
+
+// eventually polls, for what another process does in its own time.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func alive(pid int) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err == nil {
+		return len(line) > 0
+	}
+	return syscall.Kill(pid, 0) == nil
+}
+
+// onlyRoot skips what only root can set up.
+func onlyRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start processes as other users")
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func globbed(t *testing.T, elements ...string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(elements...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// wantError fails unless err says all of it.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package pgembed
+
+import (
+	"context"
+	"database/sql" //nolint:depguard // it is how goose connects
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" //nolint:depguard // the same
+)
+
+func TestDataSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Dir: folder(t)}
+	began := time.Now()
+	first := start(t, cfg)
+	cold := time.Since(began)
+	keepRow(t, first.URL("postgres"))
+	stop(t, first)
+	began = time.Now()
+	second := start(t, cfg)
+	t.Logf("cold start %v, warm start %v", cold.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	rowKept(t, second.URL("postgres"))
+}
+
+func TestServiceSettingsAreDurable(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: folder(t), Settings: map[string]string{}})
+	for name, want := range map[string]string{
+		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "data_checksums": "on",
+		"listen_addresses": "", "unix_socket_permissions": "0700", "server_encoding": "UTF8", "lc_messages": "C",
+		"max_wal_size": "4GB", "wal_compression": "pglz", "max_connections": "100", "log_min_messages": "warning", "TimeZone": "UTC",
+	} {
+		if got := query(t, s.URL("postgres"), "SELECT current_setting($1)", name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if got := query(t, s.URL("postgres"), "SELECT datcollate FROM pg_database WHERE datname = 'postgres'"); got != "C" {
+		t.Errorf("collation is %s", got)
+	}
+	if info, err := os.Stat(s.folders.socket); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("socket folder: %v %v", info.Mode(), err)
+	}
+}
+
+func TestSharedBuffersFollowMemory(t *testing.T) {
+	t.Parallel()
+	for memory, want := range map[int64]int64{64 << 20: 32 << 20, 1 << 30: 256 << 20, 64 << 30: 512 << 20} {
+		if got := sharedBuffers(memory); got != want {
+			t.Errorf("%d bytes of memory: %d, want %d", memory, got, want)
+		}
+	}
+}
+
+func TestURLSuitsEveryClient(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: folder(t)})
+	t.Run("pgx", func(t *testing.T) {
+		t.Parallel()
+		if got := query(t, s.URL("template1"), "SELECT current_database()::text"); got != "template1" {
+			t.Fatal(got)
+		}
+	})
+	t.Run("database/sql", func(t *testing.T) {
+		t.Parallel()
+		db, err := sql.Open("pgx", s.URL("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := db.PingContext(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("psql", func(t *testing.T) {
+		t.Parallel()
+		psql, err := exec.LookPath("psql")
+		if err != nil {
+			t.Skip("psql is not installed")
+		}
+		out, err := exec.CommandContext(deadline(t), psql, s.URL("postgres"), "-Atc", "SELECT 40 + 2").CombinedOutput()
+		if err != nil || string(out) != "42\n" {
+			t.Fatalf("%v %s", err, out)
+		}
+	})
+}
+
+func TestServerIsApartFromUs(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: folder(t)})
+	t.Run("it has a process group of its own", func(t *testing.T) {
+		t.Parallel()
+		if group, err := syscall.Getpgid(s.PID()); err != nil || group != s.PID() {
+			t.Fatal(group, err)
+		}
+	})
+	t.Run("our environment stays here", func(t *testing.T) {
+		t.Parallel()
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.PID()))
+		if err != nil {
+			t.Skip(err)
+		}
+		for name := range foreign {
+			if strings.Contains(string(env), name+"=") {
+				t.Errorf("the server sees %s", name)
+			}
+		}
+	})
+	t.Run("it runs unprivileged", func(t *testing.T) {
+		t.Parallel()
+		if owner, err := ownerOf(s.folders.data); owner == nil {
+			t.Fatal("the data belongs to root", err)
+		}
+	})
+}
+
+func TestLongFolderNamesGetAShortSocket(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: filepath.Join(folder(t), strings.Repeat("long", 25))})
+	if !s.folders.temporary || len(s.folders.socket) > 60 {
+		t.Fatal(s.folders)
+	}
+	query(t, s.URL("postgres"), "SELECT 'works'")
+	stop(t, s)
+	if exists(s.folders.socket) {
+		t.Fatal("the socket's folder was left behind")
+	}
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	t.Run("is fast with clients connected and can be called by anybody again", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, Config{Dir: folder(t)})
+		connect(t, s.URL("postgres"))
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { stop(t, s) })
+		}
+		all.Wait()
+		<-s.Exited()
+		if err := s.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if exists(pidPath(s.folders.data)) {
+			t.Fatal("no clean shutdown: postmaster.pid is still there")
+		}
+	})
+	t.Run("is immediate when its context has ended, and loses nothing", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t)}
+		s := start(t, cfg)
+		keepRow(t, s.URL("postgres"))
+		// A stopped process can't shut down fast: the end of the context decides, not a race.
+		if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		done := make(chan error)
+		go func() { done <- s.Stop(ended) }()
+		eventually(t, "SIGQUIT is pending", func() bool { return pending(t, s.PID(), syscall.SIGQUIT) })
+		if err := syscall.Kill(s.PID(), syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, <-done, "recovers")
+		rowKept(t, start(t, cfg).URL("postgres"))
+	})
+}
+
+// pending tells whether a signal waits to be delivered (proc(5), SigPnd and ShdPnd).
+func pending(t *testing.T, pid int, sig syscall.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("needs /proc")
+	}
+	for line := range strings.Lines(string(status)) {
+		var mask uint64
+		if _, err := fmt.Sscanf(line, "ShdPnd: %x", &mask); err == nil {
+			return mask&(1<<(sig-1)) != 0
+		}
+	}
+	return false
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(deadline(t))
+	cfg := Config{Dir: folder(t), Settings: quick}
+	done := make(chan error)
+	go func() {
+		_, err := Start(ctx, cfg)
+		done <- err
+	}()
+	eventually(t, "initdb is at work", func() bool { return len(globbed(t, cfg.Dir, "data.new-*", "base")) > 0 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
+}
+
+func TestSecondCopyIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := folder(t)
+	holder := runChild(t, dir, nil)
+	_, url := holder.ready(t)
+	_, err := Start(deadline(t), Config{Dir: dir})
+	if !errors.Is(err, ErrInUse) {
+		t.Fatal(err)
+	}
+	wantError(t, err, dir, fmt.Sprint(holder.cmd.Process.Pid))
+	query(t, url, "SELECT 'undisturbed'")
+	holder.finish(t)
+	start(t, Config{Dir: dir})
+}
+
+func TestDefaultDir(t *testing.T) {
+	if os.Geteuid() == 0 {
+		if dir, err := DefaultDir(); dir != "/var/lib/pawl" || err != nil {
+			t.Fatal(dir, err)
+		}
+		return
+	}
+	t.Setenv("XDG_DATA_HOME", "/data")
+	if dir, err := DefaultDir(); dir != "/data/pawl" || err != nil {
+		t.Fatal(dir, err)
+	}
+	t.Setenv("XDG_DATA_HOME", "")
+	t.Setenv("HOME", "/home/somebody")
+	if dir, err := DefaultDir(); dir != "/home/somebody/.local/share/pawl" || err != nil {
+		t.Fatal(dir, err)
+	}
+}
