@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/pgembed"
+)
+
+// database is the PostgreSQL in use: one that was given, or our own.
+type database struct {
+	url    string
+	place  string // where the data lies, for people
+	exited <-chan struct{}
+	server *pgembed.Server // nil when the database was given
+}
+
+// openDatabase finds the database to use, starting our own if none was given.
+func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
+	if cfg.DatabaseURL != "" {
+		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
+	}
+	dir := cfg.DataDir
+	if dir == "" {
+		var err error
+		if dir, err = pgembed.DefaultDir(); err != nil {
+			return nil, err
+		}
+	}
+	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return &database{url: server.URL("postgres"), place: dir, exited: server.Exited(), server: server}, nil
+}
+
+func (d *database) close() error {
+	if d.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return d.server.Stop(ctx)
+}
+
+// checkDurable refuses a server that may lose what it has acknowledged: an order that
+// was answered as completed would be gone after a crash, and charged again.
+func checkDurable(ctx context.Context, url string, allow bool, log *slog.Logger) error {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return configError{fmt.Errorf("parse database url: %w", err)}
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // also behind a pooler
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer conn.Close(ctx)
+	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
+		var value string
+		if err := conn.QueryRow(ctx, "SHOW "+name).Scan(&value); err != nil {
+			return fmt.Errorf("%w: %w", errUnavailable, err)
+		}
+		if value != "off" {
+			continue
+		}
+		if !allow {
+			return configError{fmt.Errorf("the database has %s off and may lose orders it has acknowledged; turn it on, or set --allow-data-loss", name)}
+		}
+		log.Warn("the database may lose what it has committed", "setting", name, "value", value)
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/looplab/fsm"
+)
+
+// Mermaid draws the machine as a Mermaid state diagram, as the library sees it.
+func Mermaid() string {
+	machine := fsm.NewFSM(string(Pending), Lifecycle, nil)
+	text, err := fsm.VisualizeForMermaidWithGraphType(machine, fsm.StateDiagram)
+	if err != nil {
+		panic("fsm: " + err.Error()) // the graph type is a constant
+	}
+	var b strings.Builder
+	b.WriteString(strings.TrimSpace(text))
+	for _, s := range states {
+		if s.Final() {
+			fmt.Fprintf(&b, "\n    %s --> [*]", s)
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// Markdown is the page of the docs about the machine: the diagram and its edges.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("# The machine of an order\n\n" +
+		"Generated from `fsm/` by `pawl diagram --format markdown`; a test fails when they differ.\n\n" +
+		"```mermaid\n" + Mermaid() + "```\n\n" +
+		"![The machine](state-machine.svg)\n\n" +
+		"| from | event | to |\n|---|---|---|\n")
+	for _, e := range edges {
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` |\n", e.From, e.Event, e.To)
+	}
+	b.WriteString("\nA write that keeps the status (a take-over, a hold, a request to stop) is a row of the history\n" +
+		"whose from and to are the same. Everything else is refused by the database, from any client.\n")
+	return b.String()
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/httpapi"
+	"pawl/migrations"
+)
+
+func serveCommand() *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve orders over HTTP (the default)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.load(cmd); err != nil {
+				return configError{err}
+			}
+			return serve(cmd.Context(), &cfg, cmd.OutOrStdout())
+		},
+	}
+	cfg.databaseFlags(cmd.Flags())
+	cfg.serveFlags(cmd.Flags())
+	return cmd
+}
+
+// serve runs the service until ctx ends or the database server does. What was started
+// is stopped in the opposite order: no new orders, those in flight, the connections, the
+// database.
+func serve(ctx context.Context, cfg *config, out io.Writer) error {
+	log := newLogger(cfg)
+	database, err := openDatabase(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { logError(log, "stop database", database.close()) }()
+
+	if err := checkDurable(ctx, database.url, cfg.AllowDataLoss, log); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, database.url); err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	pool, err := db.Open(ctx, database.url, int32(cfg.MaxConns))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+
+	orders := engine.New(pool, engine.Config{
+		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
+	})
+	handler := httpapi.New(orders, httpapi.Config{
+		Currency: cfg.Currency, Wait: cfg.Wait, Log: log, Metrics: metrics(orders, pool),
+	})
+	listener, err := net.Listen("tcp", cfg.address())
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	server := httpapi.NewServer(cfg.address(), handler)
+	orders.Start()
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	announce(out, cfg, listener.Addr(), database)
+
+	select {
+	case <-ctx.Done():
+		log.Info("stopping")
+	case <-database.exited:
+		err = errDatabaseExited
+	case err = <-failed:
+	}
+	return errors.Join(err, drain(orders, server, cfg.Grace, log))
+}
+
+// drain ends the service: the engine first says no to new orders and lets callers that
+// wait have their answers, then the server waits for those answers to be written.
+func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- server.Shutdown(ctx) }()
+	if err := orders.Stop(ctx); err != nil {
+		log.Warn("orders were handed back unfinished", "error", err)
+	}
+	if err := <-closed; err != nil {
+		logError(log, "close connections", server.Close())
+	}
+	return nil
+}
+
+// announce prints the one line a person needs.
+func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if cfg.Listen == "" {
+		host = "localhost"
+	}
+	fmt.Fprintf(out, "pawl serves http://%s, data in %s\n", net.JoinHostPort(host, port), database.place)
+	if cfg.Listen == "" {
+		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
+	}
+}
+
+func logError(log *slog.Logger, doing string, err error) {
+	if err != nil {
+		log.Error(doing, "error", err)
+	}
+}
