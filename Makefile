@@ -1,0 +1,21 @@
+.DEFAULT_GOAL := help
+.PHONY: help generate check test bench build
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+generate: ## make all generated files anew: queries, diagram, OpenAPI
+	go tool -modfile=tools/go.mod sqlc generate
+	go generate ./...
+
+check: ## everything that must hold before a change lands
+	bash .ci/run
+
+test: ## all tests, on a real PostgreSQL that they start themselves
+	go test ./...
+
+bench: ## the service against a hand-written baseline on one PostgreSQL; minutes
+	go -C bench run .
+
+build: ## the program, into ./pawl
+	go build -trimpath -o pawl .
