@@ -51,6 +51,22 @@ CREATE TABLE inventory (
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
+-- Empty pages, for the reason given at orders.
+ALTER TABLE charges SET (vacuum_truncate = false, fillfactor = 10);
+ALTER TABLE reservations SET (vacuum_truncate = false, fillfactor = 10);
+ALTER TABLE inventory SET (vacuum_truncate = false, fillfactor = 10);
+INSERT INTO charges (order_no, generation, currency, amount)
+SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
+INSERT INTO reservations (order_no, generation, quantity, item)
+SELECT page, 0, 1, repeat('x', 900) FROM generate_series(1, 128) AS page;
+INSERT INTO inventory (item) SELECT rpad(page::text, 900, 'x') FROM generate_series(1, 128) AS page;
+DELETE FROM charges;
+DELETE FROM reservations;
+DELETE FROM inventory;
+ALTER TABLE charges RESET (fillfactor);
+ALTER TABLE reservations RESET (fillfactor);
+ALTER TABLE inventory SET (fillfactor = 50);
+
 -- +goose Down
 DROP TABLE inventory;
 DROP TABLE reservations;

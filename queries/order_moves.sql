@@ -60,21 +60,28 @@ RETURNING order_no, seq, to_status, at;
 -- into what those before it left; one that stands behind a refused order and may
 -- still fit is left undecided, and comes again with the next set. A stock row that
 -- somebody holds is waited for half a second at most.
-WITH locked AS MATERIALIZED (
-  SELECT o.order_no, o.item, o.quantity, o.stop_requested FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+--
+-- What goes on and what goes back are two updates, because an update that joined its
+-- verdicts would be planned for a handful of rows and compare each with each.
+WITH asked AS (
+  SELECT @order_nos::bigint[] AS order_nos
+), locked AS MATERIALIZED (
+  -- The condition is a column here, not a filter, lest one row be expected of it.
+  SELECT o.order_no, o.item, o.quantity, o.stop_requested,
+    (o.status = @expected AND o.fence = @fence AND o.seq = @seq) AS expected
+  FROM orders AS o
+  WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stock AS MATERIALIZED (
   SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM inventory AS i
-  WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.stop_requested IS NULL))
+  WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.expected AND l.stop_requested IS NULL))
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.item FOR NO KEY UPDATE
 ), queued AS (
   SELECT l.order_no, l.item, l.quantity, coalesce(s.tracked, false) AS tracked, coalesce(s.available, 0) AS available,
     sum(l.quantity) OVER (PARTITION BY l.item ORDER BY l.order_no) AS asked
   FROM locked AS l LEFT JOIN stock AS s ON s.item = l.item
-  WHERE l.stop_requested IS NULL
+  WHERE l.expected AND l.stop_requested IS NULL
 ), decided AS MATERIALIZED (
   SELECT q.order_no, q.item, q.quantity,
     NOT q.tracked OR q.asked <= q.available AS fits,
@@ -88,32 +95,37 @@ WITH locked AS MATERIALIZED (
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
-), verdicts AS MATERIALIZED (
-  SELECT d.order_no, 'confirming' AS target FROM decided AS d JOIN taken AS t ON t.item = d.item WHERE d.fits
-  UNION ALL
-  SELECT d.order_no, 'refunding' AS target FROM decided AS d WHERE NOT d.fits AND d.refused
-  UNION ALL
-  SELECT l.order_no, 'refunding' AS target FROM locked AS l WHERE l.stop_requested IS NOT NULL
 ), moved AS (
-  UPDATE orders AS o SET
-    status = v.target, seq = o.seq + 1, take_overs = 0,
-    outcome = CASE WHEN v.target = 'confirming' THEN NULL WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
-    failure_step = CASE WHEN v.target = 'refunding' AND o.stop_requested IS NULL THEN 'reserve' END,
-    failure_code = CASE WHEN v.target = 'refunding' AND o.stop_requested IS NULL THEN 'out_of_stock' END
-  FROM verdicts AS v
-  WHERE o.order_no = ANY(ARRAY(SELECT w.order_no FROM verdicts AS w)) AND o.order_no = v.order_no
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.failure_code
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
+), stopped AS (
+  UPDATE orders AS o SET
+    status = 'refunding', seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
+    failure_step = CASE WHEN o.stop_requested IS NULL THEN 'reserve' END,
+    failure_code = CASE WHEN o.stop_requested IS NULL THEN 'out_of_stock' END
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT d.order_no FROM decided AS d WHERE NOT d.fits AND d.refused
+      UNION ALL SELECT l.order_no FROM locked AS l WHERE l.expected AND l.stop_requested IS NOT NULL))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity)
-  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m WHERE m.status = 'confirming'
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
-SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, m.failure_code FROM moved AS m
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, NULL FROM moved AS m
+UNION ALL
+SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersConfirm :many
--- The sale: what was reserved leaves the shelf.
+-- The sale: what was reserved leaves the shelf. The row of the item is there since the
+-- reservation, so the upsert only updates; unlike an update that joins the sums it
+-- needs no plan, and it takes the rows in the order of the items.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY(@order_nos::bigint[])
@@ -130,26 +142,21 @@ WITH locked AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
-), sales AS MATERIALIZED (
-  SELECT m.item, sum(m.quantity)::bigint AS quantity FROM moved AS m WHERE m.status = 'completed' GROUP BY m.item
-), stock AS MATERIALIZED (
-  SELECT i.item FROM inventory AS i
-  WHERE i.item = ANY(ARRAY(SELECT s.item FROM sales AS s))
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  ORDER BY i.item FOR NO KEY UPDATE
 ), sold AS (
-  UPDATE inventory AS i SET
-    reserved = i.reserved - s.quantity,
-    on_hand = CASE WHEN i.tracked THEN i.on_hand - s.quantity ELSE i.on_hand END
-  FROM sales AS s
-  WHERE i.item = ANY(ARRAY(SELECT k.item FROM stock AS k)) AND i.item = s.item
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT m.item, sum(m.quantity) FROM moved AS m
+  WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY m.item ORDER BY m.item
+  ON CONFLICT (item) DO UPDATE SET
+    reserved = i.reserved - excluded.reserved,
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRelease :many
--- Takes the reservation back.
+-- Takes the reservation back. An order has one live reservation at most.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY(@order_nos::bigint[])
@@ -160,31 +167,25 @@ WITH locked AS MATERIALIZED (
     outcome = coalesce(o.outcome, 'failed')
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation
+  RETURNING o.order_no, o.fence, o.seq, o.status
 ), released AS (
   UPDATE reservations AS r SET released_at = now()
-  FROM moved AS m
-  WHERE r.order_no = ANY(ARRAY(SELECT k.order_no FROM moved AS k)) AND r.order_no = m.order_no
-    AND r.generation = m.generation AND r.released_at IS NULL
+  WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
   RETURNING r.item, r.quantity
-), returns AS MATERIALIZED (
-  SELECT r.item, sum(r.quantity)::bigint AS quantity FROM released AS r GROUP BY r.item
-), stock AS MATERIALIZED (
-  SELECT i.item FROM inventory AS i
-  WHERE i.item = ANY(ARRAY(SELECT b.item FROM returns AS b))
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  ORDER BY i.item FOR NO KEY UPDATE
 ), returned AS (
-  UPDATE inventory AS i SET reserved = i.reserved - b.quantity
-  FROM returns AS b
-  WHERE i.item = ANY(ARRAY(SELECT k.item FROM stock AS k)) AND i.item = b.item
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT r.item, sum(r.quantity) FROM released AS r
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY r.item ORDER BY r.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved - excluded.reserved
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRefund :many
--- Takes the charge back; the order ends as its first undo move said.
+-- Takes the charge back; the order ends as its first undo move said. It has one live
+-- charge at most.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY(@order_nos::bigint[])
@@ -196,12 +197,10 @@ WITH locked AS MATERIALIZED (
     seq = o.seq + 1, take_overs = 0, finished_at = now(), due_at = NULL, owner = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
+  RETURNING o.order_no, o.fence, o.seq, o.status
 ), returned AS (
   UPDATE charges AS c SET refunded_at = now()
-  FROM moved AS m
-  WHERE c.order_no = ANY(ARRAY(SELECT k.order_no FROM moved AS k)) AND c.order_no = m.order_no
-    AND c.generation = m.generation AND c.refunded_at IS NULL
+  WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
   INSERT INTO refunds (order_no, generation, currency, amount)

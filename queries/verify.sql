@@ -1,7 +1,6 @@
 -- The proofs of the books, on a database that may be in use. Each is one statement
 -- over a range of keys, so it sees one snapshot, and a move, which is one statement
--- too, is in it whole or not at all. All but the first of the two parts of a range
--- read tables by their primary keys, in the order of order_no.
+-- too, is in it whole or not at all.
 --
 -- Each returns how many rows it judged, how many are wrong, and the first of those
 -- with what is wrong in words.
@@ -27,25 +26,29 @@ SELECT
   (SELECT count(*) FROM inventory AS i)::bigint AS items;
 
 -- name: VerifyNextNumber :one
--- The first number at or after @start that any table knows; null when there is none. Numbers
--- may be far apart.
-SELECT least(
-  (SELECT min(o.order_no) FROM orders AS o WHERE o.order_no >= @start),
-  (SELECT min(t.order_no) FROM transitions AS t WHERE t.order_no >= @start),
-  (SELECT min(c.order_no) FROM charges AS c WHERE c.order_no >= @start),
-  (SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= @start),
-  (SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= @start))::bigint AS order_no;
+-- The first number at or after the start that any table knows. Numbers may be far apart.
+SELECT n.order_no::bigint AS order_no FROM (
+  SELECT min(o.order_no) AS order_no FROM orders AS o WHERE o.order_no >= @start
+  UNION ALL SELECT min(t.order_no) FROM transitions AS t WHERE t.order_no >= @start
+  UNION ALL SELECT min(c.order_no) FROM charges AS c WHERE c.order_no >= @start
+  UNION ALL SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= @start
+  UNION ALL SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= @start
+) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1;
 
 -- name: VerifyEffects :many
 -- What every status promises of the charge and the reservation of the generation:
 -- none (never done), stands (done once, as ordered), undone (taken back, or never
 -- done). No other generation has anything that stands.
 WITH promised AS (
-  SELECT p.status, p.charge, p.reservation FROM (VALUES
-    ('pending', 'none', 'none'), ('charging', 'none', 'none'), ('reserving', 'stands', 'none'),
-    ('confirming', 'stands', 'stands'), ('completed', 'stands', 'stands'), ('releasing', 'stands', 'stands'),
-    ('refunding', 'stands', 'undone'), ('failed', 'undone', 'undone'), ('canceled', 'undone', 'undone')
-  ) AS p(status, charge, reservation)
+  SELECT 'pending' AS status, 'none' AS charge, 'none' AS reservation
+  UNION ALL SELECT 'charging', 'none', 'none'
+  UNION ALL SELECT 'reserving', 'stands', 'none'
+  UNION ALL SELECT 'confirming', 'stands', 'stands'
+  UNION ALL SELECT 'completed', 'stands', 'stands'
+  UNION ALL SELECT 'releasing', 'stands', 'stands'
+  UNION ALL SELECT 'refunding', 'stands', 'undone'
+  UNION ALL SELECT 'failed', 'undone', 'undone'
+  UNION ALL SELECT 'canceled', 'undone', 'undone'
 ), charged AS (
   SELECT c.order_no,
     count(*) FILTER (WHERE c.refunded_at IS NULL) AS standing,
@@ -124,7 +127,8 @@ WITH edges AS (
   FROM ROWS FROM (unnest(@from_states::text[]), unnest(@to_states::text[])) AS e(from_status, to_status)
 ), steps AS (
   SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status,
-    row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence
+    row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
+    lead(t.seq) OVER along IS NULL AS ends
   FROM transitions AS t WHERE t.order_no BETWEEN @first AND @last
   WINDOW along AS (PARTITION BY t.order_no ORDER BY t.seq)
 ), paths AS (
@@ -137,6 +141,7 @@ WITH edges AS (
       AND NOT (s.from_status, s.to_status) IN (SELECT e.from_status, e.to_status FROM edges AS e)) AS illegal,
     min(s.seq) FILTER (WHERE s.fence NOT BETWEEN coalesce(s.last_fence, 0) AND coalesce(s.last_fence, 0) + 1) AS fence_jumped,
     count(*) FILTER (WHERE s.from_status = 'failed' AND s.to_status = 'pending') AS redrives,
+    max(s.to_status) FILTER (WHERE s.ends) AS end_status, max(s.fence) FILTER (WHERE s.ends) AS end_fence,
     max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under
   FROM steps AS s GROUP BY s.order_no
 ), judged AS (
@@ -146,19 +151,175 @@ WITH edges AS (
     CASE WHEN p.started_elsewhere THEN 'starts in the middle' END,
     CASE WHEN p.broken IS NOT NULL THEN 'seq ' || p.broken || ' does not start where the row before it ended' END,
     CASE WHEN p.illegal IS NOT NULL THEN 'seq ' || p.illegal || ' is not a move of the machine' END,
-    CASE WHEN ending.to_status <> o.status THEN 'ends as ' || ending.to_status || ', is ' || o.status END,
+    CASE WHEN p.end_status <> o.status THEN 'ends as ' || p.end_status || ', is ' || o.status END,
     CASE WHEN p.fence_jumped IS NOT NULL THEN 'fence falls or jumps at seq ' || p.fence_jumped END,
-    CASE WHEN ending.fence <> o.fence THEN 'ends with fence ' || ending.fence || ', has ' || o.fence END,
+    CASE WHEN p.end_fence <> o.fence THEN 'ends with fence ' || p.end_fence || ', has ' || o.fence END,
     CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
   FROM orders AS o
   LEFT JOIN paths AS p ON p.order_no = o.order_no
-  LEFT JOIN (SELECT * FROM transitions AS l WHERE l.order_no BETWEEN @first AND @last) AS ending
-    ON ending.order_no = o.order_no AND ending.seq = o.seq
   WHERE o.order_no BETWEEN @first AND @last
 )
 SELECT coalesce(sum(j.length), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
   coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyUndone :one
+-- Every move that takes something back took back one effect, and nothing else did.
+WITH moves AS (
+  SELECT t.order_no,
+    count(*) FILTER (WHERE t.from_status = 'refunding' AND t.to_status IN ('failed', 'canceled')) AS refunds,
+    count(*) FILTER (WHERE t.from_status = 'releasing' AND t.to_status = 'refunding') AS releases
+  FROM transitions AS t
+  WHERE t.order_no BETWEEN @first AND @last AND t.from_status IN ('refunding', 'releasing')
+  GROUP BY t.order_no
+), refunded AS (
+  SELECT c.order_no, count(*) AS rows FROM charges AS c
+  WHERE c.order_no BETWEEN @first AND @last AND c.refunded_at IS NOT NULL GROUP BY c.order_no
+), released AS (
+  SELECT r.order_no, count(*) AS rows FROM reservations AS r
+  WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NOT NULL GROUP BY r.order_no
+), judged AS (
+  SELECT o.order_no, o.order_id, coalesce(m.refunds, 0) + coalesce(m.releases, 0) AS undone, nullif(concat_ws(', ',
+    CASE WHEN coalesce(c.rows, 0) <> coalesce(m.refunds, 0)
+      THEN coalesce(c.rows, 0) || ' charges refunded by ' || coalesce(m.refunds, 0) || ' moves' END,
+    CASE WHEN coalesce(r.rows, 0) <> coalesce(m.releases, 0)
+      THEN coalesce(r.rows, 0) || ' reservations released by ' || coalesce(m.releases, 0) || ' moves' END), '') AS fault
+  FROM orders AS o
+  LEFT JOIN moves AS m ON m.order_no = o.order_no
+  LEFT JOIN refunded AS c ON c.order_no = o.order_no
+  LEFT JOIN released AS r ON r.order_no = o.order_no
+  WHERE o.order_no BETWEEN @first AND @last
+)
+SELECT coalesce(sum(j.undone), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyMoney :many
+-- Money by currency, summed on three sides that share no row: what was charged, what
+-- was given back, and the orders whose status says that they hold money. A refund
+-- commits with the final move, so refunding still holds it.
+WITH entries AS (
+  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS held,
+    CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing
+  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
+  UNION ALL
+  SELECT f.currency, 0, 0, f.amount, 0, 0 FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
+  UNION ALL
+  SELECT o.currency, 0, 0, 0, o.amount, 0 FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
+    AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
+)
+SELECT e.currency, sum(e.charges)::bigint AS charges,
+  sum(e.charged)::text AS charged, sum(e.refunded)::text AS refunded,
+  sum(e.standing)::text AS standing, sum(e.held)::text AS held,
+  (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
+FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
+
+-- name: VerifyOrphans :one
+-- There are no foreign keys, so rows without an order are looked for.
+WITH children AS (
+  SELECT 'transitions' AS source, t.order_no FROM transitions AS t WHERE t.order_no BETWEEN @first AND @last
+  UNION ALL SELECT 'charges', c.order_no FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
+  UNION ALL SELECT 'refunds', f.order_no FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
+  UNION ALL SELECT 'reservations', r.order_no FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last
+), judged AS (
+  SELECT n.order_no, count(*) AS rows,
+    CASE WHEN o.order_no IS NULL THEN 'no order, but ' || string_agg(DISTINCT n.source, ', ') END AS fault
+  FROM children AS n
+  LEFT JOIN (SELECT p.order_no FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
+  GROUP BY n.order_no, o.order_no
+)
+SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyProtocol :one
+-- The columns of an order agree with its status. The database checks a part of this
+-- on every write; it is read here all the same.
+WITH judged AS (
+  SELECT o.order_no, o.order_id, nullif(concat_ws(', ',
+    CASE WHEN o.status IN ('completed', 'failed', 'canceled') THEN concat_ws(', ',
+      CASE WHEN o.due_at IS NOT NULL OR o.hold IS NOT NULL OR o.owner IS NOT NULL THEN 'finished, but due, held or owned' END,
+      CASE WHEN o.ended_as IS DISTINCT FROM o.status THEN 'ended_as is not the status' END,
+      CASE WHEN o.finished_at IS NULL THEN 'finished, but not when' END)
+    ELSE concat_ws(', ',
+      CASE WHEN o.ended_as IS NOT NULL OR o.finished_at IS NOT NULL THEN 'not finished, but says so' END,
+      CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: nobody picks it up' END,
+      CASE WHEN o.hold IS NOT NULL AND o.owner IS NOT NULL THEN 'held, but driven' END,
+      CASE WHEN o.hold IS NULL AND o.hold_reason IS NOT NULL THEN 'not held, but for a reason' END,
+      CASE WHEN o.owner IS NOT NULL AND o.fence = 0 THEN 'driven without a claim' END)
+    END,
+    CASE WHEN o.status IN ('failed', 'canceled') AND o.outcome IS DISTINCT FROM o.status THEN 'outcome is not how it ended'
+      WHEN o.status IN ('releasing', 'refunding') AND o.outcome IS NULL THEN 'undone without an outcome'
+      WHEN o.status IN ('pending', 'charging', 'reserving', 'confirming', 'completed') AND o.outcome IS NOT NULL
+        THEN 'has an outcome, but goes forward' END,
+    CASE WHEN o.status = 'failed' AND (o.failure_step IS NULL OR o.failure_code IS NULL) THEN 'failed without a reason'
+      WHEN o.status = 'canceled' AND o.stop_requested IS NULL AND o.failure_code IS NULL THEN 'canceled without a reason'
+      WHEN o.status = 'completed' AND (o.failure_step IS NOT NULL OR o.failure_code IS NOT NULL) THEN 'completed with a failure'
+      WHEN o.status = 'completed' AND o.stop_requested IS NOT NULL THEN 'completed after a request to stop' END), '') AS fault
+  FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyItemsEnd :one
+-- The item that ends the next range, after some to skip; no row when fewer are left.
+SELECT i.item FROM inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1;
+
+-- name: VerifyStock :one
+-- Units reserved are those of reservations that stand, of orders that are not
+-- completed. Such orders are few and found by what makes them due or held; the array
+-- keeps the plan from reading all reservations instead. Items are told apart by
+-- jumping along the index from one to the next.
+WITH RECURSIVE unfinished AS (
+  SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL
+  UNION ALL SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL
+), standing AS (
+  SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
+  WHERE r.released_at IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
+    AND r.item > @after AND (sqlc.narg('upto')::text IS NULL OR r.item <= sqlc.narg('upto')::text)
+  GROUP BY r.item
+), sought AS (
+  SELECT min(a.item) AS item FROM reservations AS a WHERE a.item > @after
+  UNION ALL
+  SELECT (SELECT min(b.item) FROM reservations AS b WHERE b.item > s.item) FROM sought AS s
+  WHERE s.item IS NOT NULL AND (sqlc.narg('upto')::text IS NULL OR s.item <= sqlc.narg('upto')::text)
+), ordered AS (
+  SELECT s.item FROM sought AS s
+  WHERE s.item IS NOT NULL AND (sqlc.narg('upto')::text IS NULL OR s.item <= sqlc.narg('upto')::text)
+), stocked AS (
+  SELECT i.item, i.tracked, i.on_hand, i.reserved FROM inventory AS i
+  WHERE i.item > @after AND (sqlc.narg('upto')::text IS NULL OR i.item <= sqlc.narg('upto')::text)
+), judged AS (
+  SELECT coalesce(i.item, d.item) AS item, CASE WHEN i.item IS NULL THEN 'reserved, but not in the inventory'
+    ELSE nullif(concat_ws(', ',
+      CASE WHEN i.reserved <> coalesce(r.quantity, 0)
+        THEN i.reserved || ' reserved, reservations of ' || coalesce(r.quantity, 0) || ' stand' END,
+      CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
+      CASE WHEN i.reserved < 0 OR i.on_hand < 0 THEN 'less than nothing' END), '') END AS fault
+  FROM stocked AS i FULL JOIN ordered AS d ON d.item = i.item
+  LEFT JOIN standing AS r ON r.item = coalesce(i.item, d.item)
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyStuck :one
+-- Orders that anybody may pick up and nobody does.
+WITH judged AS (
+  SELECT o.order_id, o.due_at,
+    CASE WHEN o.due_at < now() - make_interval(secs => @stuck_seconds::float8)
+      THEN o.status || ', due for ' || date_trunc('second', now() - o.due_at) END AS fault
+  FROM orders AS o WHERE o.due_at IS NOT NULL
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.due_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.due_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
