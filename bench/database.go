@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// database is one fresh database of the cluster and a connection to look at it.
+type database struct {
+	url    string
+	name   string
+	conn   *pgx.Conn
+	admin  *pgx.Conn // to another database: the fresh one can't drop itself
+	server int       // pid of the postmaster; 0 when it is not on this machine
+}
+
+// newDatabase creates an empty database, after a checkpoint so that no run pays for
+// what the one before it wrote.
+func newDatabase(ctx context.Context, c *cluster, name string) (*database, error) {
+	admin, err := pgx.Connect(ctx, c.url("postgres"))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	d := &database{url: c.url(name), name: name, admin: admin}
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name, "CHECKPOINT"} {
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			return nil, fmt.Errorf("create database: %w", err)
+		}
+	}
+	if d.conn, err = pgx.Connect(ctx, d.url); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	d.server, err = postmaster(ctx, d.conn)
+	return d, err
+}
+
+// drop removes the database. It works when ctx has ended too.
+func (d *database) drop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_ = d.conn.Close(ctx)
+	defer d.admin.Close(ctx)
+	if _, err := d.admin.Exec(ctx, "DROP DATABASE "+d.name+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database: %w", err)
+	}
+	return nil
+}
+
+// postmaster is the parent of the connection's own process, if it is a process of
+// this machine.
+func postmaster(ctx context.Context, conn *pgx.Conn) (int, error) {
+	var pid int
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return 0, fmt.Errorf("find postmaster: %w", err)
+	}
+	backend, err := readStat(pid)
+	if err != nil || backend.name != "postgres" && backend.name != "postmaster" {
+		return 0, nil
+	}
+	return backend.parent, nil
+}
+
+// counters are what PostgreSQL has counted since it started.
+type counters struct {
+	WAL         int64 // bytes
+	Checkpoints int64 // begun
+}
+
+func (d *database) counters(ctx context.Context) (counters, error) {
+	checkpoints := "SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter"
+	if version, _, _ := strings.Cut(d.conn.PgConn().ParameterStatus("server_version"), "."); version >= "17" {
+		checkpoints = "SELECT num_timed + num_requested FROM pg_stat_checkpointer"
+	}
+	var c counters
+	err := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`)`).Scan(&c.WAL, &c.Checkpoints)
+	if err != nil {
+		return c, fmt.Errorf("read counters: %w", err)
+	}
+	return c, nil
+}
+
+// tableUse is how the table of orders was used since the database was created.
+// Counts of connections that are still open may be missing.
+type tableUse struct {
+	Updates, HOT, SequentialScans int64
+}
+
+func (d *database) tableUse(ctx context.Context) (tableUse, error) {
+	var u tableUse
+	err := d.conn.QueryRow(ctx, `SELECT n_tup_upd, n_tup_hot_upd, seq_scan FROM pg_stat_user_tables
+		WHERE schemaname = 'public' AND relname = 'orders'`).Scan(&u.Updates, &u.HOT, &u.SequentialScans)
+	if err != nil {
+		return u, fmt.Errorf("read table statistics: %w", err)
+	}
+	return u, nil
+}
+
+// lastOrder is the highest order_no, 0 in an empty table.
+func (d *database) lastOrder(ctx context.Context) (int64, error) {
+	var no int64
+	err := d.conn.QueryRow(ctx, "SELECT coalesce(max(order_no), 0) FROM orders").Scan(&no)
+	if err != nil {
+		return 0, fmt.Errorf("read last order: %w", err)
+	}
+	return no, nil
+}
+
+// check compares what is stored of the orders after a number with how many were
+// answered: each is completed, has one charge, one reservation and four moves. It
+// says what differs, or nothing.
+func (d *database) check(ctx context.Context, after int64, answered int) (mismatch string, err error) {
+	var orders, charges, reservations, moves int
+	err = d.conn.QueryRow(ctx, `SELECT
+		(SELECT count(*) FROM orders WHERE order_no > $1 AND status = 'completed'),
+		(SELECT count(*) FROM charges WHERE order_no > $1),
+		(SELECT count(*) FROM reservations WHERE order_no > $1),
+		(SELECT count(*) FROM transitions WHERE order_no > $1)`, after).Scan(&orders, &charges, &reservations, &moves)
+	if err != nil {
+		return "", fmt.Errorf("check orders: %w", err)
+	}
+	if orders != answered || charges != answered || reservations != answered || moves != 4*answered {
+		return fmt.Sprintf("%d orders answered, but %d completed, %d charges, %d reservations, %d moves stored",
+			answered, orders, charges, reservations, moves), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// window is how long to measure, after how long a warm-up.
+type window struct{ warmUp, length time.Duration }
+
+// run is everything one measurement needs. Its database may hold orders already.
+type run struct {
+	setup
+	target   target
+	database *database // nil: the target stores nothing
+	folder   string
+	window   window
+	stock    bool // give every item stock first, so that it is checked
+}
+
+// sample is what has been used up to one moment.
+type sample struct {
+	at                            time.Duration // on the load's clock
+	service, postgres, load, busy time.Duration
+	counters
+}
+
+// measure starts the target, loads it, stops it and compares the database with what
+// was answered.
+func (r run) measure(ctx context.Context) (result, error) {
+	url := ""
+	if r.database != nil {
+		url = r.database.url
+	}
+	s, err := r.target.start(ctx, url, r.folder)
+	if err != nil {
+		return result{}, err
+	}
+	out := result{setup: r.setup}
+	seen, err := r.drive(ctx, s, &out)
+	if err := errors.Join(err, s.stop()); err != nil {
+		return out, err
+	}
+	if r.database == nil {
+		return out, nil
+	}
+	return out, r.inspect(ctx, seen, &out)
+}
+
+func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error) {
+	if err := r.prepare(ctx, out); err != nil {
+		return outcome{}, err
+	}
+	l := startLoad(s.address, r.Callers, r.Items)
+	from, to, err := r.watch(ctx, s, l)
+	l.stop()
+	if err != nil {
+		return outcome{}, err
+	}
+	seen := l.outcome(from.at, to.at)
+	out.fill(seen, from, to)
+	peak, err := peakMemory(s.pid)
+	out.MemoryMiB = float64(peak) / (1 << 20)
+	return seen, err
+}
+
+func (r run) prepare(ctx context.Context, out *result) (err error) {
+	if r.database == nil {
+		return nil
+	}
+	if out.Stored, err = r.database.lastOrder(ctx); err != nil || !r.stock {
+		return err
+	}
+	_, err = r.database.conn.Exec(ctx, `INSERT INTO inventory (item, on_hand, tracked)
+		SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
+		ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true`, r.Items)
+	if err != nil {
+		return fmt.Errorf("give stock: %w", err)
+	}
+	return nil
+}
+
+// watch waits for the warm-up and the window and samples at both ends of the window.
+func (r run) watch(ctx context.Context, s *server, l *load) (from, to sample, err error) {
+	if err = pause(ctx, r.window.warmUp); err != nil {
+		return from, to, err
+	}
+	if from, err = r.sample(ctx, s, l); err != nil {
+		return from, to, err
+	}
+	if err = pause(ctx, r.window.length); err != nil {
+		return from, to, err
+	}
+	to, err = r.sample(ctx, s, l)
+	return from, to, err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err error) {
+	now.at = l.since()
+	if now.service, err = treeTime(s.pid); err != nil {
+		return now, fmt.Errorf("read cpu of service: %w", err)
+	}
+	var own syscall.Rusage
+	if err = syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		return now, fmt.Errorf("read cpu of load: %w", err)
+	}
+	now.load = time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	if now.busy, err = busyTime(); err != nil {
+		return now, fmt.Errorf("read cpu of machine: %w", err)
+	}
+	if r.database == nil {
+		return now, nil
+	}
+	if r.database.server != 0 {
+		if now.postgres, err = treeTime(r.database.server); err != nil {
+			return now, fmt.Errorf("read cpu of postgres: %w", err)
+		}
+	}
+	now.counters, err = r.database.counters(ctx)
+	return now, err
+}
+
+// inspect runs after the service has ended: its connections have handed in their
+// counts, and nothing moves any more.
+func (r run) inspect(ctx context.Context, seen outcome, out *result) error {
+	use, err := r.database.tableUse(ctx)
+	if err != nil {
+		return err
+	}
+	out.HOTShare = float64(use.HOT) / float64(max(use.Updates, 1))
+	out.SeqScans = use.SequentialScans
+	if seen.errors > 0 {
+		return nil // an order that was not answered may have been completed
+	}
+	mismatch, err := r.database.check(ctx, out.Stored, seen.answered)
+	out.BooksMismatch = mismatch
+	return err
+}

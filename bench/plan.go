@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// plan is all runs of one call of this program, one after the other.
+type plan struct {
+	options
+	cluster *cluster
+	folder  string // for logs
+	built   map[string]target
+	report  report
+	runs    int
+}
+
+func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
+	if o.databaseURL != "" {
+		return externalCluster(o.databaseURL)
+	}
+	private := filepath.Join(folder, "postgres")
+	if err := os.Mkdir(private, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
+		return nil, err
+	}
+	if o.stored > 0 {
+		return startCluster(ctx, private, storedSettings...)
+	}
+	return startCluster(ctx, private)
+}
+
+func newPlan(ctx context.Context, o options, c *cluster, folder string) (*plan, error) {
+	conn, err := pgx.Connect(ctx, c.url("postgres"))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(ctx)
+	p := &plan{options: o, cluster: c, folder: folder, built: map[string]target{}}
+	p.report = newReport(conn.PgConn().ParameterStatus("server_version"))
+	p.targets.folder = folder
+	names := o.only
+	if o.stored > 0 && !slices.Contains(names, "pawl") {
+		names = append(slices.Clone(names), "pawl")
+	}
+	for _, name := range names {
+		if p.built[name], err = p.targets.build(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// all runs one target after the other under the same load, so that what else the
+// machine does falls on both.
+func (p *plan) all(ctx context.Context) error {
+	for _, items := range p.items {
+		for _, callers := range p.callers {
+			for range p.rounds {
+				for _, name := range p.only {
+					if err := p.fresh(ctx, setup{Target: name, Callers: callers, Items: items}, p.window); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	if p.stored > 0 {
+		return p.withStored(ctx)
+	}
+	return nil
+}
+
+// fresh does one run from an empty database.
+func (p *plan) fresh(ctx context.Context, s setup, w window) (err error) {
+	r := run{setup: s, target: p.built[s.Target], folder: p.folder, window: w, stock: p.stock}
+	if r.target.stores {
+		if r.database, err = p.database(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.database.drop(ctx)) }()
+	}
+	return p.do(ctx, r)
+}
+
+func (p *plan) database(ctx context.Context) (*database, error) {
+	p.runs++
+	return newDatabase(ctx, p.cluster, fmt.Sprintf("pawl_bench_%d", p.runs))
+}
+
+// do measures and says at once what came out: the whole takes minutes.
+func (p *plan) do(ctx context.Context, r run) error {
+	fmt.Fprintf(os.Stderr, "%s, %d callers, %s: warm-up %s, window %s … ", r.Target, r.Callers, itemsName(r.Items), r.window.warmUp, r.window.length)
+	out, err := r.measure(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr)
+		return fmt.Errorf("measure %s: %w", r.Target, err)
+	}
+	fmt.Fprintf(os.Stderr, "%.0f orders/s\n", out.OrdersPerSec)
+	p.report.Results = append(p.report.Results, out)
+	return nil
+}

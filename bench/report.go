@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// report is what --json writes.
+type report struct {
+	Cores    int      `json:"cores"`
+	Go       string   `json:"go"`
+	Postgres string   `json:"postgres"`
+	Settings []string `json:"postgres_settings"`
+	Results  []result `json:"results"`
+}
+
+func (r report) writeJSON(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode report: %w", err)
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+var columns = []string{"items", "callers", "stored", "target", "orders/s", "ratio", "p50 ms", "p99 ms", "max ms", "errors",
+	"CPU service", "CPU PostgreSQL", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %", "checkpoints"}
+
+// print writes one Markdown table that is aligned for a terminal, and below it what
+// went wrong.
+func (r report) print(w io.Writer) {
+	fmt.Fprintf(w, "\n%d cores, PostgreSQL %s, %s; CPU in seconds per 1,000 orders; ratio to the baseline's orders/s;\n"+
+		"others: share of the cores that went to processes outside this benchmark\n\n",
+		r.Cores, r.Postgres, r.Go)
+	rows := [][]string{columns}
+	for _, x := range r.Results {
+		rows = append(rows, r.row(x))
+	}
+	printTable(w, rows)
+	for _, x := range r.Results {
+		for _, problem := range x.problems() {
+			fmt.Fprintf(w, "\n%s, %d callers, %s: %s\n", x.Target, x.Callers, itemsName(x.Items), problem)
+		}
+	}
+	r.printStored(w)
+}
+
+// printStored sets the runs on a full table against those that had the same load for
+// the same time and began with an empty one.
+func (r report) printStored(w io.Writer) {
+	for _, full := range r.Results {
+		for _, empty := range r.Results {
+			same := full.setup == empty.setup && math.Abs(full.Seconds-empty.Seconds) < 1
+			if full.Stored > 0 && empty.Stored == 0 && same {
+				fmt.Fprintf(w, "\n%d callers with %d orders stored: %.2f of the orders/s from empty; WAL bytes per order %.0f (%.0f from empty), HOT %.0f %% (%.0f %%)\n",
+					full.Callers, full.Stored, full.OrdersPerSec/empty.OrdersPerSec, full.WALPerOrder, empty.WALPerOrder, 100*full.HOTShare, 100*empty.HOTShare)
+			}
+		}
+	}
+}
+
+func (r report) row(x result) []string {
+	return []string{itemsName(x.Items), strconv.Itoa(x.Callers), strconv.FormatInt(x.Stored, 10), x.Target,
+		fmt.Sprintf("%.0f", x.OrdersPerSec), r.ratio(x),
+		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
+		fmt.Sprintf("%.3f", x.ServiceCPU), fmt.Sprintf("%.3f", x.PostgresCPU), fmt.Sprintf("%.3f", x.LoadCPU),
+		fmt.Sprintf("%.0f", 100*x.OtherCPU),
+		fmt.Sprintf("%.0f", x.MemoryMiB), fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare),
+		strconv.FormatInt(x.Checkpoints, 10)}
+}
+
+// ratio is to the baseline under the same load; of several rounds to their median.
+func (r report) ratio(x result) string {
+	var base []float64
+	for _, b := range r.Results {
+		if b.Target == "baseline" && b.Callers == x.Callers && b.Items == x.Items && b.Orders > 0 {
+			base = append(base, b.OrdersPerSec)
+		}
+	}
+	if len(base) == 0 || x.Stored > 0 || x.Target == "baseline" || x.Target == "echo" {
+		return ""
+	}
+	slices.Sort(base)
+	return fmt.Sprintf("%.2f×", x.OrdersPerSec/base[len(base)/2])
+}
+
+func (r report) failed() bool {
+	return slices.ContainsFunc(r.Results, func(x result) bool { return x.Errors > 0 || x.BooksMismatch != "" })
+}
+
+func itemsName(n int) string {
+	if n == 1 {
+		return "hot"
+	}
+	return strconv.Itoa(n)
+}
+
+func printTable(w io.Writer, rows [][]string) {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			width[i] = max(width[i], len([]rune(cell)))
+		}
+	}
+	for n, row := range rows {
+		for i, cell := range row {
+			fmt.Fprintf(w, "| %s%s ", strings.Repeat(" ", width[i]-len([]rune(cell))), cell)
+		}
+		fmt.Fprintln(w, "|")
+		if n == 0 {
+			for i := range row {
+				fmt.Fprintf(w, "|%s:", strings.Repeat("-", width[i]+1))
+			}
+			fmt.Fprintln(w, "|")
+		}
+	}
+}
+
+func newReport(version string) report {
+	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version, Settings: settings}
+}

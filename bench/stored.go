@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// A full table costs most after a checkpoint, when the first change of each page is
+// written whole. Ten times the usual number of checkpoints, spread as usual, makes
+// every run span two of them, and errs against the service.
+var storedSettings = []string{"checkpoint_timeout=30s"}
+
+const storedWindow = 90 * time.Second
+
+var storedCallers = []int{64, 256}
+
+// withStored measures the service from an empty database and with many orders in the
+// table, under the same load and for the same time.
+func (p *plan) withStored(ctx context.Context) (err error) {
+	w := p.window
+	w.length = max(w.length, storedWindow)
+	const items = 10_000
+	for _, callers := range storedCallers {
+		if err := p.fresh(ctx, setup{Target: "pawl", Callers: callers, Items: items}, w); err != nil {
+			return err
+		}
+	}
+	d, err := p.database(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.drop(ctx)) }()
+	if err := p.fill(ctx, d, items); err != nil {
+		return err
+	}
+	for _, callers := range storedCallers {
+		if _, err := d.conn.Exec(ctx, "CHECKPOINT"); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+		r := run{setup: setup{Target: "pawl", Callers: callers, Items: items}, target: p.built["pawl"],
+			database: d, folder: p.folder, window: w, stock: p.stock}
+		if err := p.do(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill lets the service make its schema and writes completed orders into it, as the
+// service would have left them.
+func (p *plan) fill(ctx context.Context, d *database, items int) error {
+	s, err := p.built["pawl"].start(ctx, d.url, p.folder)
+	if err != nil {
+		return err
+	}
+	if err := s.stop(); err != nil {
+		return err
+	}
+	return d.fill(ctx, p.stored, items)
+}
+
+// fillSize orders are one transaction.
+const fillSize = 250_000
+
+// fill adds n completed orders with random ids. Triggers are off meanwhile: they
+// rightly refuse an order that begins at its end.
+func (d *database) fill(ctx context.Context, n int64, items int) error {
+	if _, err := d.conn.Exec(ctx, "SET session_replication_role = replica"); err != nil {
+		return fmt.Errorf("switch triggers off: %w", err)
+	}
+	for done := int64(0); done < n; done += fillSize {
+		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, n)
+		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, n-done), items); err != nil {
+			return fmt.Errorf("store orders: %w", err)
+		}
+	}
+	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", n, n)
+	for _, sql := range []string{"RESET session_replication_role", fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()"} {
+		if _, err := d.conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("finish storing orders: %w", err)
+		}
+	}
+	return nil
+}
+
+const fillSQL = `
+WITH stored AS (
+  INSERT INTO orders (order_id, status, ended_as, fence, seq, created_at, finished_at, amount, currency, item)
+  SELECT encode(uuid_send(gen_random_uuid()), 'hex'), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
+    'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
+  FROM generate_series(1, $1::bigint)
+  RETURNING order_no, item, quantity, amount, currency
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM stored
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, quantity FROM stored
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT s.order_no, m.seq, m.from_status, m.to_status, 1 FROM stored AS s CROSS JOIN (VALUES
+  (1, 'pending', 'charging'), (2, 'charging', 'reserving'), (3, 'reserving', 'confirming'), (4, 'confirming', 'completed')
+) AS m(seq, from_status, to_status)`
+
+// Everything stored is sold: nothing is reserved, and untracked items have no stock.
+const fillItemsSQL = `INSERT INTO inventory (item) SELECT DISTINCT item FROM reservations ON CONFLICT DO NOTHING`

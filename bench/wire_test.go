@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve answers every order with handle and returns a wire to it.
+func serve(t *testing.T, handle http.HandlerFunc) *wire {
+	t.Helper()
+	s := httptest.NewServer(handle)
+	t.Cleanup(s.Close)
+	w := newWire(strings.TrimPrefix(s.URL, "http://"))
+	t.Cleanup(w.close)
+	if err := w.open(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestWireSendsOrders(t *testing.T) {
+	t.Parallel()
+	type order struct {
+		OrderID, Item string
+		Amount        json.Number
+	}
+	var seen []order
+	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var o order
+		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+			t.Error(err)
+		}
+		seen = append(seen, o)
+		_, _ = w.Write([]byte(`{"status":"completed"}`))
+	})
+	ids := map[string]bool{}
+	for range 100 {
+		w.next(3)
+		if err := w.send(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range seen {
+		ids[o.OrderID] = true
+		if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(o.OrderID) || o.Amount != "99.99" ||
+			!regexp.MustCompile(`^item-0000[012]$`).MatchString(o.Item) {
+			t.Errorf("sent %+v", o)
+		}
+	}
+	if len(ids) != 100 {
+		t.Errorf("%d different ids, want 100", len(ids))
+	}
+}
+
+func TestWireReadsAnswers(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat(" ", 10_000)
+	for name, handle := range map[string]http.HandlerFunc{
+		"with a length": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"status":"completed"}`))
+		},
+		"in chunks": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(long))
+			_ = http.NewResponseController(w).Flush()
+			_, _ = w.Write([]byte(`{"status":"completed"}`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(t, handle)
+			for range 3 {
+				if err := w.send(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestWireCountsAnythingElseAsRefused(t *testing.T) {
+	t.Parallel()
+	for name, handle := range map[string]http.HandlerFunc{
+		"other status": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, `{"status":"completed"}`, http.StatusServiceUnavailable)
+		},
+		"not completed": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"status":"charging"}`))
+		},
+		"no body": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNoContent)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(t, handle)
+			for range 2 { // the connection goes on
+				if _, ok := errors.AsType[*refused](w.send()); !ok {
+					t.Fatal("not refused")
+				}
+			}
+		})
+	}
+}
+
+func TestLoadCountsTheWindowOnly(t *testing.T) {
+	t.Parallel()
+	l := &load{callers: []*caller{
+		{answers: []answer{{at: 1, took: 9}, {at: 2, took: 5}, {at: 3, took: 4}}, errors: 1, first: errors.New("x")},
+		{answers: []answer{{at: 2, took: 3}, {at: 4, took: 9}}},
+	}}
+	out := l.outcome(2, 4)
+	if got := out.latencies; len(got) != 3 || got[0] != 3 || got[2] != 5 {
+		t.Errorf("latencies %v, want 3 4 5", got)
+	}
+	if out.answered != 5 || out.errors != 1 || out.first == nil {
+		t.Errorf("outcome %+v", out)
+	}
+}
+
+func TestPercentileIsOfTheNearestRank(t *testing.T) {
+	t.Parallel()
+	var sorted []time.Duration
+	for n := range time.Duration(1000) {
+		sorted = append(sorted, n)
+	}
+	if got := percentile(sorted, 99); got != 990 {
+		t.Errorf("p99 %d, want 990", got)
+	}
+	if got := percentile(sorted, 100); got != 999 {
+		t.Errorf("max %d, want 999", got)
+	}
+	if got := percentile(nil, 50); got != 0 {
+		t.Errorf("p50 of nothing %d", got)
+	}
+}
