@@ -1,0 +1,152 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/engine"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// patience is how long a test waits for what must come about. It is no measure of speed: a machine that is busy with
+// other things must not fail a test.
+const patience = 30 * time.Second
+
+// bundle is a database of the test's own with an engine at work on it. Its SQL helpers use a pool that is not the
+// engine's.
+type bundle struct {
+	*dbtest.Database
+	engine *engine.Engine
+}
+
+// setup makes a bundle with the defaults.
+func setup(t testing.TB) *bundle {
+	t.Helper()
+	return setupWith(t, engine.Config{})
+}
+
+// setupWith makes a bundle whose engine was told something.
+func setupWith(t testing.TB, cfg engine.Config) *bundle {
+	t.Helper()
+	database := dbtest.New(t)
+	return &bundle{Database: database, engine: startEngine(t, database.URL, cfg)}
+}
+
+// replica starts one more engine on the same database.
+func (b *bundle) replica(t testing.TB, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	return startEngine(t, b.URL, cfg)
+}
+
+// startEngine starts an engine with a pool of its own, and stops both after the test.
+func startEngine(t testing.TB, url string, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	return startOn(t, openPool(t, url), cfg)
+}
+
+// startOn starts an engine on a pool, and stops the engine after the test.
+func startOn(t testing.TB, pool *pgxpool.Pool, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	e := engine.New(pool, cfg)
+	e.Start()
+	t.Cleanup(func() { stop(t, e) })
+	return e
+}
+
+// openPool opens a pool as the service does, and closes it after the test.
+func openPool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := db.Open(t.Context(), url, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// stop ends an engine whatever is left in it.
+func stop(t testing.TB, e *engine.Engine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	if err := e.Stop(ctx); err != nil {
+		t.Errorf("stop engine: %v", err)
+	}
+}
+
+// request asks for one widget at 99.99.
+func request(orderID string) engine.Input {
+	return engine.Input{OrderID: orderID, Amount: decimal.MustParse("99.99"), Item: "widget"}
+}
+
+// process takes an order to its end.
+func (b *bundle) process(t testing.TB, in engine.Input) engine.Order {
+	t.Helper()
+	order, err := b.engine.Process(t.Context(), in)
+	if err != nil {
+		t.Fatalf("process %q: %v", in.OrderID, err)
+	}
+	return order
+}
+
+// setStock gives an item stock, which tracks it from then on.
+func (b *bundle) setStock(t testing.TB, item string, onHand int64) {
+	t.Helper()
+	if _, err := b.engine.SetStock(t.Context(), item, onHand, nil); err != nil {
+		t.Fatalf("set stock of %q: %v", item, err)
+	}
+}
+
+// exec runs a statement behind the engine's back.
+func (b *bundle) exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	if _, err := b.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value reads the one value that a query answers with.
+func value[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// column reads the values of a query with one column.
+func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
+}
+
+// eventually looks until what is said has come about.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
