@@ -67,3 +67,10 @@ func Describe(err error) string {
 	}
 	return pg.Code
 }
+
+// ReadOnly reports that the server refused a write because it is a standby, as after a
+// failover when the address still leads to the old primary (SQLSTATE 25006).
+func ReadOnly(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "25006"
+}

@@ -22,7 +22,7 @@ WITH incoming AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT i.order_id, 'charging', 1, $7::uuid, clock_timestamp() + make_interval(secs => $8::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
-  FROM incoming AS i ORDER BY i.order_id
+  FROM incoming AS i ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (

@@ -166,6 +166,9 @@ func (e *Engine) statement() (context.Context, context.CancelFunc) {
 
 func (e *Engine) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
+	if db.ReadOnly(err) {
+		e.pool.Reset() // a failover: these connections lead to what is a standby now
+	}
 	if e.ctx.Err() == nil {
 		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pawl/fsm"
 	"pawl/step"
 )
 
@@ -70,7 +71,9 @@ func (s *slowLane) leave(item string) {
 	s.used.Store(len(s.items) > 0)
 }
 
-// flush moves a set of any states, one statement per item and state.
+// flush moves a set of any states, one statement per item and state. An item stays in
+// the lane until it goes through: were it let go before, the next order for it would
+// stall everybody again.
 func (s *slowLane) flush(set []*run) {
 	slices.SortStableFunc(set, func(a, b *run) int {
 		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
@@ -81,27 +84,23 @@ func (s *slowLane) flush(set []*run) {
 		if n < 0 {
 			n = len(set)
 		}
-		s.leave(item) // comes back if its row is still locked
-		s.engine.moveSlowly(step.Ledger[state], slices.Clone(set[:n]))
+		if s.through(state, set[:n]) {
+			s.leave(item)
+		}
 		set = set[n:]
 	}
 }
 
-// moveSlowly is move for runs of one item: with a lock still in the way they pause.
-func (e *Engine) moveSlowly(move step.Move, runs []*run) {
-	state := runs[0].status()
+// through moves orders of one item and state; false when its stock row is still locked,
+// and they will be tried again.
+func (s *slowLane) through(state fsm.State, runs []*run) bool {
+	free := true
 	for _, group := range alike(runs) {
-		e.moveAlike(state, move, group, func(set []*run) {
-			set = slices.Clone(set)
-			e.slow.keep(set[0].order.Order.Item)
-			time.AfterFunc(slowPause, func() { e.slow.add(set) })
+		s.engine.moveAlike(state, step.Ledger[state], group, func(set []*run) {
+			free = false
+			again := slices.Clone(set)
+			time.AfterFunc(slowPause, func() { s.line.add(again...) })
 		})
 	}
-}
-
-func (s *slowLane) keep(item string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.items[item] = true
-	s.used.Store(true)
+	return free
 }

@@ -8,9 +8,11 @@
 -- name: VerifySettings :one
 -- For this transaction only. Statistics may be older than the rows of a range, and
 -- then a nested loop looks cheap that reads it once for every row; all ranges are
--- joined along keys instead. Compiling takes longer than a range.
+-- joined along keys instead. Compiling takes longer than a
+-- range, and the cores are for the orders.
 SELECT set_config('enable_nestloop', 'off', true)::text AS nested_loops,
   set_config('jit', 'off', true)::text AS compiling,
+  set_config('max_parallel_workers_per_gather', '0', true)::text AS parallel,
   set_config('work_mem', '64MB', true)::text AS memory;
 
 -- name: VerifyExtent :one
@@ -50,40 +52,34 @@ WITH promised AS (
   UNION ALL SELECT 'failed', 'undone', 'undone'
   UNION ALL SELECT 'canceled', 'undone', 'undone'
 ), charged AS (
-  SELECT c.order_no,
-    count(*) FILTER (WHERE c.refunded_at IS NULL) AS standing,
-    count(*) FILTER (WHERE c.refunded_at IS NULL AND c.generation = o.generation) AS standing_now,
-    count(*) FILTER (WHERE c.generation = o.generation) AS made_now,
-    count(*) FILTER (WHERE c.amount <> o.amount OR c.currency <> o.currency) AS other_input,
-    count(*) FILTER (WHERE c.generation NOT BETWEEN 0 AND o.generation) AS other_generation
-  FROM charges AS c JOIN orders AS o ON o.order_no = c.order_no
-  WHERE c.order_no BETWEEN @first AND @last AND o.order_no BETWEEN @first AND @last
-  GROUP BY c.order_no
+  SELECT c.order_no, count(*) FILTER (WHERE c.refunded_at IS NULL) AS standing,
+    max(c.generation) FILTER (WHERE c.refunded_at IS NULL) AS standing_generation,
+    min(c.generation) AS first_generation, max(c.generation) AS last_generation,
+    min(c.amount) AS least, max(c.amount) AS most, min(c.currency) AS one_currency, max(c.currency) AS other_currency
+  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last GROUP BY c.order_no
 ), reserved AS (
-  SELECT r.order_no,
-    count(*) FILTER (WHERE r.released_at IS NULL) AS standing,
-    count(*) FILTER (WHERE r.released_at IS NULL AND r.generation = o.generation) AS standing_now,
-    count(*) FILTER (WHERE r.generation = o.generation) AS made_now,
-    count(*) FILTER (WHERE r.quantity <> o.quantity OR r.item <> o.item) AS other_input,
-    count(*) FILTER (WHERE r.generation NOT BETWEEN 0 AND o.generation) AS other_generation
-  FROM reservations AS r JOIN orders AS o ON o.order_no = r.order_no
-  WHERE r.order_no BETWEEN @first AND @last AND o.order_no BETWEEN @first AND @last
-  GROUP BY r.order_no
+  SELECT r.order_no, count(*) FILTER (WHERE r.released_at IS NULL) AS standing,
+    max(r.generation) FILTER (WHERE r.released_at IS NULL) AS standing_generation,
+    min(r.generation) AS first_generation, max(r.generation) AS last_generation,
+    min(r.quantity) AS least, max(r.quantity) AS most, min(r.item) AS one_item, max(r.item) AS other_item
+  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, o.status, nullif(concat_ws(', ',
     CASE WHEN p.status IS NULL THEN 'unknown status' END,
-    CASE WHEN p.charge = 'none' AND c.made_now > 0 THEN 'charged too early'
-      WHEN p.charge = 'stands' AND coalesce(c.standing_now, 0) <> 1 THEN coalesce(c.standing_now, 0) || ' charges stand, not 1'
-      WHEN p.charge <> 'stands' AND c.standing_now > 0 THEN 'a charge stands' END,
-    CASE WHEN c.standing > c.standing_now THEN 'a charge of another generation stands' END,
-    CASE WHEN c.other_input > 0 THEN 'charged another amount or currency' END,
-    CASE WHEN c.other_generation > 0 THEN 'a charge of a generation that the order never had' END,
-    CASE WHEN p.reservation = 'none' AND r.made_now > 0 THEN 'reserved too early'
-      WHEN p.reservation = 'stands' AND coalesce(r.standing_now, 0) <> 1 THEN coalesce(r.standing_now, 0) || ' reservations stand, not 1'
-      WHEN p.reservation <> 'stands' AND r.standing_now > 0 THEN 'a reservation stands' END,
-    CASE WHEN r.standing > r.standing_now THEN 'a reservation of another generation stands' END,
-    CASE WHEN r.other_input > 0 THEN 'reserved another item or quantity' END,
-    CASE WHEN r.other_generation > 0 THEN 'a reservation of a generation that the order never had' END), '') AS fault
+    CASE WHEN p.charge = 'stands' AND coalesce(c.standing, 0) <> 1 THEN coalesce(c.standing, 0) || ' charges stand, not 1'
+      WHEN p.charge = 'stands' AND c.standing_generation <> o.generation THEN 'the charge of another generation stands'
+      WHEN p.charge <> 'stands' AND c.standing > 0 THEN c.standing || ' charges stand, not 0'
+      WHEN p.charge = 'none' AND c.last_generation = o.generation THEN 'charged too early' END,
+    CASE WHEN c.first_generation < 0 OR c.last_generation > o.generation THEN 'charged in a generation that the order never had' END,
+    CASE WHEN c.least <> o.amount OR c.most <> o.amount OR c.one_currency <> o.currency OR c.other_currency <> o.currency
+      THEN 'charged another amount or currency' END,
+    CASE WHEN p.reservation = 'stands' AND coalesce(r.standing, 0) <> 1 THEN coalesce(r.standing, 0) || ' reservations stand, not 1'
+      WHEN p.reservation = 'stands' AND r.standing_generation <> o.generation THEN 'the reservation of another generation stands'
+      WHEN p.reservation <> 'stands' AND r.standing > 0 THEN r.standing || ' reservations stand, not 0'
+      WHEN p.reservation = 'none' AND r.last_generation = o.generation THEN 'reserved too early' END,
+    CASE WHEN r.first_generation < 0 OR r.last_generation > o.generation THEN 'reserved in a generation that the order never had' END,
+    CASE WHEN r.least <> o.quantity OR r.most <> o.quantity OR r.one_item <> o.item OR r.other_item <> o.item
+      THEN 'reserved another item or quantity' END), '') AS fault
   FROM orders AS o
   LEFT JOIN promised AS p ON p.status = o.status
   LEFT JOIN charged AS c ON c.order_no = o.order_no
@@ -221,20 +217,23 @@ FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
 -- name: VerifyOrphans :one
 -- There are no foreign keys, so rows without an order are looked for.
 WITH children AS (
-  SELECT 'transitions' AS source, t.order_no FROM transitions AS t WHERE t.order_no BETWEEN @first AND @last
-  UNION ALL SELECT 'charges', c.order_no FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
-  UNION ALL SELECT 'refunds', f.order_no FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
-  UNION ALL SELECT 'reservations', r.order_no FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last
+  SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM transitions AS t
+  WHERE t.order_no BETWEEN @first AND @last GROUP BY t.order_no
+  UNION ALL
+  SELECT 'charges', c.order_no, count(*) FROM charges AS c WHERE c.order_no BETWEEN @first AND @last GROUP BY c.order_no
+  UNION ALL
+  SELECT 'refunds', f.order_no, count(*) FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last GROUP BY f.order_no
+  UNION ALL
+  SELECT 'reservations', r.order_no, count(*) FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
 ), judged AS (
-  SELECT n.order_no, count(*) AS rows,
-    CASE WHEN o.order_no IS NULL THEN 'no order, but ' || string_agg(DISTINCT n.source, ', ') END AS fault
+  SELECT n.order_no, n.rows, n.source,
+    CASE WHEN o.order_no IS NULL THEN n.rows || ' rows in ' || n.source || ', no order' END AS fault
   FROM children AS n
   LEFT JOIN (SELECT p.order_no FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
-  GROUP BY n.order_no, o.order_no
 )
 SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations,
-  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
-  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
 -- name: VerifyProtocol :one
