@@ -1,18 +1,18 @@
 // Package fsm is the one definition of an order's machine: its states, its
 // events and every edge between them.
 //
-//	                    ┌─────────┐  start   ┌──────────┐ charged ┌───────────┐ reserved ┌────────────┐ confirmed ┌───────────┐
-//	  admit ──────────▶ │ pending │ ───────▶ │ charging │ ──────▶ │ reserving │ ───────▶ │ confirming │ ────────▶ │ completed │
-//	                    └─────────┘          └──────────┘         └───────────┘          └────────────┘           └───────────┘
-//	                      ▲     │ canceled     │   │  │ undo_charge   │     │ undo_reserve      │ undo_reserve
-//	              redrive │     ▼              │   │  ▼               ▼     ▼                   ▼
-//	                      │  ┌──────────┐      │   │  ┌───────────┐ released ┌───────────┐
-//	                      │  │ canceled │ ◀────┘   │  │ refunding │ ◀─────── │ releasing │
-//	                      │  └──────────┘ canceled │  └───────────┘          └───────────┘
-//	                      │       ▲                ▼ declined │
-//	                      │       │            ┌────────┐     │ refunded
-//	                      └───────┼─────────── │ failed │ ◀───┤
-//	                              └────────────┴────────┴─────┘ canceled
+//	                  ┌─────────┐  start   ┌──────────┐ charged ┌───────────┐ reserved ┌────────────┐ confirmed ┌───────────┐
+//	admit ──────────▶ │ pending │ ───────▶ │ charging │ ──────▶ │ reserving │ ───────▶ │ confirming │ ────────▶ │ completed │
+//	                  └─────────┘          └──────────┘         └───────────┘          └────────────┘           └───────────┘
+//	                    ▲     │ canceled     │   │  │ undo_charge   │     │ undo_reserve      │ undo_reserve
+//	            redrive │     ▼              │   │  ▼               ▼     ▼                   ▼
+//	                    │  ┌──────────┐      │   │  ┌───────────┐ released ┌───────────┐
+//	                    │  │ canceled │ ◀────┘   │  │ refunding │ ◀─────── │ releasing │
+//	                    │  └──────────┘ canceled │  └───────────┘          └───────────┘
+//	                    │       ▲                ▼ declined │
+//	                    │       │            ┌────────┐     │ refunded
+//	                    └───────┼─────────── │ failed │ ◀───┤
+//	                            └────────────┴────────┴─────┘ canceled
 //
 // The machine is declared with looplab/fsm (Lifecycle) and compiled once, at
 // start, into a small table: a look-up takes nanoseconds, allocates nothing and

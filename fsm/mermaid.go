@@ -25,18 +25,19 @@ func Mermaid() string {
 	return b.String()
 }
 
-// Markdown is the page of the docs about the machine: the diagram and its edges.
+// Markdown is the page of the docs about the machine: the picture, its edges, and the
+// diagram for Mermaid.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("# The machine of an order\n\n" +
 		"Generated from `fsm/` by `pawl diagram --format markdown`; a test fails when they differ.\n\n" +
-		"```mermaid\n" + Mermaid() + "```\n\n" +
-		"![The machine](state-machine.svg)\n\n" +
+		"![The machine of an order](state-machine.svg)\n\n" +
 		"| from | event | to |\n|---|---|---|\n")
 	for _, e := range edges {
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` |\n", e.From, e.Event, e.To)
 	}
 	b.WriteString("\nA write that keeps the status (a take-over, a hold, a request to stop) is a row of the history\n" +
-		"whose from and to are the same. Everything else is refused by the database, from any client.\n")
+		"whose from and to are the same. Everything else is refused by the database, from any client.\n\n" +
+		"The same as a [Mermaid](https://mermaid.js.org) diagram:\n\n```mermaid\n" + Mermaid() + "```\n")
 	return b.String()
 }
