@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		os.Exit(helper(dir))
 	}
 	for name, value := range foreign {
-		os.Setenv(name, value)
+		_ = os.Setenv(name, value)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -1,0 +1,208 @@
+package dbtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+// tables lists the tables of a database.
+func tables(t *testing.T, url string) (names []string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	rows, err := conn.Query(t.Context(), "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	t.Run("tests in parallel do not see each other", func(t *testing.T) {
+		t.Parallel()
+		for i := range 12 {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				db := New(t)
+				if !slices.Contains(tables(t, db.URL), "orders") {
+					t.Fatal("not migrated")
+				}
+				if _, err := db.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)"); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	})
+	t.Run("a database ends with its test, whoever is connected", func(t *testing.T) {
+		t.Parallel()
+		var url string
+		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end is what is looked at
+			db := New(t)
+			url = db.URL
+			if _, err := pgx.Connect(t.Context(), url); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if _, err := pgx.Connect(t.Context(), url); err == nil || !strings.Contains(err.Error(), "3D000") { // invalid_catalog_name
+			t.Fatal("still there", err)
+		}
+	})
+	t.Run("the pool is small", func(t *testing.T) {
+		t.Parallel()
+		if got := New(t).Pool.Config().MaxConns; got != 8 {
+			t.Fatal(got)
+		}
+	})
+	t.Run("a connection that is not released is reported", func(t *testing.T) {
+		t.Parallel()
+		pool, err := pgxpool.New(t.Context(), Empty(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := closePool(pool, time.Millisecond); err == nil || !strings.Contains(err.Error(), "1 connections") {
+			t.Error(err)
+		}
+		conn.Release()
+		if err := closePool(pool, time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestEmptyHasNoTables(t *testing.T) {
+	t.Parallel()
+	if got := tables(t, Empty(t)); len(got) > 0 {
+		t.Fatal(got)
+	}
+}
+
+func TestGivenServer(t *testing.T) {
+	t.Parallel()
+	given := use(t)
+	t.Run("is used and left as it was", func(t *testing.T) {
+		t.Parallel()
+		s, err := openServer(given.url("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		template, err := s.template()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if url := s.database(t, template); !slices.Contains(tables(t, url), "orders") {
+			t.Fatal("not migrated")
+		}
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := given.run(t.Context(), "ALTER DATABASE "+template+" ALLOW_CONNECTIONS true"); err == nil {
+			t.Fatal("the template was left behind")
+		}
+	})
+	t.Run("must be named by a URL", func(t *testing.T) {
+		t.Parallel()
+		if _, err := openServer("host=localhost password=secret"); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestRestartable(t *testing.T) {
+	t.Parallel()
+	s := Restartable(t)
+	pool, err := pgxpool.New(t.Context(), s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE kept AS SELECT 1 AS id"); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(testing.TB){"stopped": s.Stop, "killed": s.Kill} {
+		end(t)
+		if err := pool.Ping(t.Context()); err == nil {
+			t.Errorf("a %s server answers", name)
+		}
+		s.Start(t)
+		if got := tables(t, s.URL); !slices.Contains(got, "kept") || !slices.Contains(got, "orders") {
+			t.Errorf("a %s server came back with %v", name, got)
+		}
+	}
+}
+
+func TestStaleFolders(t *testing.T) {
+	t.Parallel()
+	held := agedFolder(t)
+	lock, err := os.OpenFile(filepath.Join(held, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	age(t, held)
+	abandoned := agedFolder(t)
+	young, err := newFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(young)
+	removeStale()
+	for dir, kept := range map[string]bool{held: true, young: true, abandoned: false} {
+		if _, err := os.Stat(dir); (err == nil) != kept {
+			t.Errorf("%s is kept: %v, want %v", dir, err == nil, kept)
+		}
+	}
+}
+
+func agedFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := newFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	age(t, dir)
+	return dir
+}
+
+func age(t *testing.T, dir string) {
+	t.Helper()
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dir, old, old); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	New(b) // the server and the template
+	for b.Loop() {
+		if err := New(b).Pool.Ping(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package dbtest
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+
+	"pawl/migrations"
+	"pawl/pgembed"
+)
+
+// Server is a PostgreSQL server that belongs to one test, for tests that take it away from the service. Its methods
+// are for the test's own goroutine.
+type Server struct {
+	// URL is of a migrated database. It is the same after every Start.
+	URL string
+
+	running *pgembed.Server
+	folder  string
+}
+
+// Restartable starts a server for this test alone, and stops it after the test. It costs about a second:
+// tests that do not stop the server use New.
+func Restartable(t testing.TB) *Server {
+	t.Helper()
+	folder, err := newFolder()
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	s := &Server{folder: folder}
+	s.Start(t)
+	t.Cleanup(func() { s.Stop(t) })
+	s.URL = s.running.URL("postgres")
+	if err := migrations.Up(t.Context(), s.URL); err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	return s
+}
+
+// Start starts the server again, after Stop or Kill, and returns when it answers.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	running, err := pgembed.Start(ctx, config(s.folder))
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	s.running = running
+}
+
+// Stop shuts the server down: clients are disconnected, their transactions rolled back. A stopped server stays stopped.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	if err := s.running.Stop(context.WithoutCancel(t.Context())); err != nil {
+		t.Errorf("dbtest: %v", err)
+	}
+}
+
+// Kill ends the server with SIGKILL, as the out-of-memory killer does. The next Start recovers what was committed.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	if err := syscall.Kill(s.running.PID(), syscall.SIGKILL); err != nil {
+		t.Fatalf("dbtest: kill server: %v", err)
+	}
+	<-s.running.Exited()
+	s.Stop(t)
+}

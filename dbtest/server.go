@@ -1,0 +1,171 @@
+package dbtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/migrations"
+	"pawl/pgembed"
+)
+
+// ServerVariable names the environment variable with the URL of a server to use instead of starting one.
+const ServerVariable = "PAWL_TEST_DATABASE_URL"
+
+// startLimit covers a download of the server on a machine that has none.
+const startLimit = 6 * time.Minute
+
+// server is where databases are made: one of ours, or a given one.
+type server struct {
+	url      func(database string) string
+	admin    string          // database to connect to for CREATE and DROP DATABASE
+	embedded *pgembed.Server // nil if it is not ours
+	folder   string          // what to remove with it
+	template func() (name string, err error)
+	made     string // name of the template, once there is one
+}
+
+// shared is the server of this test binary, started by the first test that needs one.
+var shared struct {
+	sync.Mutex
+	server *server
+	err    error
+}
+
+// use returns the shared server. Where it did not start, every test says why.
+func use(t testing.TB) *server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil && shared.err == nil {
+		shared.server, shared.err = openServer(os.Getenv(ServerVariable))
+	}
+	if shared.err != nil {
+		t.Fatalf("dbtest: %v", shared.err)
+	}
+	return shared.server
+}
+
+func openServer(given string) (*server, error) {
+	s := &server{}
+	s.template = sync.OnceValues(s.makeTemplate)
+	if given == "" {
+		return s, s.startEmbedded()
+	}
+	u, err := url.Parse(given)
+	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
+		return nil, fmt.Errorf("%s is not a postgres:// URL", ServerVariable)
+	}
+	s.admin = strings.TrimPrefix(u.Path, "/")
+	s.url = func(database string) string {
+		other := *u
+		other.Path = "/" + database
+		return other.String()
+	}
+	return s, nil
+}
+
+func (s *server) startEmbedded() error {
+	removeStale()
+	folder, err := newFolder()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if s.embedded, err = pgembed.Start(ctx, config(folder)); err != nil {
+		os.RemoveAll(folder)
+		return err
+	}
+	s.folder, s.admin, s.url = folder, "postgres", s.embedded.URL
+	return nil
+}
+
+// config gives up what only matters when the machine stops. synchronous_commit stays on, because the service looks at it.
+func config(folder string) pgembed.Config {
+	return pgembed.Config{Dir: folder, Settings: map[string]string{
+		"fsync":            "off",
+		"full_page_writes": "off",
+		"max_connections":  "300",
+		"shared_buffers":   "128MB",
+		"max_wal_size":     "256MB",
+		"wal_compression":  "off", // a copy of a database goes through the log: compressed, it takes four times as long
+	}}
+}
+
+// close stops a server of ours. On a given one it removes the template.
+func (s *server) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if s.embedded != nil {
+		err := s.embedded.Stop(ctx)
+		return errors.Join(err, os.RemoveAll(s.folder))
+	}
+	if s.made == "" {
+		return nil
+	}
+	return s.drop(ctx, s.made)
+}
+
+// makeTemplate migrates a database and closes it to connections: CREATE DATABASE copies no template that is in use.
+func (s *server) makeTemplate() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	name := newName("template")
+	if err := s.create(ctx, name, "template1"); err != nil {
+		return "", err
+	}
+	s.made = name
+	if err := migrations.Up(ctx, s.url(name)); err != nil {
+		return "", fmt.Errorf("migrate template: %w", err)
+	}
+	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
+}
+
+// create copies template, again where somebody (the autovacuum daemon) is looking at it.
+func (s *server) create(ctx context.Context, name, template string) error {
+	for {
+		err := s.run(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "55006" { // object_in_use
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *server) drop(ctx context.Context, name string) error {
+	return s.run(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+}
+
+// run executes one statement that no transaction may surround.
+func (s *server) run(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, s.url(s.admin))
+	if err != nil {
+		return fmt.Errorf("connect to the test server: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
+}
+
+// newName is unique also on a server that others test on, and needs no quotes in SQL.
+func newName(kind string) string {
+	return "pawl_" + kind + "_" + strings.ToLower(rand.Text()[:16])
+}
