@@ -42,7 +42,7 @@ func realService(t *testing.T, database *dbtest.Database) string {
 	orders := engine.New(database.Pool, engine.Config{})
 	orders.Start()
 	t.Cleanup(func() {
-		if err := orders.Stop(context.Background()); err != nil {
+		if err := orders.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

@@ -45,7 +45,7 @@ func testDatabase(t *testing.T) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.drop(context.Background()); err != nil {
+		if err := d.drop(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

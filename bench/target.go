@@ -69,7 +69,7 @@ type server struct {
 	pid     int
 	process *exec.Cmd
 	log     string
-	ended   chan error
+	ended   chan struct{}
 }
 
 // start runs the target on a free port and waits until it is ready.
@@ -91,9 +91,12 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 	}
 	s := &server{
 		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), pid: cmd.Process.Pid,
-		process: cmd, log: log.Name(), ended: make(chan error, 1),
+		process: cmd, log: log.Name(), ended: make(chan struct{}),
 	}
-	go func() { s.ended <- cmd.Wait() }() // ends with the server, which stop waits for
+	go func() { // ends with the server, which stop waits for
+		_ = cmd.Wait() // how it ended is in ProcessState
+		close(s.ended)
+	}()
 	if err := s.wait(ctx); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
@@ -117,9 +120,8 @@ func (s *server) wait(ctx context.Context) error {
 	defer cancel()
 	for !s.healthy(ctx) {
 		select {
-		case err := <-s.ended:
-			s.ended <- err
-			return fmt.Errorf("server ended at its start (%v): %s", err, s.tail())
+		case <-s.ended:
+			return fmt.Errorf("server ended at its start (%s): %s", s.process.ProcessState, s.tail())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for /health: %w: %s", ctx.Err(), s.tail())
 		case <-time.After(20 * time.Millisecond):
