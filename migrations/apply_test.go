@@ -1,0 +1,202 @@
+package migrations_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/dbtest"
+	"pawl/migrations"
+)
+
+func TestUp(t *testing.T) {
+	t.Parallel()
+	t.Run("by six at once on an empty database", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.Empty(t)
+		sixAtOnce(t, url)
+		whole(t, url)
+	})
+	t.Run("by six at once from the first version", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.Empty(t)
+		up(t, url)
+		for applied(t, url) > 1 {
+			down(t, url)
+		}
+		sixAtOnce(t, url)
+		whole(t, url)
+	})
+	t.Run("again changes nothing", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.Empty(t)
+		up(t, url)
+		before := schema(t, url)
+		up(t, url)
+		if schema(t, url) != before {
+			t.Error("the schema changed")
+		}
+	})
+	t.Run("of an address nobody answers at is an error", func(t *testing.T) {
+		t.Parallel()
+		if err := migrations.Up(t.Context(), "postgres://nobody@/none?host="+t.TempDir()); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+func TestDown(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	empty := schema(t, url)
+	up(t, url)
+	migrated := schema(t, url)
+	for n := applied(t, url); n > 0; n-- {
+		if got := applied(t, url); got != n {
+			t.Fatalf("%d applied, want %d", got, n)
+		}
+		down(t, url)
+	}
+	if left := schema(t, url); left != empty {
+		t.Errorf("left behind: %s", left)
+	}
+	up(t, url)
+	if again := schema(t, url); again != migrated {
+		t.Errorf("was %s\nis %s", migrated, again)
+	}
+}
+
+// The folder is plain goose: whoever has the stock command needs nothing of ours.
+func TestStockGooseCommand(t *testing.T) {
+	t.Parallel()
+	goose, err := exec.LookPath("goose")
+	if err != nil {
+		if goose, err = filepath.Abs(filepath.Join("..", "bin", "goose")); err == nil {
+			_, err = os.Stat(goose)
+		}
+	}
+	if err != nil {
+		t.Skip("goose is not installed: .ci/run installs it")
+	}
+	url := dbtest.Empty(t)
+	run := func(command string) {
+		cmd := exec.CommandContext(t.Context(), goose, "-dir", ".", "postgres", url, command)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("goose %s: %v\n%s", command, err, output)
+		}
+	}
+	run("up")
+	whole(t, url)
+	up(t, url) // ours finds nothing to do
+	run("down")
+	if got, want := applied(t, url), files(t)-1; got != want {
+		t.Errorf("%d applied after goose down, want %d", got, want)
+	}
+	up(t, url)
+	run("reset")
+	if got := applied(t, url); got != 0 {
+		t.Errorf("%d applied after goose reset", got)
+	}
+}
+
+func sixAtOnce(t *testing.T, url string) {
+	t.Helper()
+	var replicas sync.WaitGroup
+	for range 6 {
+		replicas.Go(func() {
+			if err := migrations.Up(t.Context(), url); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	replicas.Wait()
+}
+
+// whole checks that every file was applied, once.
+func whole(t *testing.T, url string) {
+	t.Helper()
+	if got, want := applied(t, url), files(t); got != want || want == 0 {
+		t.Errorf("%d of %d files applied", got, want)
+	}
+	twice := ask(t, url, `SELECT count(*)::text FROM (SELECT FROM goose_db_version GROUP BY version_id HAVING count(*) > 1) AS v`)
+	if twice != "0" {
+		t.Errorf("%s versions applied twice", twice)
+	}
+	if installations := ask(t, url, `SELECT count(*)::text FROM installation`); installations != "1" {
+		t.Errorf("%s installations", installations)
+	}
+}
+
+func files(t *testing.T) int {
+	t.Helper()
+	names, err := filepath.Glob("*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
+}
+
+func applied(t *testing.T, url string) (n int) {
+	t.Helper()
+	list, err := migrations.Status(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range list {
+		if m.Applied != !m.AppliedAt.IsZero() || m.Applied && n != i || !strings.HasSuffix(m.Name, ".sql") {
+			t.Errorf("%+v", m)
+		}
+		if m.Applied {
+			n++
+		}
+	}
+	return n
+}
+
+func up(t *testing.T, url string) {
+	t.Helper()
+	if err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func down(t *testing.T, url string) {
+	t.Helper()
+	if err := migrations.Down(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// schema is everything the migrations make, as text: relations with columns, constraints, indexes, triggers, functions.
+func schema(t *testing.T, url string) string {
+	t.Helper()
+	return ask(t, url, `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
+		SELECT format('%s %s.%s %s %s', c.relkind, n.nspname, c.relname, a.attname, format_type(a.atttypid, a.atttypmod))
+			|| ' ' || coalesce(c.reloptions::text, '')
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+		WHERE n.nspname IN ('public', 'books') AND c.relname NOT LIKE 'goose%'
+		UNION ALL SELECT pg_get_constraintdef(o.oid) FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
+		WHERE o.connamespace = 'public'::regnamespace AND c.relname NOT LIKE 'goose%'
+		UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%'
+		UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+		UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+		UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = 'books') AS lines(line)`)
+}
+
+func ask(t *testing.T, url, query string) (text string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := conn.QueryRow(t.Context(), query).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

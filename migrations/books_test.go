@@ -1,0 +1,127 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/dbtest"
+)
+
+// bookColumns is what reports of other people rely on: columns may follow, none may change or go.
+var bookColumns = map[string]string{
+	"orders": "order_id text, status text, amount numeric, currency text, item text, quantity integer, generation integer, " +
+		"fence bigint, seq integer, due_at timestamp with time zone, owner uuid, hold text, hold_reason text, " +
+		"stop_requested text, outcome text, failure_step text, failure_code text, failure_detail text, metadata jsonb, " +
+		"created_at timestamp with time zone, finished_at timestamp with time zone",
+	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
+		"verb text, actor text, reason text, request_id text",
+	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
+		"refunded_at timestamp with time zone",
+	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone",
+	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
+		"created_at timestamp with time zone, released_at timestamp with time zone",
+	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint",
+}
+
+func TestBooks(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	for view, want := range bookColumns {
+		got := valueOf[string](c, `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+			FROM pg_attribute WHERE attrelid = ('books.' || $1)::regclass AND attnum > 0`, view)
+		if got != want {
+			t.Errorf("books.%s\nis   %s\nwant %s", view, got, want)
+		}
+	}
+	if n := valueOf[int](c, `SELECT count(*) FROM pg_class WHERE relnamespace = 'books'::regnamespace`); n != len(bookColumns) {
+		t.Errorf("%d views, want %d", n, len(bookColumns))
+	}
+}
+
+func TestBooksAreReadByOrder(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		orders int
+	}{{"on an empty database", 0}, {"among many orders", 20_000}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := connect(t, dbtest.New(t))
+			c.fill(test.orders)
+			for view := range bookColumns {
+				column := "order_id"
+				if view == "inventory" {
+					column = "item"
+				}
+				plan := c.planOf(`SELECT * FROM books.` + view + ` WHERE ` + column + ` = 'order 17'`)
+				if strings.Contains(plan, "Seq Scan") || !strings.Contains(plan, "Index") {
+					t.Errorf("books.%s\n%s", view, plan)
+				}
+			}
+		})
+	}
+}
+
+// fill makes completed orders with all their rows, and the statistics that go with them.
+func (c *client) fill(orders int) {
+	c.t.Helper()
+	for _, statement := range []string{
+		`INSERT INTO orders (order_id, status, due_at, currency, item, amount)
+			SELECT 'order ' || n, 'charging', now(), 'USD', 'item ' || n % 50, 10 FROM generate_series(1, $1::integer) AS n`,
+		`INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, n, 'charging', 1 FROM orders, generate_series(1, 4) AS n WHERE $1 > 0`,
+		`INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
+		`INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
+		`INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, 1 FROM orders WHERE $1 > 0`,
+		`INSERT INTO inventory (item) SELECT 'item ' || n FROM generate_series(1, $1::integer) AS n`,
+	} {
+		if _, err := c.tx.Exec(c.t.Context(), statement, orders); err != nil {
+			c.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	if orders > 0 {
+		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, refunds, reservations, inventory`); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *client) planOf(query string) string {
+	c.t.Helper()
+	rows, err := c.tx.Query(c.t.Context(), `EXPLAIN `+query)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestBooksSayWhatHappened(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.plant("sold", "completed")
+	c.plant("held", "confirming")
+	c.plant("released", "failed")
+	for _, id := range []string{"sold", "held", "released"} {
+		c.do(`INSERT INTO reservations (order_no, generation, item, quantity, released_at)
+			SELECT order_no, 0, item, quantity, CASE WHEN order_id = 'released' THEN now() END FROM orders WHERE order_id = $1`, id)
+		if state := valueOf[string](c, `SELECT state FROM books.reservations WHERE order_id = $1`, id); state != id {
+			t.Errorf("%s is %s", id, state)
+		}
+	}
+	c.do(`INSERT INTO transitions (order_no, seq, to_status, fence, actor) SELECT order_no, 1, 'pending', 0, NULL FROM orders`)
+	if actor := valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`); actor != "pawl" {
+		t.Errorf("the service calls itself %q", actor)
+	}
+	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 2, true), ('untracked', 0, 2, false)`)
+	if left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'tracked'`); left == nil || *left != 3 {
+		t.Errorf("available %v", left)
+	}
+	if left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'untracked'`); left != nil {
+		t.Errorf("an item that is not tracked has %d left", *left)
+	}
+}

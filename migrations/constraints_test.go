@@ -1,0 +1,116 @@
+package migrations_test
+
+import (
+	"testing"
+
+	"pawl/dbtest"
+	"pawl/fsm"
+)
+
+// numberOf stands for the number of the order these tests plant.
+const numberOf = `(SELECT order_no FROM orders WHERE order_id = 'planted')`
+
+func TestEffectsHappenOnce(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	for _, table := range []struct {
+		name, insert, live, key, undo string
+	}{
+		{"charge", `INSERT INTO charges (order_no, generation, currency, amount) SELECT ` + numberOf + `, $1, 'USD', 10`,
+			"charges_live", "charges_pkey", `UPDATE charges SET refunded_at = now()`},
+		{"reservation", `INSERT INTO reservations (order_no, generation, item, quantity) SELECT ` + numberOf + `, $1, 'widget', 1`,
+			"reservations_live", "reservations_pkey", `UPDATE reservations SET released_at = now()`},
+	} {
+		t.Run(table.name, func(t *testing.T) {
+			t.Parallel()
+			c := connect(t, database)
+			c.plant("planted", fsm.Reserving)
+			c.do(table.insert, 0)
+			c.refused("23505 "+table.live, table.insert, 1) // another generation, while the first stands
+			c.do(table.undo)
+			c.refused("23505 "+table.key, table.insert, 0) // the same generation, although it was undone
+			c.do(table.insert, 1)
+			c.refused("23505 "+table.live, table.insert, 2)
+			c.do(table.undo)
+			c.do(table.insert, 2)
+		})
+	}
+	t.Run("refund", func(t *testing.T) {
+		t.Parallel()
+		c := connect(t, database)
+		c.plant("planted", fsm.Refunding)
+		insert := `INSERT INTO refunds (order_no, generation, currency, amount) SELECT ` + numberOf + `, 0, 'USD', 10`
+		c.do(insert)
+		c.refused("23505 refunds_pkey", insert)
+	})
+}
+
+func TestEffectsAreInBounds(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.plant("planted", fsm.Reserving)
+	c.refused("23514 charges_amount", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -0.01)`)
+	c.refused("23514 refunds_amount", `INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
+	c.refused("23514 reservations_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
+	for _, set := range []string{
+		"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "quantity = 0", "quantity = -1", "item = ''",
+		"currency = 'usd'", "currency = 'US'", "currency = 'USDX'",
+	} {
+		c.refused("23514 orders_input", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
+	}
+	for _, set := range []string{"fence = -1", "generation = -1", "seq = 0", "take_overs = -1"} {
+		c.refused("23514 orders_counters", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
+	}
+	c.accepted(`UPDATE orders SET amount = 999999999999999.99 WHERE order_id = 'planted'`)
+	c.accepted(`UPDATE orders SET amount = 0 WHERE order_id = 'planted'`)
+}
+
+func TestStockIsNotOversold(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	const oversold, negative = "23514 inventory_not_oversold", "23514 inventory_not_negative"
+	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 5, true), ('untracked', 0, 9, false)`)
+	c.refused(oversold, `UPDATE inventory SET reserved = 6 WHERE item = 'tracked'`)
+	c.refused(oversold, `UPDATE inventory SET on_hand = 4 WHERE item = 'tracked'`)
+	c.refused(oversold, `UPDATE inventory SET tracked = true WHERE item = 'untracked'`)
+	c.refused(oversold, `INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('other', 0, 1, true)`)
+	c.refused(negative, `UPDATE inventory SET on_hand = -1, reserved = 0 WHERE item = 'tracked'`)
+	c.refused(negative, `UPDATE inventory SET reserved = -1 WHERE item = 'tracked'`)
+	c.refused(negative, `UPDATE inventory SET reserved = -1 WHERE item = 'untracked'`)
+	c.accepted(`UPDATE inventory SET reserved = 10 WHERE item = 'untracked'`)
+	c.accepted(`UPDATE inventory SET on_hand = 9, tracked = true WHERE item = 'untracked'`)
+}
+
+func TestOrdersAreDrivenHeldOrFinished(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	const driven, words = "23514 orders_driven", "23514 orders_words"
+	for _, s := range fsm.States() {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			c := connect(t, database)
+			c.plant("planted", s)
+			set := func(what string) string { return `UPDATE orders SET ` + what + ` WHERE order_id = 'planted'` }
+			for _, what := range []string{"stop_requested = 'please'", "outcome = 'completed'", "failure_step = 'ship'"} {
+				c.refused(words, set(what))
+			}
+			if s.Final() {
+				for _, what := range []string{
+					"due_at = now()", "hold = 'paused'", "owner = gen_random_uuid()", "ended_as = NULL", "ended_as = 'pending'",
+				} {
+					c.refused(driven, set(what))
+				}
+				return
+			}
+			c.refused(words, set("hold = 'retired'"))
+			c.refused(driven, set("due_at = NULL")) // nobody would ever pick it up
+			c.refused(driven, set("ended_as = 'failed'"))
+			c.refused(driven, set("hold = 'paused', owner = gen_random_uuid()"))
+			for _, what := range []string{
+				"owner = gen_random_uuid()", "hold = 'paused', due_at = NULL", "hold = 'retry', due_at = now() + interval '1 hour'",
+			} {
+				c.accepted(set(what))
+			}
+		})
+	}
+}
