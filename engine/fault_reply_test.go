@@ -1,0 +1,140 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// journey is a way that an order takes, and what takes it along.
+type journey struct {
+	name string
+	cfg  engine.Config
+	path []string
+	take func(t *testing.T, b *bundle, orderID string) engine.Order
+}
+
+var journeys = []journey{
+	{"completed", byCallers, []string{"charging", "reserving", "confirming", "completed"}, processed},
+	{"known and asked for again", byCallers, []string{"charging", "reserving", "confirming", "completed"}, processedTwice},
+	{"out of stock", byCallers, []string{"charging", "reserving", "refunding", "failed"}, refused},
+	{"canceled before the charge", byCallers, []string{"charging", "canceled"}, canceledFrom(fsm.Charging)},
+	{"canceled before the reservation", byCallers, []string{"charging", "reserving", "refunding", "canceled"}, canceledFrom(fsm.Reserving)},
+	{"canceled before the confirmation", byCallers, []string{"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
+		canceledFrom(fsm.Confirming)},
+	{"taken over", engine.Config{Poll: 5 * time.Millisecond, Lease: time.Second},
+		[]string{"charging", "reserving", "confirming", "completed"}, takenOver},
+}
+
+// byCallers keeps the engine from looking for orders by itself: an order goes on because somebody waits for it, or not
+// at all.
+var byCallers = engine.Config{Poll: time.Hour}
+
+func processed(t *testing.T, b *bundle, orderID string) engine.Order {
+	t.Helper()
+	return b.process(t, request(orderID))
+}
+
+func processedTwice(t *testing.T, b *bundle, orderID string) engine.Order {
+	t.Helper()
+	g := newGhost(b.Pool)
+	g.admit(t, time.Hour, orderID)
+	g.advance(t, fsm.Completed, orderID)
+	return b.process(t, request(orderID))
+}
+
+func refused(t *testing.T, b *bundle, orderID string) engine.Order {
+	t.Helper()
+	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ('gone', 0, true) ON CONFLICT DO NOTHING`)
+	in := request(orderID)
+	in.Item = "gone"
+	return b.process(t, in)
+}
+
+// canceledFrom cancels an order that waits in a state. A read that is cut may be asked for again, as a caller would.
+func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) engine.Order {
+	return func(t *testing.T, b *bundle, orderID string) engine.Order {
+		t.Helper()
+		g := newGhost(b.Pool)
+		g.admit(t, time.Hour, orderID)
+		g.advance(t, state, orderID)
+		g.letGo(t, orderID)
+		for {
+			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: orderID, Actor: "tester", RequestID: "1"})
+			if err == nil {
+				return order
+			}
+			if !errors.Is(err, engine.ErrUnavailable) {
+				t.Fatalf("cancel: %v", err)
+			}
+		}
+	}
+}
+
+func takenOver(t *testing.T, b *bundle, orderID string) engine.Order {
+	t.Helper()
+	g := newGhost(b.Pool)
+	g.admit(t, 0, orderID)
+	eventually(t, orderID+" is taken over and completed", func() bool { return status(t, b.Pool, orderID) == "completed" })
+	return engine.Order{Order: g.stored(t, orderID)[0]}
+}
+
+// TestLostConnections loses every statement of every journey in turn, each in three ways, alone and with the two after
+// it, until a journey passes without a loss.
+func TestLostConnections(t *testing.T) {
+	t.Parallel()
+	for _, j := range journeys {
+		for _, f := range []fate{loseRequest, loseReply, loseClient} {
+			t.Run(j.name+", "+f.String(), func(t *testing.T) {
+				t.Parallel()
+				j.survives(t, f)
+			})
+		}
+	}
+}
+
+func (j journey) survives(t *testing.T, f fate) {
+	t.Helper()
+	b, p := setupBehind(t, j.cfg)
+	var lost []string
+	for _, more := range []int{0, 2} {
+		for n := 1; ; n++ {
+			cut := p.cut(n, n+more, f)
+			orderID := fmt.Sprintf("order %d to %d", n, n+more)
+			order := j.take(t, b, orderID)
+			p.on(nil)
+			last := j.path[len(j.path)-1]
+			if order.Order.OrderID != orderID || string(order.Order.Status) != last {
+				t.Errorf("without %q the caller is told that %q is %s", cut(), order.Order.OrderID, order.Order.Status)
+			}
+			if got := states(t, b.Pool, orderID); !slices.Equal(got, j.path) {
+				t.Errorf("without %q %q went %q", cut(), orderID, got)
+			}
+			if asked := slices.DeleteFunc(verbs(t, b.Pool, orderID), func(v string) bool { return v != "cancel" }); len(asked) > 1 {
+				t.Errorf("without %q %q was canceled %d times", cut(), orderID, len(asked))
+			}
+			if len(cut()) == 0 {
+				break
+			}
+			lost = append(lost, cut()...)
+		}
+	}
+	proveBooks(t, b.Pool)
+	slices.Sort(lost)
+	t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
+}
+
+// setupBehind is a bundle whose engine reaches the database through a proxy.
+func setupBehind(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
+	t.Helper()
+	b := &bundle{Database: dbtest.New(t)}
+	p := newProxy(t, b.URL)
+	b.engine = startEngine(t, p.url, cfg)
+	return b, p
+}
