@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os/exec"
+	"testing"
+)
+
+func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
+	t.Parallel()
+	d := testDatabase(t)
+	service := testTarget(t, "pawl")
+	s, err := service.start(t.Context(), d.url, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.stop() })
+	if err := d.fill(t.Context(), 2000, 10); err != nil {
+		t.Fatal(err)
+	}
+	if mismatch, err := d.check(t.Context(), 0, 2000); mismatch != "" || err != nil {
+		t.Error(mismatch, err)
+	}
+	// The service works on them, and its own proof of the books holds.
+	load := exec.CommandContext(t.Context(), service.binary, "load", "--url", "http://"+s.address, "--orders", "200", "--items", "10", "--database-url", d.url)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
