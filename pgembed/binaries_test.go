@@ -3,6 +3,7 @@ package pgembed
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -136,11 +137,23 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 }
 
 func TestNoServerAnywhere(t *testing.T) {
-	t.Setenv("PATH", folder(t))
-	cfg := Config{Dir: folder(t), CacheDir: folder(t), binDirs: listing()}
-	_, err := Start(deadline(t), cfg)
-	wantError(t, err, "no PostgreSQL server (14 or newer)", "npm is not installed", "install postgresql", "DATABASE_URL")
-	if strings.Contains(err.Error(), "\n") {
-		t.Error("the error is more than one sentence")
+	oneSentence := func(t *testing.T, reason string) {
+		t.Helper()
+		_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: folder(t), binDirs: listing()})
+		wantError(t, err, "no PostgreSQL server (14 or newer)", reason, "install postgresql", "DATABASE_URL")
+		if strings.Contains(err.Error(), "\n") {
+			t.Error("the error is more than one sentence")
+		}
 	}
+	t.Run("and no npm", func(t *testing.T) {
+		t.Setenv("PATH", folder(t))
+		oneSentence(t, "npm is not installed")
+	})
+	t.Run("and no network", func(t *testing.T) {
+		if _, err := exec.LookPath("npm"); err != nil {
+			t.Skip("npm is not installed")
+		}
+		t.Setenv("npm_config_registry", "http://127.0.0.1:1")
+		oneSentence(t, "ECONNREFUSED")
+	})
 }

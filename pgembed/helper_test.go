@@ -58,7 +58,7 @@ var quick = map[string]string{"fsync": "off", "shared_buffers": "16MB"}
 // folder is an empty base folder that an unprivileged server user can pass through, which t.TempDir is not.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pgembed-test-") //nolint:usetesting // t.TempDir is closed to the server's user
+	dir, err := os.MkdirTemp(parentFolder(), "pgembed-test-") //nolint:usetesting // t.TempDir is closed to the server's user
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +69,19 @@ func folder(t *testing.T) string {
 	return dir
 }
 
+// parentFolder is in memory where there is plenty: these tests make some thirty clusters of a thousand files each.
+func parentFolder() string {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs("/dev/shm", &fs); err == nil && fs.Bavail*uint64(fs.Bsize) >= 4<<30 {
+		return "/dev/shm"
+	}
+	return "/tmp"
+}
+
 // deadline ends a test that hangs with a message instead of a dump.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

