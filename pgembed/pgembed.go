@@ -56,7 +56,7 @@ type Config struct {
 
 // Server is a running PostgreSQL server. Its methods are safe for concurrent use.
 type Server struct {
-	Config
+	cfg     Config
 	folders folders
 	account *account
 	bin     binaries
@@ -96,7 +96,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		s.close()
 		return nil, err
 	}
-	s.Log.Info("started PostgreSQL", "version", version, "pid", s.PID(), "data", s.folders.data, "bin", s.bin.dir,
+	s.cfg.Log.Info("started PostgreSQL", "version", version, "pid", s.PID(), "data", s.folders.data, "bin", s.bin.dir,
 		"took_ms", time.Since(began).Milliseconds())
 	return s, nil
 }
@@ -149,11 +149,11 @@ func open(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Config: cfg, folders: folders, lock: lock}, nil
+	return &Server{cfg: cfg, folders: folders, lock: lock}, nil
 }
 
 func (s *Server) start(ctx context.Context) (version string, err error) {
-	if s.account, err = chooseAccount(s.User, s.folders.data); err != nil {
+	if s.account, err = chooseAccount(s.cfg.User, s.folders.data); err != nil {
 		return "", err
 	}
 	if err := s.folders.prepare(s.account); err != nil {

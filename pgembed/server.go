@@ -32,11 +32,11 @@ func (s *Server) initialise(ctx context.Context) error {
 	}
 	args := []string{"-D", fresh, "-U", superuser, "--auth-local=trust", "--auth-host=reject", "-E", "UTF8", "--locale=C",
 		"--data-checksums", "--no-instructions"}
-	if s.Settings["fsync"] == "off" {
+	if s.cfg.Settings["fsync"] == "off" {
 		args = append(args, "--no-sync")
 	}
 	cmd := s.command("initdb", args...)
-	if s.withoutDeathSignal {
+	if s.cfg.withoutDeathSignal {
 		dieWithParent(cmd.SysProcAttr, 0)
 	}
 	if printed, err := output(ctx, cmd); err != nil {
@@ -102,7 +102,7 @@ func (s *Server) runOnce(ctx context.Context) error {
 	cmd := s.command("postgres", s.arguments()...)
 	cmd.Stdout, cmd.Stderr = messages, messages
 	dieWithParent(cmd.SysProcAttr, syscall.SIGINT)
-	if s.withoutDeathSignal {
+	if s.cfg.withoutDeathSignal {
 		dieWithParent(cmd.SysProcAttr, 0)
 	}
 	if s.process, err = launch(cmd); err != nil {

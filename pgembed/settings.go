@@ -37,7 +37,7 @@ func (s *Server) arguments() []string {
 		"log_rotation_size":        "0",
 		"log_truncate_on_rotation": "on",
 	}
-	maps.Copy(settings, s.Settings)
+	maps.Copy(settings, s.cfg.Settings)
 	args := []string{"-D", s.folders.data, "-p", port}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
