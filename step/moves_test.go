@@ -125,4 +125,3 @@ func (l *ledger) stands(set step.Set, moved step.Moved, outcome string) {
 		l.t.Errorf("history %s, want %s", history, want)
 	}
 }
-

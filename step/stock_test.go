@@ -145,4 +145,3 @@ func TestStockIsReturned(t *testing.T) {
 	l.all(l.set(tracked[2]))
 	l.has("tracked", "0 of 6 tracked")
 }
-
