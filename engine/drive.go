@@ -31,7 +31,9 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 		e.finish(nil, runs...)
 		return
 	}
-	runs = e.slow.divert(runs)
+	if waitsForStock(state) {
+		runs = e.slow.divert(runs)
+	}
 	e.lines[state].add(runs...)
 }
 

@@ -63,6 +63,11 @@ func (s *slowLane) divert(runs []*run) []*run {
 	return fast
 }
 
+// waitsForStock tells the states whose moves write the stock row of their item.
+func waitsForStock(state fsm.State) bool {
+	return state == fsm.Reserving || state == fsm.Confirming || state == fsm.Releasing
+}
+
 // leave lets the orders of an item go the fast way again.
 func (s *slowLane) leave(item string) {
 	s.mu.Lock()
@@ -72,8 +77,8 @@ func (s *slowLane) leave(item string) {
 }
 
 // flush moves a set of any states, one statement per item and state. An item stays in
-// the lane until it goes through: were it let go before, the next order for it would
-// stall everybody again.
+// the lane until its stock row was had: were it let go before, the next order for it
+// would stall everybody again.
 func (s *slowLane) flush(set []*run) {
 	slices.SortStableFunc(set, func(a, b *run) int {
 		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
@@ -84,7 +89,7 @@ func (s *slowLane) flush(set []*run) {
 		if n < 0 {
 			n = len(set)
 		}
-		if s.through(state, set[:n]) {
+		if s.through(state, set[:n]) && waitsForStock(state) {
 			s.leave(item)
 		}
 		set = set[n:]
