@@ -510,8 +510,9 @@ func (q *Queries) VerifySettings(ctx context.Context) (VerifySettingsRow, error)
 
 const verifyStock = `-- name: VerifyStock :one
 WITH RECURSIVE unfinished AS (
-  SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL
-  UNION ALL SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL
+  SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
+  UNION ALL
+  SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
 ), standing AS (
   SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
   WHERE r.released_at IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))

@@ -1,0 +1,218 @@
+package books_test
+
+import (
+	"reflect"
+	"testing"
+
+	"pawl/books"
+)
+
+// found is what Verify has to say about the books: check → offenders.
+type found = map[string][]string
+
+// of is the condition that picks the rows of one order.
+func of(id string) string {
+	return " order_no = (SELECT order_no FROM orders WHERE order_id = '" + id + "') "
+}
+
+// A fault is planted with whatever refuses it switched off first.
+const (
+	noGuard   = "ALTER TABLE orders DISABLE TRIGGER USER; "
+	noChecks  = noGuard + "ALTER TABLE orders DROP CONSTRAINT orders_driven, DROP CONSTRAINT orders_status, DROP CONSTRAINT orders_counters; "
+	noSingles = "DROP INDEX charges_live; DROP INDEX reservations_live; "
+)
+
+func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []struct {
+		name, plant string
+		want        found
+	}{
+		// What a completed order stands on.
+		{"completed without its charge", "DELETE FROM charges WHERE" + of("completed"),
+			found{"completed": {"completed"}, "money": {"EUR"}}},
+		{"completed and charged twice", noSingles + "INSERT INTO charges SELECT order_no, now(), NULL, 1, currency, amount FROM charges WHERE" + of("completed"),
+			found{"completed": {"completed"}, "money": {"EUR"}}},
+		{"redriven and the charge before never given back", noSingles + "UPDATE charges SET refunded_at = NULL WHERE generation = 0 AND" + of("redriven"),
+			found{"completed": {"redriven"}, "undone": {"redriven"}, "refunds": {"redriven"}, "money": {"EUR"}}},
+		{"charged another amount", "UPDATE charges SET amount = 10.51 WHERE" + of("completed"),
+			found{"completed": {"completed"}, "money": {"EUR"}}},
+		{"charged another currency", "UPDATE charges SET currency = 'USD' WHERE" + of("completed"),
+			found{"completed": {"completed"}, "money": {"EUR", "USD"}}},
+		{"charged in another generation", "UPDATE charges SET generation = 1 WHERE" + of("completed"),
+			found{"completed": {"completed"}}},
+		{"completed with a charge given back", "UPDATE charges SET refunded_at = now() WHERE" + of("completed"),
+			found{"completed": {"completed"}, "undone": {"completed"}, "refunds": {"completed"}, "money": {"EUR"}}},
+		{"completed without its reservation", "DELETE FROM reservations WHERE" + of("completed"),
+			found{"completed": {"completed"}}},
+		{"reserved twice", noSingles + "INSERT INTO reservations SELECT order_no, now(), NULL, 1, quantity, item FROM reservations WHERE" + of("completed"),
+			found{"completed": {"completed"}}},
+		{"reserved another quantity", "UPDATE reservations SET quantity = 3 WHERE" + of("completed"),
+			found{"completed": {"completed"}}},
+		{"reserved another item", "UPDATE reservations SET item = 'rug' WHERE" + of("completed"),
+			found{"completed": {"completed"}, "stock": {"rug"}}},
+		{"completed with a reservation given back", "UPDATE reservations SET released_at = now() WHERE" + of("completed"),
+			found{"completed": {"completed"}, "undone": {"completed"}}},
+
+		// What every other status promises.
+		{"pending and charged", "INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM orders WHERE" + of("pending"),
+			found{"states": {"pending"}, "money": {"EUR"}}},
+		{"charging and charged before", "INSERT INTO charges (order_no, generation, currency, amount, refunded_at) SELECT order_no, 0, currency, 0, now() FROM orders WHERE" + of("charging"),
+			found{"states": {"charging"}, "undone": {"charging"}, "refunds": {"charging"}}},
+		{"reserving without a charge", "DELETE FROM charges WHERE" + of("reserving"),
+			found{"states": {"reserving"}, "money": {"EUR"}}},
+		{"reserving and reserved", "INSERT INTO reservations (order_no, generation, quantity, item) SELECT order_no, 0, quantity, item FROM orders WHERE" + of("reserving"),
+			found{"states": {"reserving"}, "stock": {"lamp"}}},
+		{"confirming without a reservation", "DELETE FROM reservations WHERE" + of("confirming"),
+			found{"states": {"confirming"}, "stock": {"lamp"}}},
+		{"held without a reservation", "DELETE FROM reservations WHERE" + of("held"),
+			found{"states": {"held"}, "stock": {"lamp"}}},
+		{"releasing without a reservation", "DELETE FROM reservations WHERE" + of("releasing"),
+			found{"states": {"releasing"}, "stock": {"chair"}}},
+		{"refunding without a charge", "DELETE FROM charges WHERE" + of("refunding"),
+			found{"states": {"refunding"}, "money": {"EUR"}}},
+		{"refunding and still reserved", "UPDATE reservations SET released_at = NULL WHERE" + of("refunding"),
+			found{"states": {"refunding"}, "undone": {"refunding"}, "stock": {"chair"}}},
+		{"failed and still charged", "UPDATE charges SET refunded_at = NULL WHERE" + of("failed") + "; DELETE FROM refunds WHERE" + of("failed"),
+			found{"states": {"failed"}, "undone": {"failed"}, "money": {"EUR"}}},
+		{"canceled and still reserved", "UPDATE reservations SET released_at = NULL WHERE" + of("canceled"),
+			found{"states": {"canceled"}, "undone": {"canceled"}}},
+		{"a status nobody knows", noChecks + "UPDATE orders SET status = 'lost' WHERE" + of("charging"),
+			found{"states": {"charging"}, "path": {"charging"}}},
+
+		// What was taken back.
+		{"charge and refund of a failed order gone", "DELETE FROM charges WHERE" + of("failed") + "; DELETE FROM refunds WHERE" + of("failed"),
+			found{"undone": {"failed"}}},
+		{"released reservation gone", "DELETE FROM reservations WHERE" + of("canceled"),
+			found{"undone": {"canceled"}}},
+		{"refund gone", "DELETE FROM refunds WHERE" + of("canceled"),
+			found{"refunds": {"canceled"}, "money": {"EUR"}}},
+		{"refund of a charge that stands", "INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM orders WHERE" + of("completed"),
+			found{"refunds": {"completed"}, "money": {"EUR"}}},
+		{"refunded twice", "INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 1, currency, amount FROM orders WHERE" + of("failed"),
+			found{"refunds": {"failed"}, "money": {"EUR"}}},
+		{"refunded another amount", "UPDATE refunds SET amount = 10.49 WHERE" + of("failed"),
+			found{"refunds": {"failed"}, "money": {"EUR"}}},
+		{"refunded another generation", "UPDATE refunds SET generation = 1 WHERE" + of("failed"),
+			found{"refunds": {"failed"}}},
+
+		// The path through the machine.
+		{"no history", "DELETE FROM transitions WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"a gap in the history", "DELETE FROM transitions WHERE seq = 2 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"the last row of the history gone", "DELETE FROM transitions WHERE seq = 4 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"a row behind the end", "INSERT INTO transitions SELECT order_no, at, fence, 5, to_status, to_status FROM transitions WHERE seq = 4 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"history starts in the middle", "UPDATE transitions SET from_status = 'reserving', to_status = 'reserving' WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"history starts from nowhere but as charging", "UPDATE transitions SET from_status = NULL WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"a row that does not start where the last ended", "UPDATE transitions SET from_status = 'charging' WHERE seq = 4 AND" + of("canceled"),
+			found{"path": {"canceled"}}},
+		{"a row from nowhere", "UPDATE transitions SET from_status = NULL WHERE seq = 3 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"an edge the machine does not have", "UPDATE transitions SET to_status = 'confirming' WHERE seq = 2 AND" + of("completed") + "; UPDATE transitions SET from_status = 'confirming' WHERE seq = 3 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"ends elsewhere than the order", "UPDATE transitions SET to_status = 'releasing' WHERE seq = 4 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"fence falls", "UPDATE transitions SET fence = 2 WHERE seq = 3 AND" + of("completed"),
+			found{"path": {"completed"}}},
+		{"fence jumps", "UPDATE transitions SET fence = 3 WHERE seq >= 4 AND" + of("held") + "; UPDATE orders SET fence = 3 WHERE" + of("held"),
+			found{"path": {"held"}}},
+		{"fence raised without a row", "UPDATE orders SET fence = fence + 1 WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"seq raised without a row", "UPDATE orders SET seq = seq + 1 WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"a generation without a redrive", noGuard + "UPDATE orders SET generation = 1 WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+		{"take-overs that never were", "UPDATE orders SET take_overs = 2 WHERE" + of("charging"),
+			found{"path": {"charging"}}},
+
+		// The columns that drive an order.
+		{"finished and due", noChecks + "UPDATE orders SET due_at = now() + interval '1 hour' WHERE" + of("completed"),
+			found{"protocol": {"completed"}}},
+		{"finished and owned", noChecks + "UPDATE orders SET owner = gen_random_uuid() WHERE" + of("failed"),
+			found{"protocol": {"failed"}}},
+		{"finished and not ended", noChecks + "UPDATE orders SET ended_as = NULL WHERE" + of("completed"),
+			found{"protocol": {"completed"}}},
+		{"finished at no time", "UPDATE orders SET finished_at = NULL WHERE" + of("completed"),
+			found{"protocol": {"completed"}}},
+		{"ended before it is finished", noChecks + "UPDATE orders SET ended_as = 'failed' WHERE" + of("refunding"),
+			found{"protocol": {"refunding"}}},
+		{"neither due nor held", noChecks + "UPDATE orders SET due_at = NULL WHERE" + of("charging"),
+			found{"protocol": {"charging"}}},
+		{"held and driven", noChecks + "UPDATE orders SET owner = gen_random_uuid() WHERE" + of("held"),
+			found{"protocol": {"held"}}},
+		{"driven without a claim", "UPDATE orders SET owner = gen_random_uuid() WHERE" + of("pending"),
+			found{"protocol": {"pending"}}},
+		{"a reason to hold what is not held", "UPDATE orders SET hold_reason = 'x' WHERE" + of("charging"),
+			found{"protocol": {"charging"}}},
+		{"failed with the outcome canceled", "UPDATE orders SET outcome = 'canceled' WHERE" + of("failed"),
+			found{"protocol": {"failed"}}},
+		{"undone without an outcome", "UPDATE orders SET outcome = NULL WHERE" + of("releasing"),
+			found{"protocol": {"releasing"}}},
+		{"forward with an outcome", "UPDATE orders SET outcome = 'failed' WHERE" + of("reserving"),
+			found{"protocol": {"reserving"}}},
+		{"failed without a reason", "UPDATE orders SET failure_code = NULL WHERE" + of("failed"),
+			found{"protocol": {"failed"}}},
+		{"canceled by nobody", "UPDATE orders SET stop_requested = NULL WHERE" + of("early"),
+			found{"protocol": {"early"}}},
+		{"completed with a failure", "UPDATE orders SET failure_step = 'reserve' WHERE" + of("completed"),
+			found{"protocol": {"completed"}}},
+		{"completed after a request to stop", "UPDATE orders SET stop_requested = 'cancel' WHERE" + of("completed"),
+			found{"protocol": {"completed"}}},
+
+		// Stock.
+		{"more reserved than reservations stand", "UPDATE inventory SET reserved = reserved + 1 WHERE item = 'lamp'",
+			found{"stock": {"lamp"}}},
+		{"fewer reserved than reservations stand", "UPDATE inventory SET reserved = reserved - 1 WHERE item = 'chair'",
+			found{"stock": {"chair"}}},
+		{"reserved without reservations", "INSERT INTO inventory (item, reserved) VALUES ('rug', 1)",
+			found{"stock": {"rug"}}},
+		{"oversold", "ALTER TABLE inventory DROP CONSTRAINT inventory_not_oversold; UPDATE inventory SET on_hand = 3 WHERE item = 'lamp'",
+			found{"stock": {"lamp"}}},
+		{"reserved, but not in the inventory", "DELETE FROM inventory WHERE item = 'chair'",
+			found{"stock": {"chair"}}},
+
+		// Rows without an order.
+		{"an order gone", "DELETE FROM orders WHERE" + of("charging"),
+			found{"orphans": {"order_no 2"}}},
+		{"history of nobody", "INSERT INTO transitions (order_no, seq, to_status, fence) VALUES (999, 1, 'pending', 0)",
+			found{"orphans": {"order_no 999"}}},
+		{"money of nobody, far behind the last order", "INSERT INTO charges (order_no, generation, currency, amount) VALUES (9223372036854775807, 0, 'EUR', 5)",
+			found{"orphans": {"order_no 9223372036854775807"}, "money": {"EUR"}}},
+		{"refund of nobody", "INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1000000000000, 0, 'EUR', 5)",
+			found{"orphans": {"order_no 1000000000000"}, "money": {"EUR"}}},
+		{"reservation of nobody, before the first order", "INSERT INTO reservations (order_no, generation, item, quantity) VALUES (-9223372036854775808, 0, 'lamp', 1)",
+			found{"orphans": {"order_no -9223372036854775808"}}},
+
+		{"due, and nobody picks it up", "UPDATE orders SET due_at = now() - interval '10 minutes' WHERE" + of("reserving"),
+			found{"stuck": {"reserving"}}},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.fill()
+			s.sql(fault.plant)
+			report := s.verify(books.Options{})
+			if got := offenders(report); !reflect.DeepEqual(got, fault.want) {
+				t.Errorf("found %v, want %v", got, fault.want)
+			}
+			if _, warning := fault.want["stuck"]; report.OK() != warning {
+				t.Errorf("OK() = %v", report.OK())
+			}
+			for _, check := range report.Checks {
+				if check.Violations != int64(len(fault.want[check.Name])) {
+					t.Errorf("%s: %d violations, want %d", check.Name, check.Violations, len(fault.want[check.Name]))
+				}
+				for _, offender := range check.Offenders {
+					if offender.Fault == "" {
+						t.Errorf("%s: nothing said about %s", check.Name, offender.ID)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package books
+
+import (
+	"maps"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Report is what Verify found.
+type Report struct {
+	Checks  []Check          `json:"checks"`
+	Orders  map[string]int64 `json:"orders"` // by status
+	Money   []Money          `json:"money"`  // by currency, sorted
+	Seconds float64          `json:"seconds"`
+}
+
+// Check is one thing that was proved, or not.
+type Check struct {
+	Name       string     `json:"name"`
+	Proves     string     `json:"proves"`  // one sentence, true when there are no violations
+	Checked    int64      `json:"checked"` // rows judged
+	Violations int64      `json:"violations"`
+	Offenders  []Offender `json:"offenders"` // the first of them, never nil
+	Warning    bool       `json:"warning"`   // its violations do not make the books wrong
+}
+
+// Offender is one violation.
+type Offender struct {
+	// ID is an order id, an item (stock), a currency (money), or where there is no
+	// order, "order_no" and the number (orphans).
+	ID    string `json:"id"`
+	Fault string `json:"fault"` // what is wrong, in words
+}
+
+// Money is the total of one currency. Amounts are exact decimals.
+type Money struct {
+	Currency string `json:"currency"`
+	Charges  int64  `json:"charges"`
+	Charged  string `json:"charged"`
+	Refunded string `json:"refunded"`
+	Kept     string `json:"kept"` // charges that stand
+}
+
+// OK reports whether there is no violation. Warnings are none.
+func (r Report) OK() bool {
+	return !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Violations > 0 && !c.Warning })
+}
+
+// The names of the checks.
+const (
+	completed = "completed"
+	states    = "states"
+	path      = "path"
+	undone    = "undone"
+	refunds   = "refunds"
+	protocol  = "protocol"
+	money     = "money"
+	stock     = "stock"
+	orphans   = "orphans"
+	stuck     = "stuck"
+)
+
+// ledger adds up the findings of all ranges. Proofs enter theirs side by side.
+type ledger struct {
+	most int
+
+	mu     sync.Mutex
+	checks []Check
+	orders map[string]int64
+	money  map[string]Money
+}
+
+func newLedger(most int32) *ledger {
+	return &ledger{
+		most: int(most), orders: map[string]int64{}, money: map[string]Money{},
+		checks: []Check{
+			{Name: completed, Proves: "Every completed order has one charge that stands, of its generation, amount and currency, and one reservation that stands, of its generation, item and quantity."},
+			{Name: states, Proves: "Every other order has the charge and the reservation that its status promises, and none besides."},
+			{Name: path, Proves: "The history of every order has no gap, is one path along edges of the machine, ends as the order is, and its fence only rises, by one."},
+			{Name: undone, Proves: "Every refund and release in the history took back one charge or reservation, and nothing else was taken back."},
+			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency, and every refund such a charge."},
+			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
+			{Name: money, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
+			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, and a tracked item never has more reserved than on hand."},
+			{Name: orphans, Proves: "Every transition, charge, refund and reservation belongs to an order."},
+			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
+		},
+	}
+}
+
+func (l *ledger) add(name string, found finding) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	check := &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
+	check.Checked += found.Checked
+	check.Violations += found.Violations
+	for i, id := range found.Offenders {
+		if len(check.Offenders) < l.most {
+			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i]})
+		}
+	}
+}
+
+func (l *ledger) count(status string, orders int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.orders[status] += orders
+}
+
+func (l *ledger) sum(m Money) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	total, seen := l.money[m.Currency]
+	if !seen {
+		l.money[m.Currency] = m
+		return
+	}
+	total.Charges += m.Charges
+	total.Charged = plus(total.Charged, m.Charged)
+	total.Refunded = plus(total.Refunded, m.Refunded)
+	total.Kept = plus(total.Kept, m.Kept)
+	l.money[m.Currency] = total
+}
+
+func (l *ledger) report(took time.Duration) Report {
+	r := Report{Checks: l.checks, Orders: l.orders, Seconds: took.Seconds()}
+	for i := range r.Checks {
+		if r.Checks[i].Offenders == nil {
+			r.Checks[i].Offenders = []Offender{}
+		}
+	}
+	r.Money = []Money{}
+	for _, currency := range slices.Sorted(maps.Keys(l.money)) {
+		r.Money = append(r.Money, l.money[currency])
+	}
+	return r
+}
+
+// plus adds two decimals without losing a digit: a total can have more of them than any
+// amount, and more than a decimal of fixed size holds. What is not a number stays what
+// PostgreSQL calls it.
+func plus(a, b string) string {
+	x, okX := new(big.Rat).SetString(a)
+	y, okY := new(big.Rat).SetString(b)
+	if !okX || !okY {
+		return "NaN"
+	}
+	return x.Add(x, y).FloatString(max(fraction(a), fraction(b)))
+}
+
+// fraction counts the digits after the point.
+func fraction(decimal string) int {
+	_, digits, _ := strings.Cut(decimal, ".")
+	return len(digits)
+}

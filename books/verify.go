@@ -1,0 +1,205 @@
+// Package books proves that what the database says happened exactly once did: one
+// charge, one reservation and one path through the machine for every completed order,
+// nothing left standing of the others, and money and stock that add up.
+//
+// It reads a database that is in use. There is no moment at which all of it is
+// looked at, because a snapshot that is kept for minutes keeps the database from
+// cleaning up behind the orders that finish meanwhile. It is read range by range, each
+// range in one snapshot of a second or so; whatever belongs to one order, and all
+// that counts for one item, is in one range. A move is one statement, so a snapshot has
+// all of it or nothing, and an order under way is as right as a finished one.
+package books
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"pawl/db"
+)
+
+// Options of Verify. The zero value is good.
+type Options struct {
+	// RangeSize is how many order numbers, or items, one snapshot covers: 50,000
+	// unless told. The larger, the faster and the longer the snapshot.
+	RangeSize int32
+	// MaxOffenders limits the offenders named for each check, not those counted: 20
+	// unless told.
+	MaxOffenders int32
+	// StuckAfter is how long an order may be due before it is reported that nobody
+	// picks it up: 5 minutes unless told.
+	StuckAfter time.Duration
+	// Progress, if set, is called from one goroutine with how much has been read of
+	// how much, in order numbers and items. Done never falls.
+	Progress func(done, total int64)
+}
+
+func (o Options) withDefaults() Options {
+	if o.RangeSize <= 0 {
+		o.RangeSize = 50_000
+	}
+	if o.MaxOffenders <= 0 {
+		o.MaxOffenders = 20
+	}
+	if o.StuckAfter <= 0 {
+		o.StuckAfter = 5 * time.Minute
+	}
+	if o.Progress == nil {
+		o.Progress = func(int64, int64) {}
+	}
+	return o
+}
+
+// Verify reads everything that was committed when it was called and reports what is
+// wrong with it. It writes nothing, locks no row, uses two connections of the pool (or
+// one, if that is all there is) and runs on a standby as well. Orders admitted later
+// than the call are left out. The error is about reading: violations are in the report,
+// see Report.OK.
+func Verify(ctx context.Context, pool *pgxpool.Pool, opt Options) (Report, error) {
+	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
+	start := time.Now()
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.stuck} {
+		if err := part(ctx); err != nil {
+			return Report{}, err
+		}
+	}
+	return v.ledger.report(time.Since(start)), nil
+}
+
+type verifier struct {
+	pool   *pgxpool.Pool
+	opt    Options
+	extent db.VerifyExtentRow
+	ledger *ledger
+}
+
+func (v *verifier) measure(ctx context.Context) (err error) {
+	if v.extent, err = db.New(v.pool).VerifyExtent(ctx); err != nil {
+		return fmt.Errorf("measure books: %w", err)
+	}
+	v.progress(0, 0)
+	return nil
+}
+
+// orders proves what belongs to single orders, and their sums.
+func (v *verifier) orders(ctx context.Context) error {
+	for next := int64(math.MinInt64); next <= v.extent.LastNumber; {
+		first, err := db.New(v.pool).VerifyNextNumber(ctx, next)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && first > v.extent.LastNumber {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find next order number: %w", err)
+		}
+		r := v.span(first)
+		if err := v.prove(ctx, r); err != nil {
+			return fmt.Errorf("verify orders %d to %d: %w", r.First, r.Last, err)
+		}
+		v.progress(r.Last, 0)
+		if r.Last == v.extent.LastNumber {
+			return nil
+		}
+		next = r.Last + 1
+	}
+	return nil
+}
+
+// span is the range that starts at a number; it ends where the books ended when we began.
+func (v *verifier) span(first int64) span {
+	last := first + int64(v.opt.RangeSize) - 1
+	if last > v.extent.LastNumber || last < first { // or it went over the largest number there is
+		last = v.extent.LastNumber
+	}
+	return span{Most: v.opt.MaxOffenders, First: first, Last: last}
+}
+
+// items proves the stock. Here the planner may choose a nested loop: few reservations
+// are looked up among many.
+func (v *verifier) items(ctx context.Context) error {
+	after := ""
+	for done := int64(0); ; done += int64(v.opt.RangeSize) {
+		upto, err := v.itemsEnd(ctx, after)
+		if err != nil {
+			return err
+		}
+		err = v.snapshot(ctx, func(q *db.Queries) error {
+			found, err := q.VerifyStock(ctx, db.VerifyStockParams{Most: v.opt.MaxOffenders, After: after, Upto: upto})
+			v.ledger.add(stock, finding(found))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("verify stock after item %q: %w", after, err)
+		}
+		v.progress(v.extent.LastNumber, done+int64(v.opt.RangeSize))
+		if upto == nil {
+			return nil
+		}
+		after = *upto
+	}
+}
+
+// itemsEnd is the last item of the range, nil for the range that is open at its end.
+func (v *verifier) itemsEnd(ctx context.Context, after string) (*string, error) {
+	item, err := db.New(v.pool).VerifyItemsEnd(ctx, db.VerifyItemsEndParams{After: after, Skip: v.opt.RangeSize - 1})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find items after %q: %w", after, err)
+	}
+	return &item, nil
+}
+
+func (v *verifier) stuck(ctx context.Context) error {
+	found, err := db.New(v.pool).VerifyStuck(ctx, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
+	if err != nil {
+		return fmt.Errorf("look for stuck orders: %w", err)
+	}
+	v.ledger.add(stuck, finding(found))
+	return nil
+}
+
+// prove runs all proofs over one range, side by side on two connections.
+func (v *verifier) prove(ctx context.Context, r span) error {
+	lanes, ctx := errgroup.WithContext(ctx)
+	for _, proofs := range orderProofs {
+		lanes.Go(func() error {
+			return v.snapshot(ctx, func(q *db.Queries) error { return v.run(ctx, q, proofs, r) })
+		})
+	}
+	return lanes.Wait()
+}
+
+func (v *verifier) run(ctx context.Context, q *db.Queries, proofs []proof, r span) error {
+	if _, err := q.VerifySettings(ctx); err != nil {
+		return fmt.Errorf("set planner: %w", err)
+	}
+	for _, p := range proofs {
+		if err := p(ctx, q, r, v.ledger); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshot runs do in a transaction that only reads and sees one state of the database.
+func (v *verifier) snapshot(ctx context.Context, do func(*db.Queries) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, v.pool, options, func(tx pgx.Tx) error { return do(db.New(tx)) })
+}
+
+// progress tells how far we are: all order numbers up to one, and some items.
+func (v *verifier) progress(number, items int64) {
+	numbers := int64(0)
+	if v.extent.LastOrder > 0 {
+		numbers = v.extent.LastOrder - v.extent.FirstOrder + 1
+	}
+	done := min(max(number-v.extent.FirstOrder+1, 0), numbers) + min(items, v.extent.Items)
+	v.opt.Progress(done, numbers+v.extent.Items)
+}

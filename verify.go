@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+
+	"pawl/books"
+	"pawl/db"
+)
+
+func verifyCommand() *cobra.Command {
+	var cfg config
+	var opt books.Options
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove the books: read the whole database and look for what must not be",
+		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
+			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
+			"the others, and that money and stock add up. Exits 1 and names what is wrong if not.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.load(cmd); err != nil {
+				return configError{err}
+			}
+			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
+			if err != nil {
+				return err
+			}
+			defer database.close()
+			report, err := readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return printReport(cmd.OutOrStdout(), report, asJSON)
+		},
+	}
+	cfg.databaseFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
+	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
+	return cmd
+}
+
+// readBooks verifies the database at url, with a progress bar for a person.
+func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
+	pool, err := db.Open(ctx, url, 2)
+	if err != nil {
+		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+	bar := progress(-1, "books", bars)
+	opt.Progress = func(done, total int64) {
+		bar.ChangeMax64(total)
+		_ = bar.Set64(done)
+	}
+	report, err := books.Verify(ctx, pool, opt)
+	_ = bar.Exit()
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+		return report, fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
+	}
+	return report, err
+}
+
+// printReport returns an error when the books are wrong.
+func printReport(out io.Writer, report books.Report, asJSON bool) error {
+	if asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(report); err != nil {
+			return fmt.Errorf("print report: %w", err)
+		}
+	} else {
+		printChecks(out, report)
+		printTotals(out, report)
+	}
+	if report.OK() {
+		return nil
+	}
+	wrong := 0
+	for _, check := range report.Checks {
+		if check.Violations > 0 && !check.Warning {
+			wrong++
+		}
+	}
+	return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+}
+
+// printChecks writes a line for each check and, below it, what is wrong. Identifiers
+// come from callers: they are quoted, so that they can't speak to the terminal.
+func printChecks(out io.Writer, report books.Report) {
+	for _, check := range report.Checks {
+		if check.Violations == 0 {
+			fmt.Fprintf(out, "ok     %-10s %12d\n", check.Name, check.Checked)
+			continue
+		}
+		verdict := "WRONG"
+		if check.Warning {
+			verdict = "warn"
+		}
+		fmt.Fprintf(out, "%-6s %-10s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
+		fmt.Fprintf(out, "       Not so: %s\n", check.Proves)
+		for _, offender := range check.Offenders {
+			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)
+		}
+		if more := check.Violations - int64(len(check.Offenders)); more > 0 {
+			fmt.Fprintf(out, "       and %d more\n", more)
+		}
+	}
+}
+
+func printTotals(out io.Writer, report books.Report) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table)
+	for _, status := range slices.Sorted(maps.Keys(report.Orders)) {
+		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
+	}
+	if len(report.Money) > 0 {
+		fmt.Fprintf(table, "\t\t\t\t\n\tcharges\tcharged\trefunded\tkept\t\n")
+	}
+	for _, m := range report.Money {
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Kept)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(out, "\n%d checks in %.1f s\n", len(report.Checks), report.Seconds)
+}
