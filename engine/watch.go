@@ -26,22 +26,31 @@ func newWatcher(e *Engine) *watcher {
 }
 
 func (w *watcher) add(runs []*run) {
-	if w.engine.stopping.Load() {
+	if !w.keep(runs) {
 		w.engine.runs.remove(runs)
 		for _, r := range runs {
 			r.end(ErrStopping)
 		}
 		return
 	}
-	w.mu.Lock()
-	for _, r := range runs {
-		w.runs[r.no()] = r
-	}
-	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// keep reports false when the engine is stopping. It looks under the lock that dropAll
+// takes, so that no run slips in behind it.
+func (w *watcher) keep(runs []*run) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.engine.stopping.Load() {
+		return false
+	}
+	for _, r := range runs {
+		w.runs[r.no()] = r
+	}
+	return true
 }
 
 // take removes the runs from the watch; the caller holds those returned.
@@ -88,20 +97,37 @@ func (w *watcher) loop(ctx context.Context) {
 				pause = watchSoonest
 			}
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		woken, ok := w.wait(ctx, pause)
+		if !ok {
 			return
-		case <-w.wake:
-			timer.Stop()
+		}
+		if woken {
 			pause = watchSoonest
-			continue
-		case <-timer.C:
 		}
 		pause = min(pause*3/2, watchLatest)
 		if w.once() {
 			pause = watchSoonest
+		}
+	}
+}
+
+// wait ends after the pause, or soon after a newcomer has come. A second newcomer
+// changes nothing: if each began the pause anew, a stream of them would never let it end.
+func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	wake := w.wake
+	for {
+		select {
+		case <-ctx.Done():
+			return woken, false
+		case <-wake:
+			woken, wake = true, nil
+			if pause > watchSoonest {
+				timer.Reset(watchSoonest)
+			}
+		case <-timer.C:
+			return woken, true
 		}
 	}
 }
