@@ -1,0 +1,200 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/engine"
+)
+
+// counter counts the statements of a pool.
+type counter struct {
+	sent atomic.Int64
+	mu   sync.Mutex
+	by   map[string]int
+}
+
+// TraceQueryStart counts; it is the interface of pgx.
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	c.sent.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.by[queryName([]byte(data.SQL))]++
+	return ctx
+}
+
+// TraceQueryEnd does nothing; it is the interface of pgx.
+func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// counted starts a replica whose statements are counted.
+func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *counter) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counter{by: map[string]int{}}
+	config.MaxConns, config.ConnConfig.Tracer = 8, c
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return startOn(t, pool, cfg), c
+}
+
+// TestOneOrderManyCallers asks three replicas for one order 50 times at once.
+func TestOneOrderManyCallers(t *testing.T) {
+	t.Parallel()
+	b, p := setupBehind(t, byCallers)
+	atReserve, release := p.stall(t, named("OrdersReserve"))
+	first := ask(t, b.engine, request("one"))
+	eventually(t, "the first replica has stored the order", func() bool { return atReserve.Load() == 1 })
+	others := make([]*counter, 2)
+	replicas := []*engine.Engine{b.engine, nil, nil}
+	for i := range others {
+		replicas[i+1], others[i] = b.counted(t, byCallers)
+	}
+	type told struct {
+		answer
+		at time.Time
+	}
+	answers := make(chan told, 49)
+	var wg sync.WaitGroup
+	for i := range 49 {
+		wg.Go(func() {
+			order, err := replicas[i%3].Process(t.Context(), request("one"))
+			answers <- told{answer{"one", order, err}, time.Now()}
+		})
+	}
+	for _, c := range others {
+		eventually(t, "the other replicas have looked several times", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.by["OrdersWatched"] >= 5
+		})
+	}
+	release()
+	wg.Wait()
+	b.completes(t, first, 1)
+	finished := value[time.Time](t, b.Pool, `SELECT o.finished_at FROM books.orders AS o`)
+	var after []time.Duration
+	for range 49 {
+		a := <-answers
+		if a.err != nil || a.order.Order.Status != "completed" || a.order.ChargedAt == nil || a.order.ReservedAt == nil {
+			t.Errorf("told %s, charged %v, reserved %v: %v", a.order.Order.Status, a.order.ChargedAt, a.order.ReservedAt, a.err)
+		}
+		after = append(after, a.at.Sub(finished))
+	}
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 1 {
+		t.Errorf("%d charges", n)
+	}
+	proveBooks(t, b.Pool)
+	slices.Sort(after)
+	extra := others[0].sent.Load() + others[1].sent.Load()
+	t.Logf("%d statements of the other replicas; answers %v after the last move at the median, %v at the most", extra, after[24], after[48])
+	if extra > 40 {
+		t.Errorf("%d statements: %v, %v", extra, others[0].by, others[1].by)
+	}
+}
+
+// TestOneOrderTwice sends two versions of an order to three replicas at once, 10 times each.
+func TestOneOrderTwice(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	replicas := []*engine.Engine{b.engine, b.replica(t, byCallers), b.replica(t, byCallers)}
+	other := request("one")
+	other.Amount, other.Item = decimal.MustParse("99.98"), "gadget"
+	var sent [2]atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() {
+			in := []engine.Input{request("one"), other}[i%2]
+			order, err := replicas[i/2%3].Process(t.Context(), in)
+			var conflict *engine.Conflict
+			switch {
+			case err == nil && order.Order.Status == "completed" && order.Order.Item == in.Item:
+				sent[i%2].Add(1)
+			case errors.As(err, &conflict):
+				var differ []string
+				for _, d := range conflict.Differences {
+					differ = append(differ, d.Pointer, d.Stored, d.Sent)
+				}
+				want := []string{"/amount", "99.99", "99.98", "/item", "widget", "gadget"}
+				if i%2 == 0 {
+					want = []string{"/amount", "99.98", "99.99", "/item", "gadget", "widget"}
+				}
+				if !slices.Equal(differ, want) || conflict.Order.Order.OrderID != "one" {
+					t.Errorf("conflict with %q in %s", differ, conflict.Order.Order.OrderID)
+				}
+			default:
+				t.Errorf("%s: %v", order.Order.Status, err)
+			}
+		})
+	}
+	wg.Wait()
+	if a, c := sent[0].Load(), sent[1].Load(); a+c != 30 || a != 0 && c != 0 {
+		t.Errorf("%d callers of one version and %d of the other were told it is completed", a, c)
+	}
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 1 {
+		t.Errorf("%d charges", n)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestManyOrdersManyReplicas has three replicas race for the same orders.
+func TestManyOrdersManyReplicas(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	replicas := []*engine.Engine{b.engine, b.replica(t, engine.Config{}), b.replica(t, engine.Config{})}
+	const n = 300
+	inputs := requests("order", n)
+	var answers []<-chan answer
+	for range 2 {
+		for _, e := range replicas {
+			answers = append(answers, ask(t, e, inputs...))
+		}
+		slices.Reverse(inputs)
+	}
+	for _, a := range answers {
+		b.completes(t, a, n)
+	}
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
+		t.Errorf("%d take-overs of orders that nobody left", n)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestWatchUnderLoad has a caller wait for another replica's order while newcomers wait for others all the time.
+func TestWatchUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	g := newGhost(b.Pool)
+	g.admit(t, time.Hour, "one")
+	answers := ask(t, b.engine, request("one"))
+	eventually(t, "the caller waits", func() bool { return b.engine.InFlight() == 1 })
+	g.advance(t, "completed", "one")
+	start := time.Now()
+	for time.Since(start) < 3*time.Second {
+		select {
+		case a := <-answers:
+			t.Logf("told after %v", time.Since(start))
+			if a.err != nil || a.order.Order.Status != "completed" {
+				t.Errorf("told %s: %v", a.order.Order.Status, a.err)
+			}
+			return
+		default:
+			b.engine.WakeWatcher()
+		}
+	}
+	t.Error("told nothing while newcomers came")
+}
