@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestReportComparesLikeWithLike(t *testing.T) {
+	t.Parallel()
+	load := func(target string, callers int, perSecond float64) result {
+		return result{setup: setup{Target: target, Callers: callers, Items: 1}, OrdersPerSec: perSecond, Orders: 1, Seconds: 90}
+	}
+	full := load("pawl", 64, 900)
+	full.Stored, full.WALPerOrder = 5_000_000, 4000
+	r := report{Results: []result{
+		load("baseline", 64, 90), load("baseline", 64, 200), load("baseline", 64, 100), load("baseline", 1, 1),
+		load("pawl", 64, 1000), full,
+	}}
+	for i, want := range []string{"", "", "", "", "10.00×", ""} {
+		if got := r.ratio(r.Results[i]); got != want {
+			t.Errorf("ratio of row %d is %q, want %q", i, got, want)
+		}
+	}
+	var out bytes.Buffer
+	r.print(&out)
+	if want := "64 callers with 5000000 orders stored: 0.90 of the orders/s from empty; WAL bytes per order 4000"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in:\n%s", want, out.String())
+	}
+}
+
+func TestReportShowsWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	r := report{Results: []result{{setup: setup{Target: "pawl", Callers: 2, Items: 1}, Errors: 1, FirstError: "status 500", BooksMismatch: "3 charges"}}}
+	var out bytes.Buffer
+	r.print(&out)
+	for _, want := range []string{"first error: status 500", "books: 3 charges"} {
+		if !strings.Contains(out.String(), "pawl, 2 callers, hot: "+want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+	if !r.failed() {
+		t.Error("not failed")
+	}
+}
