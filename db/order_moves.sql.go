@@ -84,7 +84,7 @@ func (q *Queries) OrderStop(ctx context.Context, arg OrderStopParams) ([]OrderSt
 const ordersCharge = `-- name: OrdersCharge :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -155,7 +155,7 @@ func (q *Queries) OrdersCharge(ctx context.Context, arg OrdersChargeParams) ([]O
 const ordersConfirm = `-- name: OrdersConfirm :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -233,7 +233,7 @@ func (q *Queries) OrdersConfirm(ctx context.Context, arg OrdersConfirmParams) ([
 const ordersHold = `-- name: OrdersHold :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($2::bigint[])
+  WHERE o.order_no = ANY((SELECT $2::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -299,7 +299,7 @@ func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]Order
 const ordersRefund = `-- name: OrdersRefund :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -371,7 +371,7 @@ func (q *Queries) OrdersRefund(ctx context.Context, arg OrdersRefundParams) ([]O
 const ordersRelease = `-- name: OrdersRelease :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -557,7 +557,7 @@ const ordersStart = `-- name: OrdersStart :many
 
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -598,7 +598,9 @@ type OrdersStartRow struct {
 // locked row must not stall its neighbours) or is no longer as expected.
 //
 // Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
-// cached while the table was empty would read all of it for every set.
+// cached while the table was empty would read all of it for every set. The array stands
+// in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
+// than the general one, and PostgreSQL would plan anew for every set.
 func (q *Queries) OrdersStart(ctx context.Context, arg OrdersStartParams) ([]OrdersStartRow, error) {
 	rows, err := q.db.Query(ctx, ordersStart,
 		arg.OrderNos,

@@ -5,12 +5,14 @@
 -- locked row must not stall its neighbours) or is no longer as expected.
 --
 -- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
--- cached while the table was empty would read all of it for every set.
+-- cached while the table was empty would read all of it for every set. The array stands
+-- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
+-- than the general one, and PostgreSQL would plan anew for every set.
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -33,7 +35,7 @@ RETURNING order_no, seq, to_status, at;
 -- Stopped before its charge, an order is certainly not charged: it is canceled.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -128,7 +130,7 @@ RETURNING order_no, seq, to_status, at;
 -- needs no plan, and it takes the rows in the order of the items.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -159,7 +161,7 @@ RETURNING order_no, seq, to_status, at;
 -- Takes the reservation back. An order has one live reservation at most.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -188,7 +190,7 @@ RETURNING order_no, seq, to_status, at;
 -- charge at most.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
@@ -214,7 +216,7 @@ RETURNING order_no, seq, to_status, at;
 -- Stops driving: nobody picks the orders up until somebody acts.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
