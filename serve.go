@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -62,8 +63,10 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
 	})
+	registry := newMetrics(orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{
-		Currency: cfg.Currency, Wait: cfg.Wait, Log: log, Metrics: metrics(orders, pool),
+		Currency: cfg.Currency, Wait: cfg.Wait, Log: log,
+		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
 	listener, err := net.Listen("tcp", cfg.address())
 	if err != nil {

@@ -2,13 +2,11 @@ package main
 
 import (
 	"log/slog"
-	"net/http"
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/term"
 
 	"pawl/engine"
@@ -27,9 +25,9 @@ func newLogger(cfg *config) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(os.Stderr, options))
 }
 
-// metrics serves what the engine, the pool and the process count, in Prometheus' format.
-// No label holds anything of an order.
-func metrics(orders *engine.Engine, pool *pgxpool.Pool) http.Handler {
+// newMetrics collects what the engine, the pool and the process count. No label holds
+// anything of an order.
+func newMetrics(orders *engine.Engine, pool *pgxpool.Pool) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	counter := func(name, help string, read func() int64) {
 		registry.MustRegister(prometheus.NewCounterFunc(
@@ -55,5 +53,5 @@ func metrics(orders *engine.Engine, pool *pgxpool.Pool) http.Handler {
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return registry
 }
