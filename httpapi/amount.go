@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"strconv"
+
+	"github.com/govalues/decimal"
+)
+
+// maxWhole is how many integer digits an amount may have. With the four fraction
+// digits a currency can have at most, every amount fits the 19 digits of a
+// decimal.Decimal.
+const maxWhole = 15
+
+// parseAmount reads an amount from the text of a JSON number, never through a
+// float. Digits is how many fraction digits the currency has. The result keeps
+// the digits as sent, without the zeros beyond the currency's. A fault is
+// returned as code and detail.
+func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
+	if numberLen(text) != len(text) || len(text) == 0 {
+		return amount, "not_decimal", "must be a decimal number"
+	}
+	if text[0] == '-' {
+		return amount, "negative", "must not be negative, nor minus zero"
+	}
+	coefficient, scale := split(text)
+	for scale > digits && len(coefficient) > 0 && coefficient[len(coefficient)-1] == '0' {
+		scale--
+		coefficient = coefficient[:len(coefficient)-1]
+	}
+	if len(coefficient) == 0 { // zero, however it is written
+		scale = min(max(scale, 0), digits)
+	}
+	switch {
+	case len(coefficient)-scale > maxWhole:
+		return amount, "too_large", "must have at most " + strconv.Itoa(maxWhole) + " digits before the point"
+	case scale > digits:
+		return amount, "too_many_fraction_digits", "must have at most " + strconv.Itoa(digits) + " digits after the point"
+	}
+	return decimalOf(coefficient, scale), "", ""
+}
+
+// split takes a JSON number without sign apart: its digits without leading zeros,
+// and how many of them stand behind the point. The scale is negative when zeros
+// have to be added, and saturates far outside of what an amount can be.
+func split(text []byte) (coefficient []byte, scale int) {
+	coefficient = make([]byte, 0, 24)
+	fraction := false
+	for i, c := range text {
+		switch c {
+		case '.':
+			fraction = true
+			continue
+		case 'e', 'E':
+			return coefficient, scale - exponent(text[i+1:])
+		}
+		if fraction {
+			scale++
+		}
+		if c != '0' || len(coefficient) > 0 {
+			coefficient = append(coefficient, c)
+		}
+	}
+	return coefficient, scale
+}
+
+// exponent reads an exponent, cut at a million: no body is long enough for digits
+// that could make up for more.
+func exponent(text []byte) int {
+	const limit = 1_000_000
+	n, err := strconv.Atoi(string(text))
+	switch {
+	case err != nil && text[0] == '-', n < -limit:
+		return -limit
+	case err != nil, n > limit:
+		return limit
+	}
+	return n
+}
+
+// decimalOf needs at most 19 digits and a scale of at most 4; both are checked.
+func decimalOf(coefficient []byte, scale int) decimal.Decimal {
+	for ; scale < 0; scale++ {
+		coefficient = append(coefficient, '0')
+	}
+	if len(coefficient) == 0 {
+		return decimal.MustNew(0, scale)
+	}
+	if value, err := strconv.ParseInt(string(coefficient), 10, 64); err == nil {
+		return decimal.MustNew(value, scale)
+	}
+	point := len(coefficient) - scale
+	return decimal.MustParse(string(coefficient[:point]) + "." + string(coefficient[point:]))
+}

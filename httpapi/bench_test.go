@@ -1,0 +1,86 @@
+package httpapi
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+const benchBody = `{"orderId": "0f8fad5bd9cb469fa16570867728950e", "amount": 12345678901.23, "item": "widget-4711", "quantity": 2, "currency": "EUR"}`
+
+func finishedOrder() engine.Order {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	return engine.Order{
+		Order: db.Order{
+			OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
+			OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
+		},
+		ChargedAt: &at, ReservedAt: &at,
+	}
+}
+
+// The hot route without the engine: middleware, routing, metrics, reading,
+// checking and writing one order.
+func BenchmarkProcessWithoutEngine(b *testing.B) {
+	s, ok := New(nil, Config{}).(*server)
+	if !ok {
+		b.Fatal("not a server")
+	}
+	o := finishedOrder()
+	s.handle("POST /api/orders/bench", s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := s.readInput(w, r); err != nil {
+			return err
+		}
+		writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait))
+		return nil
+	}))
+	reader := bytes.NewReader([]byte(benchBody))
+	r := httptest.NewRequest(http.MethodPost, "/api/orders/bench", reader)
+	r.Header.Set("Content-Type", "application/json")
+	b.ReportAllocs()
+	for b.Loop() {
+		reader.Reset([]byte(benchBody))
+		r.Body = io.NopCloser(reader)
+		w := discard{http.Header{}}
+		s.ServeHTTP(w, r)
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d discard) WriteHeader(status int) {
+	if status != http.StatusOK {
+		panic(status)
+	}
+}
+
+func BenchmarkDecodeInput(b *testing.B) {
+	data := []byte(benchBody)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := decodeInput(data, dollars); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAppendOrder(b *testing.B) {
+	o := finishedOrder()
+	var out []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		wire := orderOf(&o)
+		out = wire.append(out[:0])
+	}
+}

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// maxBody is how long a body may be, in bytes.
+const maxBody = 64 << 10
+
+// buffer is a piece of memory for one body, in or out.
+type buffer struct{ bytes []byte }
+
+var buffers = sync.Pool{New: func() any { return &buffer{make([]byte, 0, 1024)} }}
+
+func newBuffer() *buffer {
+	b, _ := buffers.Get().(*buffer)
+	b.bytes = b.bytes[:0]
+	return b
+}
+
+func (b *buffer) free() { buffers.Put(b) }
+
+// read reads the whole body of a request, and lifts the read deadline of the
+// connection, which would end a request that waits.
+func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
+	err := b.fill(r)
+	_ = huma.SetReadDeadline(w, time.Time{}) // not every writer has a connection
+	if err != nil {
+		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
+		return err
+	}
+	if len(b.bytes) > 0 {
+		return checkMediaType(r.Header)
+	}
+	return nil
+}
+
+func (b *buffer) fill(r *http.Request) error {
+	for {
+		if r.ContentLength > maxBody || len(b.bytes) > maxBody {
+			return newProblem("body_too_large", "")
+		}
+		if len(b.bytes) == cap(b.bytes) {
+			b.bytes = append(b.bytes, 0)[:len(b.bytes)]
+		}
+		n, err := r.Body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		switch {
+		case err == io.EOF && len(b.bytes) <= maxBody:
+			return nil
+		case err == io.EOF, err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return newProblem("request_timeout", "")
+		default:
+			return malformedJSON(&malformed{code: "incomplete", detail: "the body ends", offset: len(b.bytes)})
+		}
+	}
+}
+
+// checkMediaType takes JSON, and a body of which nothing is said.
+func checkMediaType(h http.Header) error {
+	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported", Detail: "must not be given"})
+	}
+	given := h.Get("Content-Type")
+	if given == "application/json" || given == "" {
+		return nil
+	}
+	media, parameters, err := mime.ParseMediaType(given)
+	json := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+	charset, named := parameters["charset"]
+	if err != nil || !json || named && !strings.EqualFold(charset, "utf-8") {
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported", Detail: "must be application/json, in UTF-8"})
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// contract is the served OpenAPI document, and what its schemas accept. Every answer that a test of this package gets is
+// held to it: the status is documented for the operation, the headers are, the body is valid, and the code of a problem
+// is one the operation lists.
+type contract struct {
+	mu       sync.Mutex
+	document map[string]any
+	compiler *jsonschema.Compiler
+}
+
+var theContract = sync.OnceValue(func() *contract {
+	w := httptest.NewRecorder()
+	New(nil, Config{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil))
+	document, err := jsonschema.UnmarshalJSON(w.Body)
+	if err != nil {
+		panic(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource("openapi.json", document); err != nil {
+		panic(err)
+	}
+	return &contract{document: dig(document), compiler: compiler}
+})
+
+// unlisted are the routes that are not part of the API, and what they answer with.
+var unlisted = map[string]string{
+	"":                     "application/problem+json",
+	"/":                    "application/problem+json",
+	"GET /problems/{code}": "text/html; charset=utf-8",
+	"GET /docs":            "text/html; charset=utf-8",
+	"GET /openapi.yaml":    "application/openapi+yaml",
+	"GET /openapi.json":    "application/openapi+json",
+	"GET /metrics":         "",
+	"POST /test":           "application/problem+json",
+}
+
+// checkAnswer holds an answer to the document.
+func checkAnswer(t testing.TB, pattern string, a answer) {
+	t.Helper()
+	if a.header.Get("X-Request-Id") == "" || a.header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("%s: headers %v", pattern, a.header)
+	}
+	if a.status >= 300 && a.status != http.StatusNotModified && a.status < 400 {
+		t.Errorf("%s: redirects with %d", pattern, a.status)
+	}
+	if want, ok := unlisted[pattern]; ok {
+		checkUnlisted(t, pattern, want, a)
+		return
+	}
+	method, path, _ := strings.Cut(pattern, " ")
+	at := []string{"paths", path, strings.ToLower(method), "responses", strconv.Itoa(a.status)}
+	response := dig(theContract().document, at...)
+	if response == nil {
+		t.Errorf("%s: status %d is not documented: %s", pattern, a.status, a.body)
+		return
+	}
+	checkHeaders(t, pattern, response, a.header)
+	if response["content"] == nil {
+		if a.body != "" {
+			t.Errorf("%s: %d has a body: %s", pattern, a.status, a.body)
+		}
+		return
+	}
+	media := a.header.Get("Content-Type")
+	if dig(response, "content", media) == nil {
+		t.Errorf("%s: %d is answered as %q", pattern, a.status, media)
+		return
+	}
+	body := theContract().validate(t, append(at, "content", media, "schema"), a.body)
+	description, _ := response["description"].(string)
+	if code, is := body["code"].(string); is && !strings.Contains(description, code) {
+		t.Errorf("%s: %d with code %s; documented is %q", pattern, a.status, code, description)
+	}
+}
+
+func checkUnlisted(t testing.TB, pattern, want string, a answer) {
+	t.Helper()
+	if a.status >= 400 {
+		want = "application/problem+json"
+		theContract().validate(t, []string{"components", "schemas", "Problem"}, a.body)
+	}
+	if got := a.header.Get("Content-Type"); want != "" && got != want {
+		t.Errorf("%s: %d is answered as %q", pattern, a.status, got)
+	}
+}
+
+// checkHeaders finds headers with a meaning that are not documented.
+func checkHeaders(t testing.TB, pattern string, response map[string]any, header http.Header) {
+	t.Helper()
+	documented := dig(response, "headers")
+	for _, name := range []string{"ETag", "Location", "Retry-After", "Preference-Applied", "Cache-Control"} {
+		if header.Get(name) != "" && documented[name] == nil && header.Get("Content-Type") != "" {
+			if name == "ETag" || name == "Cache-Control" { // of a 304
+				continue
+			}
+			t.Errorf("%s: header %s is not documented", pattern, name)
+		}
+	}
+}
+
+func (c *contract) validate(t testing.TB, at []string, body string) map[string]any {
+	t.Helper()
+	value, err := jsonschema.UnmarshalJSON(strings.NewReader(body))
+	if err != nil {
+		t.Errorf("%s: %v", body, err)
+		return nil
+	}
+	pointer := "openapi.json#"
+	for _, name := range at {
+		pointer += "/" + strings.ReplaceAll(pointerEscape.Replace(name), "{", "%7B")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	schema, err := c.compiler.Compile(pointer)
+	if err != nil {
+		t.Fatalf("%s: %v", pointer, err)
+	}
+	if err := schema.Validate(value); err != nil {
+		t.Errorf("%s: %v", body, err)
+	}
+	return dig(value)
+}
+
+// dig follows names through nested objects; nil when there is nothing.
+func dig(value any, names ...string) map[string]any {
+	for _, name := range names {
+		object, ok := value.(map[string]any)
+		if !ok {
+			return nil
+		}
+		value = object[name]
+	}
+	object, _ := value.(map[string]any)
+	return object
+}
+
+func TestTheDocumentListsEveryRoute(t *testing.T) {
+	t.Parallel()
+	var documented []string
+	for path, item := range dig(theContract().document, "paths") {
+		for method := range dig(item) {
+			documented = append(documented, strings.ToUpper(method)+" "+path)
+		}
+	}
+	slices.Sort(documented)
+	want := []string{
+		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/orders", "GET /api/orders/{orderId}",
+		"GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
+		"POST /api/orders/process", "POST /api/orders/{orderId}/cancel", "PUT /api/inventory/{item}",
+	}
+	if !slices.Equal(documented, want) {
+		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))
+	}
+}

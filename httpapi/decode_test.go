@@ -1,0 +1,249 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pawl/engine"
+)
+
+var dollars = currencies["USD"]
+
+// faultsOf returns the status of a refusal, and "pointer code" for each fault.
+func faultsOf(t *testing.T, err error) (status int, faults []string) {
+	t.Helper()
+	var p *problem
+	if !errors.As(err, &p) {
+		t.Fatalf("not a problem: %v", err)
+	}
+	for _, f := range p.Errors {
+		faults = append(faults, f.Pointer+" "+f.Code)
+	}
+	return p.Status, faults
+}
+
+// body is a good body with one field replaced, or added.
+func body(name, value string) string {
+	fields := [][2]string{{"orderId", `"o"`}, {"amount", "1"}, {"item", `"i"`}}
+	found := false
+	for i := range fields {
+		if fields[i][0] == name {
+			fields[i][1], found = value, true
+		}
+	}
+	if !found {
+		fields = append(fields, [2]string{name, value})
+	}
+	var b strings.Builder
+	for i, f := range fields {
+		fmt.Fprintf(&b, `%c%q:%s`, "{,"[min(i, 1)], f[0], f[1])
+	}
+	return b.String() + "}"
+}
+
+func TestDecodeAccepts(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 255)
+	for _, c := range []struct {
+		name, body string
+		want       engine.Input // Amount is compared as text
+		amount     string
+	}{
+		{"the body of the contract", `{"orderId": "order-123", "amount": 99.99, "item": "widget"}`,
+			engine.Input{OrderID: "order-123", Item: "widget"}, "99.99"},
+		{"all fields", `{"metadata":{"b":"2","a":"1"},"currency":"JPY","quantity":3,"item":"i","amount":"100","orderId":"o"}`,
+			engine.Input{OrderID: "o", Item: "i", Quantity: 3, Currency: "JPY", Metadata: []byte(`{"a":"1","b":"2"}`)}, "100"},
+		{"currency behind the amount", body("currency", `"KWD"`), engine.Input{OrderID: "o", Item: "i", Currency: "KWD"}, "1"},
+		{"white space of all sorts", " \t\r\n{ \"orderId\" : \"o\" ,\n\"amount\":1,\"item\":\"i\" } \n", engine.Input{OrderID: "o", Item: "i"}, "1"},
+		{"escapes", body("orderId", `"\u0061\/\"\\\ud83d\ude00"`), engine.Input{OrderID: `a/"\😀`, Item: "i"}, "1"},
+		{"a name with escapes", `{"order\u0049d":"o","amount":1,"item":"i"}`, engine.Input{OrderID: "o", Item: "i"}, "1"},
+		{"any Unicode in ids", body("orderId", `"  \u202e日本-é�…"`), engine.Input{OrderID: "  \u202e日本-é\ufffd…", Item: "i"}, "1"},
+		{"255 characters", body("orderId", `"`+long+`"`), engine.Input{OrderID: long, Item: "i"}, "1"},
+		{"unknown fields, whatever is in them", body("more", `{"a":[1,-2.5e3,{"b":null}],"c":"\u0000","d":true}`), engine.Input{OrderID: "o", Item: "i"}, "1"},
+		{"sixteen levels", body("more", strings.Repeat("[", 15)+strings.Repeat("]", 15)), engine.Input{OrderID: "o", Item: "i"}, "1"},
+		{"empty metadata is none", body("metadata", `{}`), engine.Input{OrderID: "o", Item: "i"}, "1"},
+		{"metadata with empty values", body("metadata", `{"k":""}`), engine.Input{OrderID: "o", Item: "i", Metadata: []byte(`{"k":""}`)}, "1"},
+		{"three dots as id", body("orderId", `"..."`), engine.Input{OrderID: "...", Item: "i"}, "1"},
+		{"the largest quantity", body("quantity", "1000000"), engine.Input{OrderID: "o", Item: "i", Quantity: 1_000_000}, "1"},
+		{"zero as amount", body("amount", "0"), engine.Input{OrderID: "o", Item: "i"}, "0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			in, err := decodeInput([]byte(c.body), dollars)
+			if err != nil {
+				_, faults := faultsOf(t, err)
+				t.Fatal(err, faults)
+			}
+			if got := in.Amount.String(); got != c.amount {
+				t.Errorf("amount %s, want %s", got, c.amount)
+			}
+			in.Amount = c.want.Amount
+			if got, want := fmt.Sprintf("%+v", in), fmt.Sprintf("%+v", c.want); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestDecodeRefusesTexts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, body, fault string }{
+		{"nothing", "", " syntax"},
+		{"white space", "  ", " syntax"},
+		{"half an object", `{"orderId":"o"`, " syntax"},
+		{"half a string", `{"orderId":"o`, "/orderId syntax"},
+		{"half an escape", `{"orderId":"o\`, "/orderId syntax"},
+		{"half a number", `{"amount":1.`, "/amount syntax"},
+		{"data behind the body", body("", "0") + "{}", " syntax"},
+		{"a byte order mark", "\ufeff" + body("", "0"), " syntax"},
+		{"a comma too many", `{"orderId":"o",}`, " syntax"},
+		{"a comma in an array too many", body("more", "[1,]"), " syntax"},
+		{"no comma", `{"orderId":"o" "amount":1}`, " syntax"},
+		{"no colon", `{"orderId" "o"}`, " syntax"},
+		{"a name without quotes", `{orderId:"o"}`, " syntax"},
+		{"single quotes", `{'orderId':'o'}`, " syntax"},
+		{"a comment", `{/* */"orderId":"o"}`, " syntax"},
+		{"a word that is no value", body("item", "yes"), "/item syntax"},
+		{"NaN", body("amount", "NaN"), "/amount syntax"},
+		{"leading zero", body("amount", "01"), "/amount syntax"},
+		{"leading plus", body("amount", "+1"), "/amount syntax"},
+		{"hexadecimal", body("amount", "0x1"), " syntax"},
+		{"a control character in a string", body("orderId", "\"a\tb\""), "/orderId syntax"},
+		{"an escape that does not exist", body("orderId", `"\x41"`), "/orderId syntax"},
+		{"an escape with signs", body("orderId", `"\u+041"`), "/orderId syntax"},
+		{"bad UTF-8", body("orderId", "\"a\xff\""), " encoding"},
+		{"overlong UTF-8", body("orderId", "\"\xc0\xaf\""), " encoding"},
+		{"a surrogate in UTF-8", body("orderId", "\"\xed\xa0\x80\""), " encoding"},
+		{"bad UTF-8 in an unknown field", body("more", "\"\xff\""), " encoding"},
+		{"a lone high surrogate", body("orderId", `"a\ud800"`), "/orderId lone_surrogate"},
+		{"a lone low surrogate", body("orderId", `"\udc00"`), "/orderId lone_surrogate"},
+		{"two high surrogates", body("orderId", `"\ud800\ud800"`), "/orderId lone_surrogate"},
+		{"a lone surrogate in a name", `{"\ud800":1}`, " lone_surrogate"},
+		{"a lone surrogate in metadata", body("metadata", `{"k":"\udbff"}`), "/metadata/k lone_surrogate"},
+		{"a known name twice", `{"orderId":"a","amount":1,"item":"i","orderId":"b"}`, " duplicate_name"},
+		{"a known name twice, once escaped", `{"orderId":"a","amount":1,"item":"i","order\u0049d":"a"}`, " duplicate_name"},
+		{"an unknown name twice", `{"orderId":"a","amount":1,"item":"i","x":1,"x":1}`, " duplicate_name"},
+		{"a name twice in metadata", body("metadata", `{"k":"1","k":"1"}`), "/metadata duplicate_name"},
+		{"a name twice deep inside", body("more", `[{"a":{"k":1,"k":1}}]`), " duplicate_name"},
+		{"a name twice among hundreds", manyNames(300) + `,"n7":1}`, " duplicate_name"},
+		{"seventeen levels", body("more", strings.Repeat("[", 16)+strings.Repeat("]", 16)), " too_deep"},
+		{"seventeen levels of objects", body("more", strings.Repeat(`{"a":`, 16)+"1"+strings.Repeat("}", 16)), " too_deep"},
+		{"a thousand levels in metadata", body("metadata", strings.Repeat(`{"a":`, 1000)), "/metadata/a too_deep"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeInput([]byte(c.body), dollars)
+			status, faults := faultsOf(t, err)
+			if status != 400 || len(faults) != 1 || faults[0] != c.fault {
+				t.Errorf("%d %q, want 400 with %q", status, faults, c.fault)
+			}
+		})
+	}
+}
+
+func manyNames(n int) string {
+	var b strings.Builder
+	b.WriteString(`{"n0":0`)
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&b, `,"n%d":0`, i)
+	}
+	return b.String()
+}
+
+func TestDecodeRefusesValues(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, body string
+		faults     string
+	}{
+		{"an array", `[]`, " wrong_type"},
+		{"a string", `"orderId"`, " wrong_type"},
+		{"null", `null`, " wrong_type"},
+		{"no fields", `{}`, "/orderId required;/amount required;/item required"},
+		{"no amount", `{"orderId":"o","item":"i"}`, "/amount required"},
+		{"empty id", body("orderId", `""`), "/orderId empty"},
+		{"empty item", body("item", `""`), "/item empty"},
+		{"null id", body("orderId", `null`), "/orderId wrong_type"},
+		{"number as id", body("orderId", `1`), "/orderId wrong_type"},
+		{"object as item", body("item", `{"a":1}`), "/item wrong_type"},
+		{"NUL in an id", body("orderId", `"a\u0000"`), "/orderId control_character"},
+		{"NUL in an item", body("item", `"\u0000"`), "/item control_character"},
+		{"line feed in an id", body("orderId", `"a\nb"`), "/orderId control_character"},
+		{"delete in an id", body("orderId", "\"a\x7f\""), "/orderId control_character"},
+		{"C1 control in an id", body("orderId", "\"a\u0085\""), "/orderId control_character"},
+		{"256 characters", body("orderId", `"`+strings.Repeat("é", 256)+`"`), "/orderId too_long"},
+		{"a megabyte of item", body("item", `"`+strings.Repeat("x", 60_000)+`"`), "/item too_long"},
+		{"one dot", body("orderId", `"."`), "/orderId reserved"},
+		{"two dots", body("orderId", `".."`), "/orderId reserved"},
+		{"a name in another case", `{"orderID":"o","amount":1,"item":"i"}`, "/orderId name_case;/orderId required"},
+		{"a known name beside one in another case", body("ORDERID", `"x"`), "/orderId name_case"},
+		{"zero quantity", body("quantity", "0"), "/quantity out_of_range"},
+		{"negative quantity", body("quantity", "-1"), "/quantity out_of_range"},
+		{"quantity over a million", body("quantity", "1000001"), "/quantity out_of_range"},
+		{"quantity beyond 64 bits", body("quantity", "99999999999999999999"), "/quantity out_of_range"},
+		{"quantity with a fraction", body("quantity", "1.0"), "/quantity not_integer"},
+		{"quantity with an exponent", body("quantity", "1e1"), "/quantity not_integer"},
+		{"quantity as text", body("quantity", `"2"`), "/quantity wrong_type"},
+		{"null quantity", body("quantity", `null`), "/quantity wrong_type"},
+		{"unknown currency", body("currency", `"XXX"`), "/currency unknown_currency"},
+		{"currency in small letters", body("currency", `"usd"`), "/currency unknown_currency"},
+		{"empty currency", body("currency", `""`), "/currency unknown_currency"},
+		{"number as currency", body("currency", `840`), "/currency wrong_type"},
+		{"array as metadata", body("metadata", `["a"]`), "/metadata wrong_type"},
+		{"number in metadata", body("metadata", `{"k":1}`), "/metadata/k wrong_type"},
+		{"object in metadata", body("metadata", `{"k":{"a":"b"}}`), "/metadata/k wrong_type"},
+		{"empty key", body("metadata", `{"":"v"}`), "/metadata key_empty"},
+		{"a key of 41 characters", body("metadata", `{"`+strings.Repeat("k", 41)+`":"v"}`), "/metadata key_too_long"},
+		{"NUL in a key", body("metadata", `{"a\u0000":"v"}`), "/metadata key_control_character"},
+		{"NUL in a value", body("metadata", `{"k":"\u0000"}`), "/metadata/k control_character"},
+		{"a value of 501 characters", body("metadata", `{"k":"`+strings.Repeat("v", 501)+`"}`), "/metadata/k too_long"},
+		{"51 keys", body("metadata", strings.ReplaceAll(manyNames(51), ":0", `:"v"`)+"}"), "/metadata too_many"},
+		{"a pointer with escapes", body("metadata", `{"a/b~c":1}`), "/metadata/a~1b~0c wrong_type"},
+		{"true as amount", body("amount", `true`), "/amount wrong_type"},
+		{"null amount", body("amount", `null`), "/amount wrong_type"},
+		{"array as amount", body("amount", `[1]`), "/amount wrong_type"},
+		{"negative amount", body("amount", `-1`), "/amount negative"},
+		{"a third digit of a cent", body("amount", `99.999`), "/amount too_many_fraction_digits"},
+		{"a fraction of a yen", `{"orderId":"o","amount":1.5,"item":"i","currency":"JPY"}`, "/amount too_many_fraction_digits"},
+		{"sixteen digits", body("amount", `1000000000000000`), "/amount too_large"},
+		{"words as amount", body("amount", `"much"`), "/amount not_decimal"},
+		{"everything at once", `{"orderId":"","amount":"x","item":7,"quantity":0,"currency":"?","metadata":[]}`,
+			"/orderId empty;/item wrong_type;/quantity out_of_range;/currency unknown_currency;/metadata wrong_type;/amount not_decimal"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeInput([]byte(c.body), dollars)
+			status, faults := faultsOf(t, err)
+			if got := strings.Join(faults, ";"); status != 422 || got != c.faults {
+				t.Errorf("%d %q, want 422 with %q", status, got, c.faults)
+			}
+		})
+	}
+}
+
+// Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
+func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
+	t.Parallel()
+	_, faults := faultsOf(t, decodeStop([]byte(`{"reaſon":"r"}`), &engine.Stop{}))
+	if len(faults) != 1 || faults[0] != "/reason name_case" {
+		t.Error(faults)
+	}
+}
+
+func TestRefusalsNeverEchoValues(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cret"
+	for _, text := range []string{
+		body("orderId", `"`+secret+`\u0000"`), body("amount", `"`+secret+`"`), body("currency", `"`+secret+`"`),
+		body("metadata", `{"k":["`+secret+`"]}`), body("metadata", `{"`+secret+`\u0000":"v"}`), body("item", `["`+secret+`"]`),
+		body(secret, `1,"`+secret+`":2`), body("orderId", `"`+secret+`\ud800"`), body("item", secret),
+	} {
+		_, err := decodeInput([]byte(text), dollars)
+		p := problemOf(err)
+		if got := fmt.Sprintf("%+v", *p); strings.Contains(got, secret) || p.Status >= 500 {
+			t.Errorf("%s is answered with %s", text, got)
+		}
+	}
+}

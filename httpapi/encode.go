@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/govalues/decimal"
+)
+
+// MarshalJSON lets lists and problems hold orders; there is one encoder of them.
+func (o order) MarshalJSON() ([]byte, error) { return o.append(make([]byte, 0, 512)), nil }
+
+// append writes the order as JSON. It is written by hand because every order that
+// is processed goes through it; a test holds it to what encoding/json makes of
+// the struct.
+func (o *order) append(b []byte) []byte {
+	b = appendString(append(b, `{"orderId":`...), o.OrderID)
+	b = appendString(append(b, `,"status":`...), string(o.Status))
+	b = o.Steps.append(append(b, `,"steps":`...))
+	b = o.Amount.append(append(b, `,"amount":`...))
+	b = appendString(append(b, `,"currency":`...), o.Currency)
+	b = appendString(append(b, `,"item":`...), o.Item)
+	b = strconv.AppendInt(append(b, `,"quantity":`...), int64(o.Quantity), 10)
+	if len(o.Metadata) > 0 {
+		b = append(append(b, `,"metadata":`...), o.Metadata...)
+	}
+	b = strconv.AppendInt(append(b, `,"generation":`...), int64(o.Generation), 10)
+	b = strconv.AppendInt(append(b, `,"seq":`...), int64(o.Seq), 10)
+	b = appendTime(append(b, `,"createdAt":`...), o.CreatedAt)
+	if o.FinishedAt != nil {
+		b = appendTime(append(b, `,"finishedAt":`...), *o.FinishedAt)
+	}
+	b = appendOptional(b, `,"hold":`, o.Hold)
+	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
+	b = appendOptional(b, `,"stopRequested":`, o.StopRequested)
+	if o.Failure != nil {
+		b = o.Failure.append(append(b, `,"failure":`...))
+	}
+	b = append(b, `,"allowedActions":[`...)
+	for i, action := range o.AllowedActions {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, action)
+	}
+	return append(b, `]}`...)
+}
+
+func (s *steps) append(b []byte) []byte {
+	b = s.Charge.append(append(b, `{"charge":`...))
+	b = s.Reserve.append(append(b, `,"reserve":`...))
+	b = s.Confirm.append(append(b, `,"confirm":`...))
+	return append(b, '}')
+}
+
+func (s stepState) append(b []byte) []byte {
+	b = strconv.AppendBool(append(b, `{"completed":`...), s.Completed)
+	if s.Undone {
+		b = append(b, `,"undone":true`...)
+	}
+	return append(b, '}')
+}
+
+func (f *failure) append(b []byte) []byte {
+	b = append(b, '{')
+	if f.Step != "" {
+		b = append(appendString(append(b, `"step":`...), f.Step), ',')
+	}
+	b = appendString(append(b, `"code":`...), f.Code)
+	if f.Detail != "" {
+		b = appendString(append(b, `,"detail":`...), f.Detail)
+	}
+	return append(b, '}')
+}
+
+// MarshalJSON writes a number; decimal.Decimal itself writes a string.
+func (a amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
+
+func (a amount) append(b []byte) []byte {
+	b, _ = decimal.Decimal(a).AppendText(b) // its error is always nil
+	return b
+}
+
+// MarshalJSON writes the text as it is: it is JSON already.
+func (m stringMap) MarshalJSON() ([]byte, error) { return m, nil }
+
+func appendOptional(b []byte, name string, value *string) []byte {
+	if value == nil {
+		return b
+	}
+	return appendString(append(b, name...), *value)
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	return append(t.AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString writes a JSON string with the fewest escapes. Text that is not
+// UTF-8 can't come from the database; it would be written as U+FFFD.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c >= ' ' && c != '"' && c != '\\' {
+				i++
+				continue
+			}
+			b = appendEscape(append(b, s[start:i]...), c)
+			i++
+			start = i
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && size == 1 {
+			b = append(append(b, s[start:i]...), "\ufffd"...)
+			start = i + 1
+		}
+		i += size
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+func appendEscape(b []byte, c byte) []byte {
+	if c == '"' || c == '\\' {
+		return append(b, '\\', c)
+	}
+	return append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+}

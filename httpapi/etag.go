@@ -1,0 +1,43 @@
+package httpapi
+
+import (
+	"strconv"
+	"strings"
+
+	"pawl/engine"
+)
+
+// matches reports whether If-None-Match names the entity tag (RFC 9110, 13.1.2;
+// the comparison is weak).
+func matches(header, tag string) bool {
+	if strings.TrimSpace(header) == "*" {
+		return true
+	}
+	for part := range strings.SplitSeq(header, ",") {
+		if strings.TrimPrefix(strings.TrimSpace(part), "W/") == tag {
+			return true
+		}
+	}
+	return false
+}
+
+// ifMatch reads If-Match (RFC 9110, 13.1.1) as the version the caller wants to
+// find. Nil means any. A tag that is none of ours, or weak, can't match; a list is
+// refused, because the version has to be compared in one statement with the write.
+func ifMatch(header string, bits int) (*int64, error) {
+	header = strings.TrimSpace(header)
+	if header == "" || header == "*" {
+		return nil, nil
+	}
+	if strings.Contains(header, ",") {
+		p := newProblem("invalid_parameter", "", fieldError{Header: "If-Match", Code: "invalid", Detail: "must be one entity tag"})
+		return nil, p
+	}
+	quoted, opened := strings.CutPrefix(header, `"`)
+	text, closed := strings.CutSuffix(quoted, `"`)
+	version, err := strconv.ParseInt(text, 10, bits)
+	if !opened || !closed || err != nil || text != decimalText(version) {
+		return nil, engine.ErrPrecondition
+	}
+	return &version, nil
+}

@@ -1,0 +1,50 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+)
+
+// healthLimit is how long the database may take to answer a health check.
+const healthLimit = 2 * time.Second
+
+var healthOperation = failing(huma.Operation{
+	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
+	Summary: "Is the service ready: migrated, the database answering, not shutting down?",
+}, "stopping", "unavailable", "internal")
+
+var livezOperation = failing(huma.Operation{
+	OperationID: "livez", Method: http.MethodGet, Path: "/livez", Tags: []string{"service"},
+	Summary: "Is the process up? Never asks the database.",
+}, "internal")
+
+type healthAnswer struct {
+	Body struct {
+		Status string `json:"status" enum:"ok"`
+	} `nameHint:"Health"`
+}
+
+func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	err := s.engine.Ready(ctx)
+	switch {
+	case errors.Is(err, engine.ErrStopping):
+		return nil, err
+	case err != nil:
+		return nil, engine.ErrUnavailable
+	}
+	return s.livez(ctx, nil)
+}
+
+func (s *server) livez(context.Context, *struct{}) (*healthAnswer, error) {
+	out := &healthAnswer{}
+	out.Body.Status = "ok"
+	return out, nil
+}

@@ -1,0 +1,112 @@
+package httpapi
+
+import "pawl/engine"
+
+// maxQuantity is the largest quantity of one order.
+const maxQuantity = 1_000_000
+
+var inputNames = []string{"orderId", "amount", "item", "quantity", "currency", "metadata"}
+
+// input is the body of a process request while it is read.
+type input struct {
+	order engine.Input
+	// The amount can only be checked when the currency is known, which may come
+	// behind it. Nil when there is none, or a fault has been noted.
+	amount   []byte
+	currency currency
+	given    struct{ orderID, amount, item bool }
+}
+
+// decodeInput reads and checks the body of a process request. The amount of an
+// order that names no currency is checked as if it had named the fallback; its
+// Currency stays empty. Nothing in the result refers to data.
+func decodeInput(data []byte, fallback currency) (engine.Input, error) {
+	in := input{currency: fallback}
+	if err := decode(data, inputNames, in.field, in.finish); err != nil {
+		return engine.Input{}, err
+	}
+	return in.order, nil
+}
+
+func (in *input) field(d *decoder, name string) (err error) {
+	switch name {
+	case "orderId":
+		in.given.orderID = true
+		in.order.OrderID, err = d.orderID()
+	case "amount":
+		in.given.amount = true
+		in.amount, err = d.amount()
+	case "item":
+		in.given.item = true
+		in.order.Item, err = d.text("/item", maxText)
+	case "quantity":
+		var quantity int64
+		quantity, err = d.integer("/quantity", 1, maxQuantity)
+		in.order.Quantity = int32(quantity)
+	case "currency":
+		in.currency, err = d.currency()
+		in.order.Currency = in.currency.code
+	case "metadata":
+		in.order.Metadata, err = d.metadata()
+	}
+	return err
+}
+
+func (in *input) finish(d *decoder) {
+	d.require(in.given.orderID, "/orderId")
+	d.require(in.given.amount, "/amount")
+	d.require(in.given.item, "/item")
+	if in.amount == nil {
+		return
+	}
+	amount, code, detail := parseAmount(in.amount, in.currency.digits)
+	if code != "" {
+		d.fault("/amount", code, detail)
+	}
+	in.order.Amount = amount
+}
+
+func (d *decoder) require(given bool, pointer string) {
+	if !given {
+		d.fault(pointer, "required", "is missing")
+	}
+}
+
+// orderID refuses the two names that URLs can't carry: a path segment that is one
+// or two dots disappears on the way, percent-encoded or not.
+func (d *decoder) orderID() (string, error) {
+	id, err := d.text("/orderId", maxText)
+	if id == "." || id == ".." {
+		d.fault("/orderId", "reserved", "must not be one or two dots")
+	}
+	return id, err
+}
+
+// amount reads the text of an amount, which is a number or a string with one.
+func (d *decoder) amount() ([]byte, error) {
+	switch c := d.peek(); {
+	case c == '"':
+		text, _, err := d.stringOf("/amount")
+		return append([]byte{}, text...), err
+	case c == '-' || '0' <= c && c <= '9':
+		return d.number()
+	}
+	d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
+	return nil, d.skip()
+}
+
+// currency reads a currency code. With one that is no currency the amount is held
+// to the digits of the finest one: an amount is not at fault for it.
+func (d *decoder) currency() (currency, error) {
+	unknown := currency{digits: mostFractionDigits}
+	code, ok, err := d.stringOf("/currency")
+	if !ok {
+		return unknown, err
+	}
+	known, ok := currencies[string(code)]
+	if !ok {
+		d.fault("/currency", "unknown_currency", "must be a currency code of ISO 4217, in capital letters")
+		return unknown, nil
+	}
+	return known, nil
+}

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+)
+
+// maxOnHand is the largest stock of an item.
+const maxOnHand = 1_000_000_000_000
+
+var getInventoryOperation = failing(huma.Operation{
+	OperationID: "getInventory", Method: http.MethodGet, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
+	Summary: "Read the stock of an item",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type getInventoryRequest struct {
+	Item string `path:"item" doc:"The item, percent-encoded."`
+}
+
+type itemAnswer struct {
+	ETag string `header:"ETag" doc:"Raised when somebody sets the stock; orders do not change it."`
+	Body item
+}
+
+func (s *server) getInventory(ctx context.Context, in *getInventoryRequest) (*itemAnswer, error) {
+	if !possible(in.Item) {
+		return nil, engine.ErrNotFound
+	}
+	row, err := s.engine.StockOf(ctx, in.Item)
+	if err != nil {
+		return nil, err
+	}
+	return &itemAnswer{ETag: entityTag(row.Version), Body: itemOf(&row)}, nil
+}
+
+var setInventoryOperation = failing(huma.Operation{
+	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
+	Summary:     "Say how many units of an item are on the shelf",
+	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. It can't be less than what is reserved.",
+}, "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+	"stock_too_low", "precondition_failed", "unavailable", "internal")
+
+// setInventoryRequest documents what setInventory reads.
+type setInventoryRequest struct {
+	Item    string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	IfMatch string `header:"If-Match" doc:"Only if nobody has set the stock since this ETag."`
+	Body    setInventoryBody
+}
+
+type setInventoryBody struct {
+	_      struct{} `additionalProperties:"true"`
+	OnHand int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
+}
+
+func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
+	onHand, err := readOnHand(w, r)
+	if err != nil {
+		return err
+	}
+	name := r.PathValue("item")
+	if !possible(name) {
+		return invalidParameter("item", "invalid", "must have 1 to 255 characters, without control characters")
+	}
+	version, err := ifMatch(r.Header.Get("If-Match"), 64)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	row, err := s.engine.SetStock(ctx, name, onHand, version)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", entityTag(row.Version))
+	w.Header()["Content-Type"] = jsonType
+	return writeJSON(w, itemOf(&row))
+}
+
+var stockNames = []string{"onHand"}
+
+func readOnHand(w http.ResponseWriter, r *http.Request) (onHand int64, err error) {
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return 0, err
+	}
+	given := false
+	err = decode(body.bytes, stockNames, func(d *decoder, _ string) (err error) {
+		given = true
+		onHand, err = d.integer("/onHand", 0, maxOnHand)
+		return err
+	}, func(d *decoder) { d.require(given, "/onHand") })
+	return onHand, err
+}
+
+var listInventoryOperation = failing(huma.Operation{
+	OperationID: "listInventory", Method: http.MethodGet, Path: "/api/inventory", Tags: []string{"inventory"},
+	Summary:                      "List the stock of all items",
+	Description:                  "Every item that was ever reserved or given stock, in the order of the bytes of their names.",
+	RejectUnknownQueryParameters: true,
+}, "invalid_parameter", "unavailable", "internal")
+
+type listInventoryRequest struct {
+	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many items to answer with at most."`
+	Cursor string `query:"cursor" doc:"nextCursor of the page before."`
+}
+
+type listInventoryAnswer struct {
+	Body struct {
+		Items      []item `json:"items" nullable:"false"`
+		NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
+	} `nameHint:"ItemPage"`
+}
+
+func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (*listInventoryAnswer, error) {
+	after, ok := "", true
+	if in.Cursor != "" {
+		after, ok = openCursor([]string{"inventory"}, in.Cursor)
+	}
+	if !ok {
+		return nil, errCursor()
+	}
+	rows, err := s.engine.StockList(ctx, after, in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := &listInventoryAnswer{}
+	if page := int(in.Limit); len(rows) > page {
+		rows = rows[:page]
+		out.Body.NextCursor = sealCursor([]string{"inventory"}, rows[page-1].Item)
+	}
+	out.Body.Items = make([]item, len(rows))
+	for i := range rows {
+		out.Body.Items[i] = itemOf(&rows[i])
+	}
+	return out, nil
+}

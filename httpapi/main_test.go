@@ -1,0 +1,9 @@
+package httpapi
+
+import (
+	"testing"
+
+	"pawl/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }

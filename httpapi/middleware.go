@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+)
+
+// recorder knows what has been answered.
+type recorder struct {
+	http.ResponseWriter
+	status    int  // 0 until something is written
+	loneSlash bool // the path was changed by withLoneSlash
+}
+
+func (rec *recorder) WriteHeader(status int) {
+	if rec.status == 0 {
+		rec.status = status
+	}
+	rec.ResponseWriter.WriteHeader(status)
+}
+
+func (rec *recorder) Write(b []byte) (int, error) {
+	if rec.status == 0 {
+		rec.status = http.StatusOK
+	}
+	return rec.ResponseWriter.Write(b)
+}
+
+// Unwrap lets deadlines reach the connection.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+var noSniff = []string{"nosniff"}
+
+// ServeHTTP is what every request goes through: a request id, a net under
+// panics, and no redirects.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &recorder{ResponseWriter: w}
+	header := w.Header()
+	header["X-Request-Id"] = []string{requestID(r)}
+	header["X-Content-Type-Options"] = noSniff
+	defer s.recover(rec, r)
+	path := r.URL.EscapedPath()
+	if !canonical(path) || r.Method == http.MethodConnect {
+		s.answered(s.unknown)(rec, r)
+		return
+	}
+	if doubled := doubleLoneSlash(path); doubled != path {
+		rec.loneSlash = true
+		r.URL = withPath(r.URL, doubled)
+	}
+	s.mux.ServeHTTP(rec, r)
+}
+
+// recover answers a panic with a mute 500. When part of an answer is out already
+// the connection is cut instead: the caller must not take it for a whole one.
+func (s *server) recover(rec *recorder, r *http.Request) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if cause == http.ErrAbortHandler {
+		panic(cause)
+	}
+	s.log.Error("panic in a request", "request_id", rec.Header().Get("X-Request-Id"), "route", r.Pattern,
+		"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+	if rec.status != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	writeProblem(rec, newProblem("internal", ""))
+}
+
+// requestID takes the caller's id of the request when it is short and harmless in
+// a log, and makes one otherwise.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	if id == "" || len(id) > 128 {
+		return rand.Text()
+	}
+	for _, c := range []byte(id) {
+		if c <= ' ' || c >= 0x7f {
+			return rand.Text()
+		}
+	}
+	return id
+}

@@ -1,0 +1,183 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+// apiVersion is raised when the API changes: its first number when a caller has to
+// change with it.
+const apiVersion = "1.0.0"
+
+const apiDescription = `Takes orders through charge, reserve and confirm, each exactly once.
+
+Any request can be sent again when its answer was lost: nothing is done twice.
+Errors are application/problem+json (RFC 9457) with a stable code.
+Unknown fields of a body are ignored. Paths never redirect.`
+
+// Huma makes its errors with a variable of its package. Ours never hold a value of
+// the request; huma's do.
+func init() {
+	huma.NewError = func(status int, _ string, errs ...error) huma.StatusError { return humaProblem(status, errs) }
+}
+
+// newAPI makes the OpenAPI document and what serves operations without a body.
+func newAPI(s *server) huma.API {
+	format := huma.Format{Marshal: writeJSON, Unmarshal: json.Unmarshal}
+	api := humago.New(humaRoutes{s}, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI:    "3.1.0",
+			Info:       &huma.Info{Title: "Pawl", Version: apiVersion, Description: apiDescription},
+			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+			Tags: []*huma.Tag{
+				{Name: "orders", Description: "Orders and their history."},
+				{Name: "inventory", Description: "Stock of items."},
+				{Name: "service", Description: "Is it running?"},
+			},
+		},
+		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // the second is what ends in +json
+		DefaultFormat: "application/json",
+	})
+	api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) {
+		_, w := humago.Unwrap(ctx)
+		next(huma.WithValue(ctx, requestIDKey{}, w.Header().Get("X-Request-Id")))
+	})
+	return api
+}
+
+type requestIDKey struct{}
+
+func requestIDOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// writeJSON writes a value in one piece. A caller who has gone is no error: huma
+// would panic.
+func writeJSON(w io.Writer, v any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, _ = w.Write(bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+	return nil
+}
+
+// humaProblem turns what huma says of parameters into a problem of ours. Its
+// messages hold no values; its details do, and are left out.
+func humaProblem(status int, errs []error) *problem {
+	if status >= http.StatusInternalServerError {
+		return newProblem("internal", "")
+	}
+	p := newProblem("invalid_parameter", "")
+	for _, err := range errs {
+		if detail, ok := err.(huma.ErrorDetailer); ok { //nolint:errorlint // these are details, not chains of errors
+			p.Errors = append(p.Errors, parameterFault(detail.ErrorDetail()))
+		}
+	}
+	return p
+}
+
+func parameterFault(d *huma.ErrorDetail) fieldError {
+	fault := fieldError{Code: "invalid", Detail: d.Message}
+	place, name, _ := strings.Cut(d.Location, ".")
+	switch {
+	case len(name) > maxKey: // not a name of ours
+	case place == "header":
+		fault.Header = name
+	default:
+		fault.Parameter = name
+	}
+	return fault
+}
+
+// accepted documents the answer with an order that is not final: 202, with two
+// headers more than 200.
+func accepted(op *huma.Operation) {
+	final := op.Responses["200"]
+	final.Description = "The order is final: completed, failed or canceled."
+	op.Responses["202"] = &huma.Response{
+		Description: "The order is not final, and goes on without the caller.",
+		Headers:     maps.Clone(final.Headers), Content: final.Content,
+	}
+	delete(final.Headers, "Location")
+	delete(final.Headers, "Retry-After")
+}
+
+// failing adds the problems an operation can answer with.
+func failing(op huma.Operation, codes ...problemCode) huma.Operation {
+	op.Metadata = map[string]any{"problems": codes}
+	for _, code := range codes {
+		if status := kindOf(code).status; !slices.Contains(op.Errors, status) {
+			op.Errors = append(op.Errors, status)
+		}
+	}
+	op.Errors = slices.Clip(op.Errors) // huma appends to it, for every handler that is made
+	return op
+}
+
+// explain names the problems behind each status of an operation: huma knows the
+// status alone.
+func explain(op *huma.Operation) {
+	codes, _ := op.Metadata["problems"].([]problemCode)
+	named := map[int][]string{}
+	for _, code := range codes {
+		k := kindOf(code)
+		named[k.status] = append(named[k.status], string(code))
+		response := op.Responses[strconv.Itoa(k.status)]
+		response.Description = "Problem: " + strings.Join(named[k.status], ", ") + "."
+		if k.retryAfter != "" {
+			response.Headers = map[string]*huma.Param{"Retry-After": {Schema: &huma.Schema{
+				Type: huma.TypeString, Description: "Seconds until it is worth asking again.",
+			}}}
+		}
+	}
+}
+
+// publish serves the OpenAPI document and the page made from it. It runs last: the
+// document is complete then.
+func (s *server) publish() {
+	document := s.api.OpenAPI()
+	for _, item := range document.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post} {
+			if op != nil {
+				explain(op)
+			}
+		}
+	}
+	accepted(document.Paths[processOperation.Path].Post)
+	accepted(document.Paths[cancelOperation.Path].Post)
+	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
+	yaml, err := document.YAML()
+	if err != nil {
+		panic("httpapi: OpenAPI document: " + err.Error())
+	}
+	asJSON, err := json.Marshal(document)
+	if err != nil {
+		panic("httpapi: OpenAPI document: " + err.Error())
+	}
+	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", yaml)) // generators of clients
+	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
+	s.handle("GET /docs", page(docsPage(document))) // people
+}
+
+// fixed answers with the same bytes every time.
+func fixed(contentType string, body []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Write(body) //nolint:errcheck // the caller has gone
+	}
+}

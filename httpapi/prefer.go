@@ -1,0 +1,63 @@
+package httpapi
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxWait is the longest a caller can ask to wait.
+const maxWait = time.Minute
+
+// preference is what a caller asks for with Prefer (RFC 7240): how long to wait
+// for the end of an order. What is not understood is ignored, as the RFC says.
+type preference struct {
+	wait   time.Duration
+	waits  bool // wait was given
+	async  bool // respond-async was given
+	atMost time.Duration
+}
+
+// preferenceOf reads the Prefer headers of a request; without any, the caller
+// waits for the fallback.
+func preferenceOf(headers []string, fallback time.Duration) preference {
+	p := preference{atMost: fallback}
+	for _, header := range headers {
+		for part := range strings.SplitSeq(header, ",") {
+			p.read(part)
+		}
+	}
+	switch {
+	case p.waits:
+		p.atMost = p.wait
+	case p.async:
+		p.atMost = 0
+	}
+	return p
+}
+
+func (p *preference) read(part string) {
+	part, _, _ = strings.Cut(part, ";") // parameters
+	name, value, _ := strings.Cut(part, "=")
+	switch name = strings.TrimSpace(name); {
+	case strings.EqualFold(name, "respond-async"):
+		p.async = true
+	case strings.EqualFold(name, "wait") && !p.waits: // the first one counts
+		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+		if err == nil {
+			p.waits, p.wait = true, min(time.Duration(seconds)*time.Second, maxWait)
+		}
+	}
+}
+
+// applied names the preferences that shaped the answer, for Preference-Applied.
+func (p preference) applied(final bool) string {
+	var names []string
+	if p.async && !final {
+		names = append(names, "respond-async")
+	}
+	if p.waits {
+		names = append(names, "wait="+strconv.Itoa(int(p.wait/time.Second)))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"pawl/engine"
+)
+
+// problem is an answer that is not what was asked for (RFC 9457).
+type problem struct {
+	Type           string       `json:"type" format:"uri-reference" doc:"A page that explains the code." example:"/problems/order_conflict"`
+	Title          string       `json:"title" doc:"What the code means."`
+	Status         int          `json:"status" doc:"The HTTP status."`
+	Code           problemCode  `json:"code"`
+	Detail         string       `json:"detail,omitempty" doc:"What happened this time."`
+	Errors         []fieldError `json:"errors,omitempty" nullable:"false" doc:"What is wrong with the request, field by field."`
+	Order          *order       `json:"order,omitempty" doc:"The order as it is, when it is the reason."`
+	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is."`
+
+	kind  *kind
+	allow string // the Allow header of a 405
+}
+
+// problemCode is one of the codes of the table.
+type problemCode string
+
+func (p *problem) Error() string { return p.Detail }
+
+// GetStatus and the two methods below are what huma asks of an error.
+func (p *problem) GetStatus() int { return p.Status }
+
+// GetHeaders returns the headers that go with the problem.
+func (p *problem) GetHeaders() http.Header {
+	h := http.Header{}
+	if p.kind != nil && p.kind.retryAfter != "" {
+		h.Set("Retry-After", p.kind.retryAfter)
+	}
+	if p.allow != "" {
+		h.Set("Allow", p.allow)
+	}
+	return h
+}
+
+// ContentType names the media type of problems.
+func (p *problem) ContentType(string) string { return "application/problem+json" }
+
+// newProblem fills in what the table says of a code.
+func newProblem(code problemCode, detail string, faults ...fieldError) *problem {
+	k := kindOf(code)
+	return &problem{
+		Type: "/problems/" + string(k.code), Title: k.title, Status: k.status, Code: k.code,
+		Detail: detail, Errors: faults, kind: k,
+	}
+}
+
+func malformedJSON(m *malformed) *problem {
+	return newProblem("malformed_json", m.Error(), fieldError{Pointer: m.pointer, Code: m.code, Detail: m.detail})
+}
+
+func invalidInput(faults []fieldError) *problem {
+	return newProblem("invalid_input", "", faults...)
+}
+
+func invalidParameter(name, code, detail string) *problem {
+	return newProblem("invalid_parameter", "", fieldError{Parameter: name, Code: code, Detail: detail})
+}
+
+// problemOf is the way from any error to an answer. What the table does not know
+// is internal, and mute: its text may hold anything.
+func problemOf(err error) *problem {
+	var p *problem
+	if errors.As(err, &p) {
+		return p
+	}
+	for i := range kinds {
+		if k := &kinds[i]; k.matches != nil && k.matches(err) {
+			p = newProblem(k.code, "")
+			break
+		}
+	}
+	if p == nil {
+		p = newProblem("internal", "")
+	}
+	p.explain(err)
+	return p
+}
+
+// explain adds what the errors of the engine carry.
+func (p *problem) explain(err error) {
+	var conflict *engine.Conflict
+	var refusal *engine.NotApplicable
+	var low *engine.StockTooLow
+	switch {
+	case errors.As(err, &conflict):
+		p.Order = shown(&conflict.Order)
+		for _, d := range conflict.Differences {
+			p.Errors = append(p.Errors, fieldError{
+				Pointer: d.Pointer, Code: "differs", Detail: "is not what the order was stored with", Stored: &d.Stored, Sent: &d.Sent,
+			})
+		}
+	case errors.As(err, &refusal):
+		p.Order = shown(&refusal.Order)
+		p.AllowedActions = p.Order.AllowedActions
+		p.Detail = refusal.Error() + "."
+	case errors.As(err, &low):
+		p.Errors = []fieldError{{Pointer: "/onHand", Code: "below_reserved", Detail: "must be at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
+	}
+}
+
+func shown(o *engine.Order) *order {
+	out := orderOf(o)
+	return &out
+}

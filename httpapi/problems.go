@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"pawl/engine"
+)
+
+// kind is one sort of problem: what a program, and a person, needs to know of it.
+type kind struct {
+	code       problemCode
+	status     int
+	title      string
+	advice     string // what to do about it, for the page of the code
+	retryAfter string // seconds
+	matches    func(error) bool
+}
+
+// kinds is the one table from errors to answers. It is also the list of codes in
+// the OpenAPI document, and the pages under /problems.
+var kinds = []kind{
+	{code: "malformed_json", status: http.StatusBadRequest,
+		title:  "The body is not JSON, or can be read in more than one way.",
+		advice: "Send one JSON object in UTF-8, each name once, without lone surrogate escapes and nested at most 16 levels deep."},
+	{code: "request_timeout", status: http.StatusRequestTimeout,
+		title:  "The body did not arrive in time.",
+		advice: "Send the request again. Nothing of it was stored."},
+	{code: "body_too_large", status: http.StatusRequestEntityTooLarge,
+		title:  "The body is larger than 64 KiB.",
+		advice: "Send less. Nothing of the request was stored."},
+	{code: "unsupported_media_type", status: http.StatusUnsupportedMediaType,
+		title:  "The body is not declared as plain JSON in UTF-8.",
+		advice: "Send Content-Type: application/json, and no Content-Encoding."},
+	{code: "invalid_input", status: http.StatusUnprocessableEntity,
+		title:  "Fields of the body are missing or not valid.",
+		advice: "Each entry of errors names a field and what it must be. Nothing of the request was stored."},
+	{code: "invalid_parameter", status: http.StatusUnprocessableEntity,
+		title:  "Parameters of the request are not valid.",
+		advice: "Each entry of errors names a parameter or header field and what it must be."},
+	{code: "not_found", status: http.StatusNotFound, matches: is(engine.ErrNotFound),
+		title:  "There is no such order or item.",
+		advice: "Ids are compared byte by byte. In a path they must be percent-encoded."},
+	{code: "unknown_route", status: http.StatusNotFound,
+		title:  "There is nothing at this path.",
+		advice: "See /docs for the paths there are. Paths are not corrected and never redirect."},
+	{code: "method_not_allowed", status: http.StatusMethodNotAllowed,
+		title:  "This path does not take this method.",
+		advice: "The Allow header lists the methods it takes."},
+	{code: "order_conflict", status: http.StatusConflict, matches: as[*engine.Conflict],
+		title:  "The order exists with other input.",
+		advice: "An order id stands for one order for ever: the same id with another amount, item, quantity or currency is refused, and nothing is written. Each entry of errors shows what is stored and what was sent."},
+	{code: "not_applicable", status: http.StatusConflict, matches: as[*engine.NotApplicable],
+		title:  "The verb does not apply to the order as it is now.",
+		advice: "The problem holds the order and the verbs that do apply."},
+	{code: "stock_too_low", status: http.StatusConflict, matches: as[*engine.StockTooLow],
+		title:  "Fewer units were to be on hand than are reserved.",
+		advice: "Cancel orders first, or count again."},
+	{code: "precondition_failed", status: http.StatusPreconditionFailed, matches: is(engine.ErrPrecondition),
+		title:  "It has changed since the version in If-Match.",
+		advice: "Read it again, and decide again."},
+	{code: "overloaded", status: http.StatusServiceUnavailable, matches: is(engine.ErrOverloaded), retryAfter: "1",
+		title:  "The backlog is too long to take another order now.",
+		advice: "Send the same request again after the time in Retry-After. Nothing of it was stored."},
+	{code: "stopping", status: http.StatusServiceUnavailable, matches: is(engine.ErrStopping), retryAfter: "1",
+		title:  "This server is shutting down.",
+		advice: "Send the same request again: another server, or this one after its start, takes it. Nothing is done twice."},
+	{code: "unavailable", status: http.StatusServiceUnavailable, matches: isUnavailable, retryAfter: "1",
+		title:  "The database did not answer in time.",
+		advice: "It is not known whether the request took effect. Send the same request again: that finds out, and nothing is done twice."},
+	{code: "internal", status: http.StatusInternalServerError,
+		title:  "Something went wrong that should not.",
+		advice: "The server's log has the cause, under the X-Request-Id of the answer. Sending the same request again is safe."},
+}
+
+func kindOf(code problemCode) *kind {
+	for i := range kinds {
+		if kinds[i].code == code {
+			return &kinds[i]
+		}
+	}
+	panic("httpapi: no problem has the code " + string(code))
+}
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func as[T error](err error) bool {
+	var target T
+	return errors.As(err, &target)
+}
+
+func isUnavailable(err error) bool {
+	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+}

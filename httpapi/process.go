@@ -1,0 +1,128 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+)
+
+var processOperation = failing(huma.Operation{
+	OperationID: "processOrder", Method: http.MethodPost, Path: "/api/orders/process", Tags: []string{"orders"},
+	Summary: "Take an order through its steps",
+	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
+		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
+		"with another amount, item, quantity or currency it is a conflict. Fields left out match what is stored, and metadata never conflicts. " +
+		"An order that is not final in time, or waits for a person, is answered with 202 and goes on without the caller.",
+}, "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
+
+// processRequest documents what decodeInput reads.
+type processRequest struct {
+	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)." example:"wait=5"`
+	Body   processBody
+}
+
+type processBody struct {
+	_        struct{}    `additionalProperties:"true"`
+	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text without control characters, except one or two dots." example:"order-123"`
+	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A number, or a string with one." example:"99.99"`
+	Item     string      `json:"item" minLength:"1" maxLength:"255" example:"widget"`
+	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
+	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out." example:"USD"`
+	Metadata metadataMap `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
+}
+
+// orderAnswer documents an answer with an order.
+type orderAnswer struct {
+	ETag              string `header:"ETag" doc:"The order's seq, in quotes."`
+	Location          string `header:"Location" doc:"Where the order can be read. With 202."`
+	RetryAfter        string `header:"Retry-After" doc:"Seconds until it is worth asking again. With 202."`
+	PreferenceApplied string `header:"Preference-Applied" doc:"What of Prefer shaped the answer."`
+	Body              order
+}
+
+// process is the hot route: it is read and written by hand.
+func (s *server) process(w http.ResponseWriter, r *http.Request) error {
+	in, err := s.readInput(w, r)
+	if err != nil {
+		return err
+	}
+	want := preferenceOf(r.Header["Prefer"], s.wait)
+	o, err := s.run(r.Context(), in, want.atMost)
+	if err != nil {
+		return err
+	}
+	writeOrder(w, &o, want)
+	return nil
+}
+
+func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input, error) {
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return engine.Input{}, err
+	}
+	return decodeInput(body.bytes, s.currency)
+}
+
+// run waits for the end of the order, or with no time to wait only until it is
+// stored: an order that is answered with 202 exists.
+func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (engine.Order, error) {
+	if atMost == 0 {
+		ctx, cancel := context.WithTimeout(ctx, readLimit)
+		defer cancel()
+		return s.engine.Admit(ctx, in)
+	}
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	return s.engine.Process(ctx, in)
+}
+
+var jsonType = []string{"application/json"}
+
+// writeOrder answers with an order: 200 when it is final, 202 when it is not.
+func writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
+	final := o.Order.Status.Final()
+	header := w.Header()
+	if applied := want.applied(final); applied != "" {
+		header.Set("Preference-Applied", applied)
+	}
+	status := http.StatusOK
+	if !final {
+		status = http.StatusAccepted
+		header.Set("Location", "/api/orders/"+url.PathEscape(o.Order.OrderID))
+		header.Set("Retry-After", retryAfter(o))
+	}
+	writeOrderStatus(w, o, status)
+}
+
+func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
+	header := w.Header()
+	header["Content-Type"] = jsonType
+	header["Etag"] = []string{entityTag(o.Order.Seq)}
+	body := newBuffer()
+	defer body.free()
+	wire := orderOf(o)
+	body.bytes = wire.append(body.bytes)
+	w.WriteHeader(status)
+	w.Write(body.bytes) //nolint:errcheck // the caller has gone
+}
+
+// retryAfter is a second while somebody drives the order, and for one that is held
+// the time until it is due, up to a minute.
+func retryAfter(o *engine.Order) string {
+	if o.Order.Hold == nil {
+		return "1"
+	}
+	seconds := int64(maxWait / time.Second)
+	if due := o.Order.DueAt; due != nil {
+		seconds = min(max(int64(time.Until(*due)/time.Second)+1, 1), seconds)
+	}
+	return strconv.FormatInt(seconds, 10)
+}

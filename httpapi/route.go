@@ -1,0 +1,101 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// readLimit bounds requests that wait for nothing but the database.
+const readLimit = 10 * time.Second
+
+// handler answers a request, or returns the error to answer it with.
+type handler func(http.ResponseWriter, *http.Request) error
+
+// handle serves a route that is not in the OpenAPI document.
+func (s *server) handle(pattern string, h http.HandlerFunc) {
+	measured := s.metrics.measured(pattern, h)
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if rec, ok := w.(*recorder); ok && rec.loneSlash {
+			singleLoneSlash(r)
+		}
+		measured(w, r)
+	})
+}
+
+// answered turns errors into problems.
+func (s *server) answered(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := h(w, r)
+		if err == nil {
+			return
+		}
+		p := problemOf(err)
+		if p.Status >= http.StatusInternalServerError && r.Context().Err() == context.Canceled {
+			return // the caller has hung up: that is the fault, and nobody is left to be told
+		}
+		s.logFault(w.Header().Get("X-Request-Id"), p, err)
+		writeProblem(w, p)
+	}
+}
+
+func (s *server) logFault(requestID string, p *problem, err error) {
+	if p.Code == "internal" {
+		s.log.Error("request failed", "request_id", requestID, "error", err)
+	}
+}
+
+// get documents and serves an operation without a body: huma reads the parameters
+// and writes the answer.
+func get[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
+	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
+		ctx, cancel := context.WithTimeout(ctx, readLimit)
+		defer cancel()
+		out, err := answer(ctx, in)
+		if err == nil {
+			return out, nil
+		}
+		p := problemOf(err)
+		if ctx.Err() != context.Canceled {
+			s.logFault(requestIDOf(ctx), p, err)
+		}
+		return nil, p
+	})
+}
+
+// post documents an operation with a body by the types of its request and its
+// answer, and serves it with a handler of ours: huma would take bodies that have
+// more than one reading.
+func post[I, O any](s *server, op huma.Operation, h handler) {
+	s.own[op.Method+" "+op.Path] = s.answered(h)
+	huma.Register(s.api, op, func(context.Context, *I) (*O, error) { return nil, nil })
+}
+
+// humaRoutes is the mux as huma sees it.
+type humaRoutes struct{ *server }
+
+// HandleFunc serves what huma wants to serve, unless it is a route of ours.
+func (h humaRoutes) HandleFunc(pattern string, serve func(http.ResponseWriter, *http.Request)) {
+	if own, ok := h.own[pattern]; ok {
+		serve = own
+	}
+	h.handle(pattern, serve)
+}
+
+// writeProblem writes a problem; one that can't be written has no reader left.
+func writeProblem(w http.ResponseWriter, p *problem) {
+	header := w.Header()
+	for name, values := range p.GetHeaders() {
+		header[name] = values
+	}
+	header.Set("Content-Type", p.ContentType(""))
+	body, err := json.Marshal(p)
+	if err != nil { // only an order that is not UTF-8 could do this
+		body = []byte("{}")
+	}
+	w.WriteHeader(p.Status)
+	w.Write(body) //nolint:errcheck // the caller has gone
+}

@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/fsm"
+)
+
+// Schemas of the types that JSON Schema can't be derived from.
+
+// named puts a schema among the components, so that generated clients have a type
+// for it, and returns the reference.
+func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
+	if _, known := r.Map()[name]; !known {
+		r.Map()[name] = s
+	}
+	return &huma.Schema{Ref: "#/components/schemas/" + name}
+}
+
+// Schema lists the states of the machine.
+func (state) Schema(r huma.Registry) *huma.Schema {
+	s := &huma.Schema{
+		Type:        huma.TypeString,
+		Description: "Where the order is. completed, failed and canceled are final.",
+	}
+	for _, known := range fsm.States() {
+		s.Enum = append(s.Enum, string(known))
+	}
+	s.PrecomputeMessages()
+	return named(r, "Status", s)
+}
+
+// Schema lists the codes of the table of problems.
+func (problemCode) Schema(r huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Description: "What happened, for programs. Stable."}
+	for i := range kinds {
+		s.Enum = append(s.Enum, string(kinds[i].code))
+	}
+	return named(r, "ProblemCode", s)
+}
+
+var zero = 0.0
+
+// Schema is that of a number.
+func (amount) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeNumber, Minimum: &zero}
+}
+
+// Schema is that of a map.
+func (stringMap) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}
+}
+
+// amountInput documents what parseAmount reads.
+type amountInput struct{}
+
+// Schema takes a number or a decimal in a string.
+func (amountInput) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeNumber, Minimum: &zero},
+		{Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`},
+	}}
+}
+
+// metadataMap documents what decoder.metadata reads.
+type metadataMap struct{}
+
+// Schema is that of a map with its limits.
+func (metadataMap) Schema(huma.Registry) *huma.Schema {
+	pairs, key, value := maxPairs, maxKey, maxValue
+	least := 1
+	return &huma.Schema{
+		Type: huma.TypeObject, MaxProperties: &pairs,
+		Extensions:           map[string]any{"propertyNames": map[string]any{"minLength": least, "maxLength": key}},
+		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: &value},
+	}
+}

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pawl/engine"
+)
+
+// Config is what the edge can be told.
+type Config struct {
+	// Currency of orders that name none: a code for which KnownCurrency holds.
+	// Empty means USD.
+	Currency string
+	// Wait is how long a caller who says nothing of it waits for the end of an
+	// order, up to a minute. Zero means not at all: 202 as soon as it is stored.
+	Wait time.Duration
+	// Metrics answers GET /metrics. Nil means there is no such path.
+	Metrics http.Handler
+	// Registerer takes the metrics of requests. Nil means nobody reads them.
+	Registerer prometheus.Registerer
+	// Log takes faults of the service, with the request id. Nil means nobody.
+	Log *slog.Logger
+}
+
+type server struct {
+	engine   *engine.Engine
+	currency currency
+	wait     time.Duration
+	log      *slog.Logger
+	mux      *http.ServeMux
+	api      huma.API
+	own      map[string]http.HandlerFunc // patterns huma documents and we serve
+	metrics  *metrics
+}
+
+// New returns the handler of every path of the service. It panics when cfg holds
+// a currency that is not known; it starts nothing, and is safe for concurrent use
+// while the engine runs.
+func New(orders *engine.Engine, cfg Config) http.Handler {
+	known, ok := currencies[cmp.Or(cfg.Currency, "USD")]
+	if !ok {
+		panic("httpapi: unknown currency " + cfg.Currency)
+	}
+	s := &server{
+		engine:   orders,
+		currency: known,
+		wait:     min(max(cfg.Wait, 0), maxWait),
+		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
+		mux:      http.NewServeMux(),
+		own:      map[string]http.HandlerFunc{},
+		metrics:  newMetrics(cfg.Registerer),
+	}
+	s.api = newAPI(s)
+	s.routes()
+	if cfg.Metrics != nil {
+		s.handle("GET /metrics", cfg.Metrics.ServeHTTP) // Prometheus
+	}
+	s.publish()
+	return s
+}
+
+// routes lists every route. Those with a body are read by our own decoder and
+// only documented by huma; huma serves the others. No literal ever stands where
+// an id can: an order may be called process.
+func (s *server) routes() {
+	post[processRequest, orderAnswer](s, processOperation, s.process)               // POST /api/orders/process: take an order through its steps
+	get(s, getOrderOperation, s.getOrder)                                           // GET  /api/orders/{orderId}: one order
+	get(s, listOrdersOperation, s.listOrders)                                       // GET  /api/orders: many, newest first
+	get(s, listTransitionsOperation, s.listTransitions)                             // GET  /api/orders/{orderId}/transitions: its history
+	post[cancelRequest, orderAnswer](s, cancelOperation, s.cancel)                  // POST /api/orders/{orderId}/cancel: stop and undo it
+	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
+	get(s, getInventoryOperation, s.getInventory)                                   // GET  /api/inventory/{item}: of one
+	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory) // PUT /api/inventory/{item}: say what is on the shelf
+	get(s, healthOperation, s.health)                                               // GET  /health: load balancers
+	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
+
+	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
+	s.handle("/", s.answered(s.unknown))                        // everybody else
+}

@@ -1,0 +1,212 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/dbtest"
+	"pawl/engine"
+)
+
+// patience is how long a test waits for what must come about, however busy the machine is.
+const patience = 30 * time.Second
+
+// bundle is the API over a database of the test's own, with an engine at work on it.
+type bundle struct {
+	*dbtest.Database
+	engine *engine.Engine
+	api    http.Handler
+	grace  time.Duration // for orders in flight, when the test ends
+}
+
+func setup(t testing.TB) *bundle {
+	t.Helper()
+	return setupWith(t, engine.Config{}, Config{Wait: patience})
+}
+
+func setupWith(t testing.TB, of engine.Config, cfg Config) *bundle {
+	t.Helper()
+	b := &bundle{Database: dbtest.New(t), grace: patience}
+	b.serve(t, b.URL, of, cfg)
+	return b
+}
+
+func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.engine = engine.New(pool, of)
+	b.engine.Start()
+	b.api = New(b.engine, cfg)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
+		defer cancel()
+		if err := b.engine.Stop(ctx); err != nil {
+			t.Log("orders were left unfinished:", err)
+		}
+		pool.Close()
+	})
+}
+
+// withoutDatabase is the API over a database that does not answer.
+func withoutDatabase(t testing.TB) *bundle {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "postgres://nobody@" + listener.Addr().String() + "/none?connect_timeout=1"
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b := &bundle{grace: time.Second / 10} // its orders are never stored, and would be waited for
+	b.serve(t, url, engine.Config{}, Config{Wait: patience})
+	return b
+}
+
+// exec changes the database behind the service's back.
+func (b *bundle) exec(t testing.TB, sql string, arguments ...any) {
+	t.Helper()
+	if _, err := b.Pool.Exec(t.Context(), sql, arguments...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// count reads one number from the database.
+func (b *bundle) count(t testing.TB, sql string, arguments ...any) (n int) {
+	t.Helper()
+	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// elsewhere stores an order that another replica has, and will not let go of.
+func (b *bundle) elsewhere(t testing.TB, orderID string) {
+	t.Helper()
+	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
+		VALUES ($1, 'charging', 1, gen_random_uuid(), now() + interval '1 hour', 1, 'USD', 'i')`, orderID)
+	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+		SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = $1`, orderID)
+}
+
+// held stores an order that waits for a person.
+func (b *bundle) held(t testing.TB, orderID string, due *time.Time) {
+	t.Helper()
+	b.exec(t, `INSERT INTO orders (order_id, status, fence, hold, hold_reason, due_at, amount, currency, item)
+		VALUES ($1, 'charging', 1, 'attention', 'look at me', $2, 1, 'USD', 'i')`, orderID, due)
+	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+		SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = $1`, orderID)
+}
+
+// answer is what came back, checked against the OpenAPI document.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// call sends a request and checks the answer against the document.
+func call(t testing.TB, api http.Handler, method, target, body string, header ...string) answer {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return send(t, api, r, header...)
+}
+
+func send(t testing.TB, api http.Handler, r *http.Request, header ...string) answer {
+	t.Helper()
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	api.ServeHTTP(w, r)
+	text, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := answer{w.Code, w.Header(), string(text)}
+	checkAnswer(t, r.Pattern, a)
+	return a
+}
+
+func (b *bundle) process(t testing.TB, body string, header ...string) answer {
+	t.Helper()
+	return call(t, b.api, http.MethodPost, "/api/orders/process", body, header...)
+}
+
+func (b *bundle) get(t testing.TB, target string, header ...string) answer {
+	t.Helper()
+	return call(t, b.api, http.MethodGet, target, "", header...)
+}
+
+// shape is whatever an answer of this API can hold.
+type shape struct {
+	Type, Title, Code, Detail       string
+	OrderID, Status, Currency, Item string
+	Hold, HoldReason, StopRequested string
+	Amount                          json.Number
+	Quantity, Generation, Seq       int
+	Metadata                        map[string]string
+	CreatedAt, FinishedAt           time.Time
+	Steps                           map[string]struct{ Completed, Undone bool }
+	Failure                         *struct{ Step, Code, Detail string }
+	AllowedActions                  []string
+	Errors                          []fieldError
+	Order                           *shape
+	Orders                          []shape
+	NextCursor                      string
+	Transitions                     []transition
+	Items                           []shape
+	Tracked                         bool
+	OnHand, Reserved                int
+	Available                       *int
+}
+
+// decoded reads the body. The status of a problem is a number, that of an order text.
+func (a answer) decoded(t testing.TB) shape {
+	t.Helper()
+	var s shape
+	text := a.body
+	if a.status >= 400 {
+		text = strings.Replace(text, `"status":`, `"httpStatus":`, 1)
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatalf("%s: %v", a.body, err)
+	}
+	return s
+}
+
+// wantProblem checks status and code, and returns the problem.
+func (a answer) wantProblem(t testing.TB, status int, code string) shape {
+	t.Helper()
+	if a.status != status || a.header.Get("Content-Type") != "application/problem+json" {
+		t.Fatalf("%d %s: %s, want problem %d", a.status, a.header.Get("Content-Type"), a.body, status)
+	}
+	p := a.decoded(t)
+	if p.Code != code || p.Type != "/problems/"+code {
+		t.Fatalf("code %s, want %s: %s", p.Code, code, a.body)
+	}
+	return p
+}
+
+func (a answer) wantStatus(t testing.TB, status int) shape {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("%d: %s, want %d", a.status, a.body, status)
+	}
+	return a.decoded(t)
+}

@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"strconv"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxText is how many characters an order id or an item may have.
+const maxText = 255
+
+// checkText looks at an id or another short text: 1 to limit characters, no
+// control characters (U+0000 can't be stored in PostgreSQL at all, the others
+// make two ids look like one). A fault is returned as code and detail.
+func checkText(text []byte, limit int) (code, detail string) {
+	if len(text) == 0 {
+		return "empty", "must not be empty"
+	}
+	if !plain(text) {
+		return "control_character", "must not contain control characters"
+	}
+	if len(text) > limit && utf8.RuneCount(text) > limit {
+		return "too_long", "must have at most " + strconv.Itoa(limit) + " characters"
+	}
+	return "", ""
+}
+
+// plain reports whether UTF-8 text is free of control characters (category Cc).
+func plain(text []byte) bool {
+	for i := 0; i < len(text); {
+		if c := text[i]; c < utf8.RuneSelf {
+			if c < ' ' || c == 0x7f {
+				return false
+			}
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(text[i:])
+		if unicode.IsControl(r) {
+			return false
+		}
+		i += size
+	}
+	return true
+}
+
+// possible reports whether an order or item with this name can exist. A name from
+// a path or query that can't is answered like any other that does not, and never
+// reaches the database, which would refuse it with an error.
+func possible(name string) bool {
+	if !utf8.ValidString(name) {
+		return false
+	}
+	code, _ := checkText([]byte(name), maxText)
+	return code == ""
+}
+
+// parseInteger reads the text of a JSON number; ok is false when it is not written
+// as an integer. What does not fit saturates.
+func parseInteger(text []byte) (value int64, ok bool) {
+	for i, c := range text {
+		if (c < '0' || c > '9') && (i > 0 || c != '-') {
+			return 0, false
+		}
+	}
+	value, _ = strconv.ParseInt(string(text), 10, 64)
+	return value, true
+}
+
+func decimalText(n int64) string { return strconv.FormatInt(n, 10) }

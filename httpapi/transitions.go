@@ -1,0 +1,45 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+)
+
+var listTransitionsOperation = failing(huma.Operation{
+	OperationID: "listTransitions", Method: http.MethodGet, Path: "/api/orders/{orderId}/transitions", Tags: []string{"orders"},
+	Summary:                      "Read the history of an order",
+	Description:                  "One row for every write to the order, oldest first, without gaps.",
+	RejectUnknownQueryParameters: true,
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listTransitionsRequest struct {
+	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
+	After   int32  `query:"after" minimum:"0" maximum:"2147483647" doc:"Only rows with a larger seq."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+}
+
+type listTransitionsAnswer struct {
+	Body struct {
+		Transitions []transition `json:"transitions" nullable:"false"`
+	} `nameHint:"History"`
+}
+
+func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (*listTransitionsAnswer, error) {
+	if !possible(in.OrderID) {
+		return nil, engine.ErrNotFound
+	}
+	rows, err := s.engine.Transitions(ctx, in.OrderID, in.After, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &listTransitionsAnswer{}
+	out.Body.Transitions = make([]transition, len(rows))
+	for i := range rows {
+		out.Body.Transitions[i] = transitionOf(&rows[i])
+	}
+	return out, nil
+}

@@ -1,0 +1,137 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/govalues/decimal"
+	"pgregory.net/rapid"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+func anyOrder(t *rapid.T) engine.Order {
+	text := rapid.String()
+	at := rapid.Custom(func(t *rapid.T) time.Time {
+		return time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "at"))
+	})
+	return engine.Order{
+		Order: db.Order{
+			OrderID: text.Draw(t, "id"), Item: text.Draw(t, "item"), Currency: text.Draw(t, "currency"),
+			Status:   rapid.SampledFrom(fsm.States()).Draw(t, "status"),
+			Amount:   decimal.MustNew(rapid.Int64Min(0).Draw(t, "amount"), rapid.IntRange(0, 4).Draw(t, "scale")),
+			Quantity: rapid.Int32().Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
+			CreatedAt: at.Draw(t, "created"), FinishedAt: rapid.Ptr(at, true).Draw(t, "finished"),
+			Metadata: rapid.SampledFrom([][]byte{nil, []byte(`{"a":"<b>"}`)}).Draw(t, "metadata"),
+			Hold:     rapid.Ptr(text, true).Draw(t, "hold"), HoldReason: rapid.Ptr(text, true).Draw(t, "hold reason"),
+			StopRequested: rapid.Ptr(text, true).Draw(t, "stop"), FailureStep: rapid.Ptr(text, true).Draw(t, "failed step"),
+			FailureCode: rapid.Ptr(text, true).Draw(t, "failure"), FailureDetail: rapid.Ptr(text, true).Draw(t, "failure detail"),
+		},
+		ChargedAt: rapid.Ptr(at, true).Draw(t, "charged"), RefundedAt: rapid.Ptr(at, true).Draw(t, "refunded"),
+		ReservedAt: rapid.Ptr(at, true).Draw(t, "reserved"), ReleasedAt: rapid.Ptr(at, true).Draw(t, "released"),
+	}
+}
+
+// The encoder is written by hand; encoding/json knows what the struct says.
+func TestOrdersAreEncodedAsTheirTypeSays(t *testing.T) {
+	t.Parallel()
+	type plain order
+	rapid.Check(t, func(t *rapid.T) {
+		row := anyOrder(t)
+		wire := orderOf(&row)
+		var want bytes.Buffer
+		encoder := json.NewEncoder(&want)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(plain(wire)); err != nil {
+			t.Fatal(err)
+		}
+		if got := wire.append(nil); !sameJSON(t, got, want.Bytes()) {
+			t.Fatalf("got  %s\nwant %s", got, want.Bytes())
+		}
+	})
+}
+
+// sameJSON compares two texts; strings can be escaped in more than one way.
+func sameJSON(t *rapid.T, a, b []byte) bool {
+	tokens := func(text []byte) (out []json.Token) {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		for {
+			token, err := decoder.Token()
+			if err != nil {
+				return out
+			}
+			out = append(out, token)
+		}
+	}
+	if !json.Valid(a) {
+		t.Fatalf("not JSON: %s", a)
+	}
+	return reflect.DeepEqual(tokens(a), tokens(b))
+}
+
+func TestStringsAreEncodedAndReadAlike(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.String().Draw(t, "s")
+		encoded := appendString(nil, s)
+		scan := scanner{data: encoded}
+		raw, _, err := scan.str()
+		if err != nil || string(unescape(raw)) != s {
+			t.Fatalf("%q is encoded as %s and read as %q", s, encoded, unescape(raw))
+		}
+	})
+	if got := string(appendString(nil, "a\xffb\xed\xa0\x80")); got != `"a`+"\ufffd"+`b`+strings.Repeat("\ufffd", 3)+`"` || !utf8.ValidString(got) {
+		t.Errorf("bad UTF-8 is encoded as %q", got)
+	}
+}
+
+func TestStepsSayWhatStands(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	for _, c := range []struct {
+		name string
+		row  engine.Order
+		want steps
+	}{
+		{"nothing yet", engine.Order{}, steps{}},
+		{"charged", engine.Order{ChargedAt: &at}, steps{Charge: stepState{Completed: true}}},
+		{"all done", engine.Order{Order: db.Order{Status: fsm.Completed}, ChargedAt: &at, ReservedAt: &at},
+			steps{stepState{Completed: true}, stepState{Completed: true}, stepState{Completed: true}}},
+		{"all undone", engine.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
+			steps{Charge: stepState{Undone: true}, Reserve: stepState{Undone: true}}},
+	} {
+		if got := stepsOf(&c.row); got != c.want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
+// The types that document bodies are not those that read them: their names are held together here.
+func TestDocumentedBodiesAreThoseThatAreRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		body any
+		read []string
+	}{
+		{processBody{}, inputNames}, {cancelBody{}, stopNames}, {setInventoryBody{}, stockNames},
+	} {
+		var documented []string
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(c.body)) {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+				documented = append(documented, name)
+			}
+		}
+		if !slices.Equal(documented, c.read) {
+			t.Errorf("documented are %q, read are %q", documented, c.read)
+		}
+	}
+}
