@@ -138,16 +138,20 @@ func (e *Engine) renewLoop(ctx context.Context) {
 	}
 }
 
+// renew leaves out rows that are locked, mostly by a move of our own: those it did not
+// get are asked for again at the next tick.
 func (e *Engine) renew(orderNos []int64) {
 	if len(orderNos) == 0 {
 		return
 	}
 	ctx, cancel := e.statement()
 	defer cancel()
-	_, err := e.query.LeasesRenew(ctx, db.LeasesRenewParams{
+	start := time.Now()
+	renewed, err := e.query.LeasesRenew(ctx, db.LeasesRenewParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	})
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("renew leases", "orders", len(orderNos), "error", err)
 	}
+	e.runs.renewed(renewed, start)
 }

@@ -114,13 +114,16 @@ func (g *registry) join(orderID string, in Input) (r *run, made bool) {
 	return r, true
 }
 
-// lead notes that these runs are driven by us from now on.
+// lead notes that these runs are driven by us from now on. For one that was, nothing
+// changes: its lease is no younger for that.
 func (g *registry) lead(runs []*run) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range runs {
-		g.driven[r.no()] = lease{r, now}
+		if _, led := g.driven[r.no()]; !led {
+			g.driven[r.no()] = lease{r, now}
+		}
 	}
 }
 
@@ -140,19 +143,28 @@ func (g *registry) unlead(runs []*run) {
 	}
 }
 
-// older returns the orders whose lease was last renewed before t, and notes now for them.
+// older returns the orders whose lease was last renewed before t.
 func (g *registry) older(t time.Time) []int64 {
-	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []int64
 	for no, l := range g.driven {
 		if l.renewed.Before(t) {
 			out = append(out, no)
-			g.driven[no] = lease{l.run, now}
 		}
 	}
 	return out
+}
+
+// renewed notes that the leases of these orders were renewed after t.
+func (g *registry) renewed(orderNos []int64, t time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, no := range orderNos {
+		if l, led := g.driven[no]; led {
+			g.driven[no] = lease{l.run, t}
+		}
+	}
 }
 
 // remove forgets runs that have ended. Callers hold them and wait for done.

@@ -104,6 +104,9 @@ func (s *slowLane) through(state fsm.State, runs []*run) bool {
 		s.engine.moveAlike(state, step.Ledger[state], group, func(set []*run) {
 			free = false
 			again := slices.Clone(set)
+			// The next try locks these rows again for most of the time, and a renewal
+			// leaves out what is locked: now they are free.
+			s.engine.renew(numbersOf(again))
 			time.AfterFunc(slowPause, func() { s.line.add(again...) })
 		})
 	}
