@@ -97,3 +97,16 @@ func (g *ghost) letGo(t testing.TB, orderIDs ...string) {
 		t.Fatalf("%d of %d orders released: %v", len(released), len(orderIDs), err)
 	}
 }
+
+// claim takes orders over whose lease has ended, with a lease that has ended as well.
+func (g *ghost) claim(t testing.TB, orderIDs ...string) {
+	t.Helper()
+	var numbers []int64
+	for _, order := range g.stored(t, orderIDs...) {
+		numbers = append(numbers, order.OrderNo)
+	}
+	claimed, err := g.query.LeasesClaim(t.Context(), db.LeasesClaimParams{OrderNos: numbers, Owner: g.owner})
+	if err != nil || len(claimed) != len(orderIDs) {
+		t.Fatalf("%d of %d orders claimed: %v", len(claimed), len(orderIDs), err)
+	}
+}

@@ -1,0 +1,195 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// soon makes a replica look for due orders often, with a lease that a test can wait for.
+var soon = engine.Config{Poll: 10 * time.Millisecond, Lease: 500 * time.Millisecond}
+
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
+		t.Run("from "+string(state)+", and late writes match nothing", func(t *testing.T) {
+			t.Parallel()
+			b := &bundle{Database: dbtest.New(t)}
+			g := newGhost(b.Pool)
+			g.admit(t, 0, "one", "two")
+			g.advance(t, state, "one", "two")
+			seen := g.stored(t, "one", "two")
+			b.engine = startEngine(t, b.URL, soon)
+			for _, before := range seen {
+				b.takenOver(t, before)
+			}
+			if moved := g.move(t, seen); len(moved) != 0 {
+				t.Errorf("a late write moved %v", moved)
+			}
+			if b.engine.Stats.TakenOver.Load() != 2 {
+				t.Errorf("%d orders counted as taken over", b.engine.Stats.TakenOver.Load())
+			}
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// takenOver waits for the end of an order that its driver left, and looks at how it came about.
+func (b *bundle) takenOver(t *testing.T, before db.Order) {
+	t.Helper()
+	eventually(t, before.OrderID+" is completed", func() bool { return status(t, b.Pool, before.OrderID) == "completed" })
+	if got := verbs(t, b.Pool, before.OrderID); !slices.Equal(got, []string{"take_over"}) {
+		t.Errorf("to %s was done: %q", before.OrderID, got)
+	}
+	if fence := value[int64](t, b.Pool, `SELECT o.fence FROM books.orders AS o WHERE o.order_id = $1`, before.OrderID); fence != before.Fence+1 {
+		t.Errorf("%s has fence %d, had %d", before.OrderID, fence, before.Fence)
+	}
+}
+
+// TestLateWrites sends every move of the machine with the fence of before a take-over.
+func TestLateWrites(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ('widget', 100, true)`)
+	g, other := newGhost(b.Pool), newGhost(b.Pool)
+	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Releasing, fsm.Refunding} {
+		orderID := "left in " + string(state)
+		g.admit(t, 0, orderID)
+		if state == fsm.Releasing || state == fsm.Refunding {
+			g.advance(t, fsm.Confirming, orderID)
+			b.exec(t, `UPDATE orders SET stop_requested = 'cancel' WHERE order_id = $1`, orderID)
+		}
+		g.advance(t, state, orderID)
+		seen := g.stored(t, orderID)
+		other.claim(t, orderID)
+		before := value[string](t, b.Pool, everythingStored)
+		if moved := g.move(t, seen); len(moved) != 0 {
+			t.Errorf("%s: moved %v", orderID, moved)
+		}
+		if value[string](t, b.Pool, everythingStored) != before {
+			t.Errorf("%s: a late write left something", orderID)
+		}
+	}
+}
+
+// everythingStored is one text of all tables.
+const everythingStored = `SELECT concat(
+	(SELECT json_agg(o ORDER BY o.order_no) FROM orders AS o), (SELECT json_agg(t ORDER BY t.order_no, t.seq) FROM transitions AS t),
+	(SELECT json_agg(c ORDER BY c.order_no) FROM charges AS c), (SELECT json_agg(r ORDER BY r.order_no) FROM refunds AS r),
+	(SELECT json_agg(v ORDER BY v.order_no) FROM reservations AS v), (SELECT json_agg(i ORDER BY i.item) FROM inventory AS i))`
+
+// TestStalledReplica stops a replica with its statement in the wire, as SIGSTOP does, until another has its orders;
+// then it goes on as if nothing had been.
+func TestStalledReplica(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	for name, finished := range map[string]bool{"finds its orders finished": true, "finds its orders driven": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 500 * time.Millisecond})
+			answers, release := b.gather(t, p, "OrdersReserve", requests("order", n)...)
+			_, resume := p.stall(t, everything) // also what it does by the clock
+			other := newProxy(t, b.URL)
+			driven, goOn := other.stall(t, named("OrdersReserve"))
+			startEngine(t, other.url, engine.Config{Poll: 10 * time.Millisecond})
+			eventually(t, "the other replica has taken the orders over", func() bool { return driven.Load() == 1 })
+			if finished {
+				goOn()
+				eventually(t, "it has finished them", func() bool {
+					return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'completed' AND o.fence = 2`) == n
+				})
+			}
+			release()
+			resume()
+			eventually(t, "the late write has come and found nothing", func() bool { return b.engine.Stats.Lost.Load() == n })
+			if !finished {
+				eventually(t, "the replica knows that the orders are another's", func() bool { return b.engine.Stats.Fenced.Load() == n })
+				goOn()
+			}
+			b.completes(t, answers, n)
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// TestTakenOverInVain has orders that nobody can move.
+func TestTakenOverInVain(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	newGhost(b.Pool).admit(t, 0, "cursed")
+	for range 3 {
+		newGhost(b.Pool).claim(t, "cursed")
+	}
+	b.engine = startEngine(t, b.URL, soon)
+	order := b.process(t, request("cursed"))
+	if text(order.Order.Hold) != "attention" || order.Order.Status != "charging" || order.Order.Owner != nil || order.Order.DueAt != nil {
+		t.Errorf("%s, held for %s (%s)", order.Order.Status, text(order.Order.Hold), text(order.Order.HoldReason))
+	}
+	if got := verbs(t, b.Pool, "cursed"); !slices.Equal(got, []string{"take_over", "take_over", "take_over", "hold"}) {
+		t.Errorf("to the order was done: %q", got)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestMoveForgetsTakeOvers: three in a row is what counts.
+func TestMoveForgetsTakeOvers(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	g := newGhost(b.Pool)
+	g.admit(t, 0, "one")
+	for _, state := range []fsm.State{fsm.Reserving, fsm.Confirming} {
+		for range 3 {
+			newGhost(b.Pool).claim(t, "one")
+		}
+		g.advance(t, state, "one")
+	}
+	b.engine = startEngine(t, b.URL, soon)
+	if order := b.process(t, request("one")); order.Order.Status != "completed" {
+		t.Errorf("%s, held for %s", order.Order.Status, text(order.Order.Hold))
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestLeaseIsRenewed keeps orders in a replica's memory for longer than its lease. Their rows are locked by its own
+// statements for most of the time, while these wait for the stock row.
+func TestLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, engine.Config{Poll: time.Hour, Lease: 2 * time.Second})
+	b.exec(t, `INSERT INTO inventory (item) VALUES ('hot')`)
+	b.replica(t, soon)
+	unlock := b.lock(t, lockStock)
+	answers := ask(t, b.engine, withItem("hot", requests("hot", 5))...)
+	eventually(t, "the lease would have ended twice", func() bool {
+		return value[bool](t, b.Pool, `SELECT count(*) = 5 AND bool_and(o.created_at < now() - interval '4.5 s') FROM orders AS o`)
+	})
+	unlock()
+	b.completes(t, answers, 5)
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
+		t.Errorf("%d take-overs of orders whose driver was there", n)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestLeaseOfLockedRow has somebody else hold an order's row until its lease has ended. Neither a renewal nor a claim
+// waits for it; afterwards whoever comes first goes on.
+func TestLeaseOfLockedRow(t *testing.T) {
+	t.Parallel()
+	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 500 * time.Millisecond})
+	answers, release := b.gather(t, p, "OrdersCharge", requests("order", 2)...)
+	unlock := b.lock(t, `SELECT o.seq FROM orders AS o WHERE o.order_id = 'order 000' FOR UPDATE`)
+	b.replica(t, soon)
+	release()
+	eventually(t, "the lease has ended", func() bool {
+		return value[bool](t, b.Pool, `SELECT o.due_at < now() FROM orders AS o WHERE o.order_id = 'order 000'`)
+	})
+	b.completes(t, answers, 1)
+	unlock()
+	b.completes(t, answers, 1)
+	t.Logf("to the locked order was done: %q, to the other: %q", verbs(t, b.Pool, "order 000"), verbs(t, b.Pool, "order 001"))
+	proveBooks(t, b.Pool)
+}
