@@ -3,6 +3,8 @@ package engine
 import (
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/db"
 	"pawl/fsm"
 )
@@ -38,6 +40,9 @@ func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
 		o := &r.order.Order
 		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
 			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata
+		if o.Amount.IsZero() {
+			o.Amount = decimal.Zero // the driver reads a stored 0.00 as 0: the first answer must not differ
+		}
 		if o.Currency == "" {
 			o.Currency = e.cfg.Currency
 		}
