@@ -80,15 +80,8 @@ func (p *plan) all(ctx context.Context) error {
 }
 
 // fresh does one run from an empty database.
-func (p *plan) fresh(ctx context.Context, s setup, w window) (err error) {
-	r := run{setup: s, target: p.built[s.Target], folder: p.folder, window: w, stock: p.stock}
-	if r.target.stores {
-		if r.database, err = p.database(ctx); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, r.database.drop(ctx)) }()
-	}
-	return p.do(ctx, r)
+func (p *plan) fresh(ctx context.Context, s setup, w window) error {
+	return p.do(ctx, run{setup: s, target: p.built[s.Target], folder: p.folder, window: w, stock: p.stock})
 }
 
 func (p *plan) database(ctx context.Context) (*database, error) {
@@ -96,15 +89,24 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 	return newDatabase(ctx, p.cluster, fmt.Sprintf("pawl_bench_%d", p.runs))
 }
 
-// do measures and says at once what came out: the whole takes minutes.
+// do measures, on a database of its own unless the run has one, and says at once what
+// came out: the whole takes minutes.
 func (p *plan) do(ctx context.Context, r run) error {
-	fmt.Fprintf(os.Stderr, "%s, %d callers, %s: warm-up %s, window %s … ", r.Target, r.Callers, itemsName(r.Items), r.window.warmUp, r.window.length)
-	out, err := r.measure(ctx)
+	out, err := p.undisturbed(ctx, func(ctx context.Context) (out result, err error) {
+		fmt.Fprintf(os.Stderr, "%s, %d callers, %s: warm-up %s, window %s … ", r.Target, r.Callers, itemsName(r.Items), r.window.warmUp, r.window.length)
+		try := r
+		if r.target.stores && r.database == nil {
+			if try.database, err = p.database(ctx); err != nil {
+				return out, err
+			}
+			defer func() { err = errors.Join(err, try.database.drop(ctx)) }()
+		}
+		return try.measure(ctx)
+	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr)
 		return fmt.Errorf("measure %s: %w", r.Target, err)
 	}
-	fmt.Fprintf(os.Stderr, "%.0f orders/s\n", out.OrdersPerSec)
 	p.report.Results = append(p.report.Results, out)
 	return nil
 }

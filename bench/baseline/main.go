@@ -4,10 +4,10 @@
 // effect, updates the order and commits. It is what Pawl is measured against.
 //
 // Per order it commits four transactions and writes what Pawl writes: the order, its
-// charge, its reservation, the stock of its item, and one history row per move. It
-// does less than Pawl in this: no lease and no recovery by another process, no guard
-// in the database, no lists, and the stock is updated once (by the reservation), not
-// a second time when the order is confirmed.
+// charge, its reservation, the stock of its item (when it is reserved and when it is
+// sold), and one history row per move. It does less than Pawl in this: no lease and no
+// recovery by another process, no guard in the database, no lists and none of their
+// indexes.
 package main
 
 import (

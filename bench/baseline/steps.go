@@ -86,11 +86,11 @@ func (s *server) step(ctx context.Context, orderID string) (status string, err e
 			return s.write(ctx, tx, charge(o), update(o, status), history(o.no, 2, o.status, status))
 		case "reserving":
 			status = "confirming"
-			// The stock row, which many orders may want, is locked last and so for the shortest time.
-			return s.write(ctx, tx, reserve(o), update(o, status), history(o.no, 3, o.status, status), stock(o))
+			// Here and below the stock row, which many orders may want, is locked last and so for the shortest time.
+			return s.write(ctx, tx, reserve(o), update(o, status), history(o.no, 3, o.status, status), take(o))
 		case "confirming":
 			status = "completed"
-			return s.write(ctx, tx, update(o, status), history(o.no, 4, o.status, status))
+			return s.write(ctx, tx, update(o, status), history(o.no, 4, o.status, status), sell(o))
 		}
 		return nil
 	})

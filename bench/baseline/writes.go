@@ -21,11 +21,17 @@ func reserve(o order) write {
 	return write{sql: `INSERT INTO reservations (order_no, item, quantity) VALUES ($1, $2, $3)`, args: []any{o.no, o.item, o.quantity}}
 }
 
-// stock takes the units. An item that was never given stock does not run out.
-func stock(o order) write {
+// take reserves the units. An item that was never given stock does not run out.
+func take(o order) write {
 	return write{sql: `INSERT INTO inventory AS i (item, reserved) VALUES ($1, $2)
 		ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
 		WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand`, args: []any{o.item, o.quantity}, refuse: errOutOfStock}
+}
+
+// sell takes the reserved units off the shelf.
+func sell(o order) write {
+	return write{sql: `UPDATE inventory SET reserved = reserved - $2,
+		on_hand = CASE WHEN tracked THEN on_hand - $2 ELSE on_hand END WHERE item = $1`, args: []any{o.item, o.quantity}}
 }
 
 func update(o order, status string) write {
