@@ -464,7 +464,7 @@ WITH asked AS (
 ), decided AS MATERIALIZED (
   SELECT q.order_no, q.item, q.quantity,
     NOT q.tracked OR q.asked <= q.available AS fits,
-    q.quantity > q.available - coalesce(max(q.asked) FILTER (WHERE q.asked <= q.available) OVER (PARTITION BY q.item), 0) AS refused
+    q.asked - q.quantity <= q.available OR q.quantity > q.available AS refused
   FROM queued AS q
 ), taken AS (
   -- An item seen for the first time gets its row here. The condition is the last
@@ -516,10 +516,10 @@ type OrdersReserveRow struct {
 	At       time.Time
 }
 
-// Stock is given in the order of arrival. An order is refused when it does not fit
-// into what those before it left; one that stands behind a refused order and may
-// still fit is left undecided, and comes again with the next set. A stock row that
-// somebody holds is waited for half a second at most.
+// Stock is given in the order of arrival. The first order that does not fit into what
+// those before it left is refused, and so is one that asks for more than there is at
+// all; the others behind it may still fit: they are left undecided and come again with
+// the next set. A stock row that somebody holds is waited for half a second at most.
 //
 // What goes on and what goes back are two updates, because an update that joined its
 // verdicts would be planned for a handful of rows and compare each with each.
