@@ -1,23 +1,22 @@
 package httpapi
 
-import (
-	"net/http"
-	"testing"
-)
+import "testing"
+
+func (b *bundle) cancel(t testing.TB, id, body string, header ...string) answer {
+	t.Helper()
+	return b.call(t, "POST /api/orders/"+id+"/cancel", body, header...)
+}
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	cancel := func(t *testing.T, id, body string, header ...string) answer {
-		t.Helper()
-		return call(t, b.api, http.MethodPost, "/api/orders/"+id+"/cancel", body, header...)
-	}
-	t.Run("a held order is undone, and says who asked", func(t *testing.T) {
+	t.Run("undoes a held order, and says who asked", func(t *testing.T) {
+		t.Parallel()
 		b.held(t, "stuck", nil)
 		if before := b.get(t, "/api/orders/stuck").decoded(t); len(before.AllowedActions) != 1 || before.AllowedActions[0] != "cancel" {
 			t.Error(before.AllowedActions)
 		}
-		o := cancel(t, "stuck", `{"actor":"eve","reason":"changed her mind","requestId":"r1","more":[]}`).wantStatus(t, 200)
+		o := b.cancel(t, "stuck", `{"actor":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
 		if o.Status != "canceled" || o.StopRequested != "cancel" || len(o.AllowedActions) != 0 {
 			t.Errorf("%+v", o)
 		}
@@ -29,57 +28,72 @@ func TestCancel(t *testing.T) {
 			t.Error("the history does not say who asked")
 		}
 	})
-	t.Run("the same request again answers with what it did", func(t *testing.T) {
-		if o := cancel(t, "stuck", `{"requestId":"r1"}`).wantStatus(t, 200); o.Status != "canceled" {
-			t.Errorf("%+v", o)
+	t.Run("answers the same request again with what it did", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "twice", nil)
+		for range 2 {
+			if o := b.cancel(t, "twice", `{"requestId":"r1"}`).wantStatus(t, 200); o.Status != "canceled" {
+				t.Errorf("%+v", o)
+			}
 		}
+		b.cancel(t, "twice", `{"requestId":"r2"}`).wantProblem(t, 409, "not_applicable")
 	})
-	t.Run("an order that is final is 409 with what applies", func(t *testing.T) {
-		a := cancel(t, "stuck", "")
-		if p := a.wantProblem(t, 409, "not_applicable"); p.Order == nil || p.Order.Status != "canceled" || p.Detail == "" {
-			t.Error(a.body)
+	t.Run("of an order that is final is 409 with what applies", func(t *testing.T) {
+		t.Parallel()
+		b.process(t, ask("done")).wantStatus(t, 200)
+		for _, header := range []string{"", "*"} {
+			a := b.cancel(t, "done", "", "If-Match", header)
+			if p := a.wantProblem(t, 409, "not_applicable"); p.Order == nil || p.Order.Status != "completed" || p.Detail == "" {
+				t.Error(a.body)
+			}
 		}
-		b.process(t, `{"orderId":"done","amount":1,"item":"i"}`).wantStatus(t, 200)
-		cancel(t, "done", `{"requestId":"r2"}`).wantProblem(t, 409, "not_applicable")
-		cancel(t, "done", "", "If-Match", "*").wantProblem(t, 409, "not_applicable")
+		b.call(t, "POST /api/orders/done/cancel?dryRun=true", "").wantProblem(t, 409, "not_applicable")
 	})
-	t.Run("a dry run says whether it can be done, and does nothing", func(t *testing.T) {
+	t.Run("as a dry run says whether it can be done, and does nothing", func(t *testing.T) {
+		t.Parallel()
 		b.held(t, "dry", nil)
 		before := b.get(t, "/api/orders/dry").body
-		a := call(t, b.api, http.MethodPost, "/api/orders/dry/cancel?dryRun=true", "")
+		a := b.call(t, "POST /api/orders/dry/cancel?dryRun=true", "")
 		if a.wantStatus(t, 200); a.body != before || b.get(t, "/api/orders/dry").body != before {
 			t.Error(a.body)
 		}
-		call(t, b.api, http.MethodPost, "/api/orders/done/cancel?dryRun=true", "").wantProblem(t, 409, "not_applicable")
-		call(t, b.api, http.MethodPost, "/api/orders/dry/cancel?dryRun=perhaps", "").wantProblem(t, 422, "invalid_parameter")
+		b.call(t, "POST /api/orders/dry/cancel?dryRun=perhaps", "").wantProblem(t, 422, "invalid_parameter")
 	})
-	t.Run("If-Match with another version is 412", func(t *testing.T) {
+}
+
+func TestCancelUnderConditions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("of another version is 412", func(t *testing.T) {
+		t.Parallel()
 		b.held(t, "versioned", nil)
 		for _, header := range []string{`"7"`, `W/"1"`, `1`, `"1`, `"x"`, `"01"`, `"99999999999999"`} {
-			cancel(t, "versioned", "", "If-Match", header).wantProblem(t, 412, "precondition_failed")
+			b.cancel(t, "versioned", "", "If-Match", header).wantProblem(t, 412, "precondition_failed")
 		}
-		p := cancel(t, "versioned", "", "If-Match", `"1", "2"`).wantProblem(t, 422, "invalid_parameter")
+		p := b.cancel(t, "versioned", "", "If-Match", `"1", "2"`).wantProblem(t, 422, "invalid_parameter")
 		if p.Errors[0].Header != "If-Match" {
 			t.Error(p.Errors)
 		}
 		tag := b.get(t, "/api/orders/versioned").header.Get("ETag")
-		if o := cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200); o.Status != "canceled" {
+		if o := b.cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200); o.Status != "canceled" {
 			t.Errorf("%+v", o)
 		}
 	})
-	t.Run("an order that another replica drives is 202 at the limit", func(t *testing.T) {
+	t.Run("of an order that another replica drives is 202 at the limit", func(t *testing.T) {
+		t.Parallel()
 		b.elsewhere(t, "theirs")
-		a := cancel(t, "theirs", "", "Prefer", "wait=1")
+		a := b.cancel(t, "theirs", "", "Prefer", "wait=1")
 		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Location") != "/api/orders/theirs" {
 			t.Error(a)
 		}
 	})
-	t.Run("bodies that are not valid are refused before anything is done", func(t *testing.T) {
+	t.Run("with a body that is not valid does nothing", func(t *testing.T) {
+		t.Parallel()
 		b.held(t, "safe", nil)
-		cancel(t, "safe", `{"actor":""}`).wantProblem(t, 422, "invalid_input")
-		cancel(t, "safe", `{"reason":7,"requestId":"a\u0000"}`).wantProblem(t, 422, "invalid_input")
-		cancel(t, "safe", `{"actor":"a","actor":"b"}`).wantProblem(t, 400, "malformed_json")
-		cancel(t, "safe", `x`).wantProblem(t, 400, "malformed_json")
+		b.cancel(t, "safe", `{"actor":""}`).wantProblem(t, 422, "invalid_input")
+		b.cancel(t, "safe", `{"reason":7,"requestId":"a\u0000"}`).wantProblem(t, 422, "invalid_input")
+		b.cancel(t, "safe", `{"actor":"a","actor":"b"}`).wantProblem(t, 400, "malformed_json")
+		b.cancel(t, "safe", `x`).wantProblem(t, 400, "malformed_json")
 		if o := b.get(t, "/api/orders/safe").decoded(t); o.StopRequested != "" {
 			t.Errorf("%+v", o)
 		}

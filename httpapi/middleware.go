@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -60,7 +61,7 @@ func (s *server) recover(rec *recorder, r *http.Request) {
 	if cause == nil {
 		return
 	}
-	if cause == http.ErrAbortHandler {
+	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause)
 	}
 	s.log.Error("panic in a request", "request_id", rec.Header().Get("X-Request-Id"), "route", r.Pattern,

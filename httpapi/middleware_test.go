@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,16 +16,16 @@ import (
 
 func TestRequestID(t *testing.T) {
 	t.Parallel()
-	api := New(nil, Config{})
+	b := withoutEngine()
 	for given, kept := range map[string]bool{
 		"abc-123": true, "a.b/c=": true, "": false, "with space": false, "line\u0085": false, "\x7f": false, strings.Repeat("x", 129): false,
 	} {
-		a := call(t, api, http.MethodGet, "/livez", "", "X-Request-Id", given)
+		a := b.call(t, "GET /livez", "", "X-Request-Id", given)
 		if got := a.header.Get("X-Request-Id"); (got == given) != kept || got == "" {
 			t.Errorf("%q is answered with %q", given, got)
 		}
 	}
-	first, second := call(t, api, http.MethodGet, "/livez", ""), call(t, api, http.MethodGet, "/livez", "")
+	first, second := b.call(t, "GET /livez", ""), b.call(t, "GET /livez", "")
 	if first.header.Get("X-Request-Id") == second.header.Get("X-Request-Id") {
 		t.Error("two requests have one id")
 	}
@@ -49,9 +50,9 @@ func TestFaultsOfTheServiceAreMute(t *testing.T) {
 		t.Parallel()
 		s, logged := testServer(t, Config{})
 		s.handle("POST /test", s.answered(func(http.ResponseWriter, *http.Request) error {
-			return &http.ProtocolError{ErrorString: secret}
+			return errors.New(secret)
 		}))
-		a := call(t, s, http.MethodPost, "/test", "", "X-Request-Id", "id-1")
+		a := (&bundle{api: s}).call(t, "POST /test", "", "X-Request-Id", "id-1")
 		a.wantProblem(t, 500, "internal")
 		if strings.Contains(a.body, secret) || !strings.Contains(logged.String(), secret) || !strings.Contains(logged.String(), "request_id=id-1") {
 			t.Errorf("%s\n%s", a.body, logged)
@@ -61,7 +62,7 @@ func TestFaultsOfTheServiceAreMute(t *testing.T) {
 		t.Parallel()
 		s, logged := testServer(t, Config{})
 		s.handle("POST /test", func(http.ResponseWriter, *http.Request) { panic(secret) })
-		a := call(t, s, http.MethodPost, "/test", "", "X-Request-Id", "id-2")
+		a := (&bundle{api: s}).call(t, "POST /test", "", "X-Request-Id", "id-2")
 		a.wantProblem(t, 500, "internal")
 		for _, want := range []string{secret, "request_id=id-2", "middleware_test.go"} {
 			if strings.Contains(a.body, secret) || !strings.Contains(logged.String(), want) {
@@ -72,7 +73,7 @@ func TestFaultsOfTheServiceAreMute(t *testing.T) {
 	t.Run("a panic of an operation of huma's", func(t *testing.T) {
 		t.Parallel()
 		s, logged := testServer(t, Config{}) // without an engine
-		call(t, s, http.MethodGet, "/api/orders/o", "").wantProblem(t, 500, "internal")
+		(&bundle{api: s}).get(t, "/api/orders/o").wantProblem(t, 500, "internal")
 		if !strings.Contains(logged.String(), "request_id=") {
 			t.Error(logged)
 		}
@@ -85,7 +86,8 @@ func TestFaultsOfTheServiceAreMute(t *testing.T) {
 			panic(secret)
 		})
 		defer func() {
-			if cause := recover(); cause != http.ErrAbortHandler {
+			cause, _ := recover().(error)
+			if !errors.Is(cause, http.ErrAbortHandler) {
 				t.Errorf("recovered %v", cause)
 			}
 		}()
@@ -115,19 +117,19 @@ func TestACallerWhoHungUp(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	api := New(nil, Config{Registerer: registry, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	b := &bundle{api: New(nil, Config{Registerer: registry, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte("metrics")) //nolint:errcheck // a recorder
-	})})
-	call(t, api, http.MethodPost, "/api/orders/process", "{}")
-	call(t, api, http.MethodPost, "/api/orders/process", "{")
-	call(t, api, http.MethodGet, "/api/orders/o1/nothing", "")
+	})})}
+	b.process(t, "{}")
+	b.process(t, "{")
+	b.get(t, "/api/orders/o1/nothing")
 	if got := codesOf(t, registry, "POST /api/orders/process"); got != "400 422" {
 		t.Error(got)
 	}
 	if got := codesOf(t, registry, "/"); got != "404" {
 		t.Error(got)
 	}
-	if a := call(t, api, http.MethodGet, "/metrics", ""); a.body != "metrics" {
+	if a := b.get(t, "/metrics"); a.body != "metrics" {
 		t.Error(a.body)
 	}
 }

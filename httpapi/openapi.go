@@ -15,6 +15,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
+//go:generate go test -run ^TestOpenAPI$ . -update
+
 // apiVersion is raised when the API changes: its first number when a caller has to
 // change with it.
 const apiVersion = "1.0.0"
@@ -23,7 +25,8 @@ const apiDescription = `Takes orders through charge, reserve and confirm, each e
 
 Any request can be sent again when its answer was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields of a body are ignored. Paths never redirect.`
+Unknown fields of a body are ignored. Paths never redirect.
+Every answer has an X-Request-Id: that of the request, or a new one.`
 
 // Huma makes its errors with a variable of its package. Ours never hold a value of
 // the request; huma's do.
@@ -83,7 +86,7 @@ func humaProblem(status int, errs []error) *problem {
 	}
 	p := newProblem("invalid_parameter", "")
 	for _, err := range errs {
-		if detail, ok := err.(huma.ErrorDetailer); ok { //nolint:errorlint // these are details, not chains of errors
+		if detail, ok := err.(huma.ErrorDetailer); ok {
 			p.Errors = append(p.Errors, parameterFault(detail.ErrorDetail()))
 		}
 	}

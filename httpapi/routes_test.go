@@ -11,7 +11,7 @@ import (
 
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	api := New(nil, Config{})
+	b := withoutEngine()
 	for _, c := range []struct{ request, code, allow string }{
 		{"GET /", "unknown_route", ""},
 		{"GET /nothing", "unknown_route", ""},
@@ -46,7 +46,7 @@ func TestRoutes(t *testing.T) {
 			method, target, _ := strings.Cut(c.request, " ")
 			r := httptest.NewRequest(method, "/", nil)
 			r.URL = withPath(r.URL, target)
-			a := send(t, api, r)
+			a := send(t, b.api, r)
 			status := map[string]int{"unknown_route": 404, "method_not_allowed": 405}[c.code]
 			a.wantProblem(t, status, c.code)
 			if a.header.Get("Allow") != c.allow {
@@ -58,7 +58,7 @@ func TestRoutes(t *testing.T) {
 
 func TestBodies(t *testing.T) {
 	t.Parallel()
-	api := New(nil, Config{})
+	b := withoutEngine()
 	const target = "/api/orders/process"
 	for _, c := range []struct {
 		name, contentType, encoding string
@@ -84,7 +84,7 @@ func TestBodies(t *testing.T) {
 			if c.encoding != "" {
 				r.Header.Set("Content-Encoding", c.encoding)
 			}
-			if a := send(t, api, r); a.status != c.status {
+			if a := send(t, b.api, r); a.status != c.status {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 		})
@@ -92,23 +92,23 @@ func TestBodies(t *testing.T) {
 	t.Run("64 KiB is read, a byte more is 413", func(t *testing.T) {
 		t.Parallel()
 		fill := func(n int) string { return "{" + strings.Repeat(" ", n-2) + "}" }
-		call(t, api, http.MethodPost, target, fill(maxBody)).wantProblem(t, 422, "invalid_input")
-		a := call(t, api, http.MethodPost, target, fill(maxBody+1))
+		b.call(t, "POST "+target, fill(maxBody)).wantProblem(t, 422, "invalid_input")
+		a := b.call(t, "POST "+target, fill(maxBody+1))
 		if a.wantProblem(t, 413, "body_too_large"); a.header.Get("Connection") != "close" {
 			t.Error(a.header)
 		}
 		r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(fill(maxBody+1)))
 		r.ContentLength = -1
-		send(t, api, r).wantProblem(t, 413, "body_too_large")
+		send(t, b.api, r).wantProblem(t, 413, "body_too_large")
 	})
 	t.Run("a body that ends early is 400", func(t *testing.T) {
 		t.Parallel()
 		r := httptest.NewRequest(http.MethodPost, target, &broken{})
-		send(t, api, r).wantProblem(t, 400, "malformed_json")
+		send(t, b.api, r).wantProblem(t, 400, "malformed_json")
 	})
 	t.Run("no body is 400", func(t *testing.T) {
 		t.Parallel()
-		call(t, api, http.MethodPost, target, "").wantProblem(t, 400, "malformed_json")
+		b.call(t, "POST "+target, "").wantProblem(t, 400, "malformed_json")
 	})
 }
 
@@ -118,14 +118,14 @@ func (*broken) Read(b []byte) (int, error) { return copy(b, `{"a":`), fmt.Errorf
 
 func TestPages(t *testing.T) {
 	t.Parallel()
-	api := New(nil, Config{})
+	b := withoutEngine()
 	remote := regexp.MustCompile(`(?i)(src|href|url|import)\s*[=(]?\s*["']?(https?:)?//`)
 	pages := []string{"/docs"}
 	for _, k := range kinds {
 		pages = append(pages, "/problems/"+string(k.code))
 	}
 	for _, target := range pages {
-		a := call(t, api, http.MethodGet, target, "")
+		a := b.get(t, target)
 		if a.status != 200 || remote.MatchString(a.body) || strings.Contains(a.body, "<script") || strings.Contains(a.body, "ZgotmplZ") {
 			t.Errorf("%s: %d\n%s", target, a.status, a.body)
 		}
@@ -133,7 +133,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s: policy %q", target, policy)
 		}
 	}
-	docs := call(t, api, http.MethodGet, "/docs", "").body
+	docs := b.get(t, "/docs").body
 	for _, text := range []string{"/api/orders/process", "/problems/order_conflict", `href="#type-Order"`, "If-None-Match", "nextCursor"} {
 		if !strings.Contains(docs, text) {
 			t.Errorf("/docs does not mention %s", text)

@@ -59,6 +59,9 @@ func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
 	})
 }
 
+// withoutEngine is the API for requests that never get as far as the engine.
+func withoutEngine() *bundle { return &bundle{api: New(nil, Config{})} }
+
 // withoutDatabase is the API over a database that does not answer.
 func withoutDatabase(t testing.TB) *bundle {
 	t.Helper()
@@ -117,14 +120,15 @@ type answer struct {
 	body   string
 }
 
-// call sends a request and checks the answer against the document.
-func call(t testing.TB, api http.Handler, method, target, body string, header ...string) answer {
+// call sends a request, "METHOD target", and checks the answer against the document.
+func (b *bundle) call(t testing.TB, request, body string, header ...string) answer {
 	t.Helper()
+	method, target, _ := strings.Cut(request, " ")
 	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	return send(t, api, r, header...)
+	return send(t, b.api, r, header...)
 }
 
 func send(t testing.TB, api http.Handler, r *http.Request, header ...string) answer {
@@ -145,12 +149,12 @@ func send(t testing.TB, api http.Handler, r *http.Request, header ...string) ans
 
 func (b *bundle) process(t testing.TB, body string, header ...string) answer {
 	t.Helper()
-	return call(t, b.api, http.MethodPost, "/api/orders/process", body, header...)
+	return b.call(t, "POST /api/orders/process", body, header...)
 }
 
 func (b *bundle) get(t testing.TB, target string, header ...string) answer {
 	t.Helper()
-	return call(t, b.api, http.MethodGet, target, "", header...)
+	return b.call(t, "GET "+target, "", header...)
 }
 
 // shape is whatever an answer of this API can hold.
