@@ -151,13 +151,17 @@ func (e *Engine) complete(runs []*run) {
 // later sends runs back to their line after a pause that grows with every try in vain.
 func (e *Engine) later(runs []*run) {
 	runs = slices.Clone(runs) // the line uses its slice again
+	time.AfterFunc(pauseAfter(runs), func() { e.drive(runs) })
+}
+
+// pauseAfter counts one more try in vain and says how long to wait: 2 ms to half a second.
+func pauseAfter(runs []*run) time.Duration {
 	tries := 0
 	for _, r := range runs {
 		r.lost++
 		tries = max(tries, r.lost)
 	}
-	pause := min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
-	time.AfterFunc(pause, func() { e.drive(runs) })
+	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
 
 // statement is the context of one statement: a caller who hangs up must not cancel a

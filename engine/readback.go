@@ -67,9 +67,16 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		e.runs.lead(again)
 		e.later(again)
 	}
-	if len(absent) > 0 && e.ctx.Err() == nil {
-		e.admits.add(absent...)
+	e.admitAgain(absent)
+}
+
+// admitAgain sends orders that are not stored to be admitted, after a pause that grows
+// with every try: a server that reads and refuses to write is not to be beset.
+func (e *Engine) admitAgain(runs []*run) {
+	if len(runs) == 0 || e.ctx.Err() != nil {
+		return
 	}
+	time.AfterFunc(pauseAfter(runs), func() { e.admits.add(runs...) })
 }
 
 // end tells callers of orders that were read as final or held.
