@@ -180,6 +180,10 @@ func (l *link) close() {
 	l.server.Close()
 }
 
+// cancelRequest begins a request to cancel a statement, which pgx sends when a connection ends under it. It is lost like
+// the connection.
+const cancelRequest = 80877102
+
 // fromClient forwards whole exchanges: what the client sends until it waits for an answer.
 func (l *link) fromClient() {
 	var startup [4]byte
@@ -188,7 +192,7 @@ func (l *link) fromClient() {
 		return
 	}
 	rest := make([]byte, binary.BigEndian.Uint32(startup[:])-4)
-	if _, err := io.ReadFull(l.client, rest); err != nil {
+	if _, err := io.ReadFull(l.client, rest); err != nil || binary.BigEndian.Uint32(rest) == cancelRequest {
 		l.close()
 		return
 	}

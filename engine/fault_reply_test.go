@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,6 +129,54 @@ func (j journey) survives(t *testing.T, f fate) {
 	proveBooks(t, b.Pool)
 	slices.Sort(lost)
 	t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
+}
+
+// TestExecutedAfterAll has statements that are still at work, for as long as it takes, when their client has lost its
+// connection and looks for their outcome.
+func TestExecutedAfterAll(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ statement, toStatus string }{
+		{"OrdersCharge", "reserving"}, {"OrdersReserve", "confirming"}, {"OrdersConfirm", "completed"},
+	} {
+		t.Run(c.statement, func(t *testing.T) {
+			t.Parallel()
+			b, p := setupBehind(t, byCallers)
+			unlock := b.delay(t, c.toStatus)
+			p.on(func(statement string) fate {
+				if statement == c.statement && b.engine.Stats.UnknownOutcome.Load() == 0 {
+					return loseClient
+				}
+				return passes
+			})
+			answers := ask(t, b.engine, requests("order", 1)...)
+			eventually(t, "the move is tried again, in vain", func() bool { return b.engine.Stats.Lost.Load() >= 3 })
+			unlock()
+			b.completes(t, answers, 1)
+			proveBooks(t, b.Pool)
+		})
+	}
+	t.Run("LeasesClaim", func(t *testing.T) {
+		t.Parallel()
+		b, p := setupBehind(t, soon)
+		newGhost(b.Pool).admit(t, time.Hour, "one")
+		unlock := b.delay(t, "charging")
+		var claims atomic.Int32
+		p.on(func(statement string) fate {
+			if statement == "LeasesClaim" && claims.Add(1) == 1 {
+				return loseClient
+			}
+			return passes
+		})
+		b.exec(t, `UPDATE orders SET due_at = now()`)
+		eventually(t, "the claim is lost, and tried again in vain", func() bool { return claims.Load() >= 3 })
+		unlock()
+		eventually(t, "the order is completed", func() bool { return status(t, b.Pool, "one") == "completed" })
+		// The row named a driver that did not know of it, until that lease had ended.
+		if got := verbs(t, b.Pool, "one"); !slices.Equal(got, []string{"take_over", "take_over"}) {
+			t.Errorf("to the order was done: %q", got)
+		}
+		proveBooks(t, b.Pool)
+	})
 }
 
 // setupBehind is a bundle whose engine reaches the database through a proxy.
