@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	_ "embed"
+	"fmt"
 	"html/template"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -42,10 +44,11 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // docsPage is the OpenAPI document as a page.
-func docsPage(document *huma.OpenAPI) []byte {
+func (s *server) docsPage() []byte {
+	document := s.api.OpenAPI()
 	content := docs{Title: document.Info.Title, Version: document.Info.Version, About: strings.Split(document.Info.Description, "\n\n")}
 	for _, tag := range document.Tags {
-		content.Groups = append(content.Groups, docsGroup{tag.Name, tag.Description, operationsOf(document, tag.Name)})
+		content.Groups = append(content.Groups, docsGroup{tag.Name, tag.Description, s.operationsOf(tag.Name)})
 	}
 	components := document.Components.Schemas.Map()
 	for _, name := range slices.Sorted(maps.Keys(components)) {
@@ -85,8 +88,8 @@ type (
 		Answers                          []docsAnswer
 	}
 	docsField struct {
-		Name, Place, Type, Link, About string
-		Required                       bool
+		Name, Place, Type, Link, About, Limits string
+		Required                               bool
 	}
 	docsAnswer struct {
 		Status, About, Type, Link string
@@ -105,13 +108,10 @@ type (
 
 func problemRow(k *kind) docsProblem { return docsProblem{string(k.code), k.title, k.advice, k.status} }
 
-func operationsOf(document *huma.OpenAPI, tag string) (out []docsOperation) {
-	for _, path := range slices.Sorted(maps.Keys(document.Paths)) {
-		item := document.Paths[path]
-		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post} {
-			if op != nil && slices.Contains(op.Tags, tag) {
-				out = append(out, operationOf(op))
-			}
+func (s *server) operationsOf(tag string) (out []docsOperation) {
+	for _, op := range s.documented {
+		if slices.Contains(op.Tags, tag) {
+			out = append(out, operationOf(op))
 		}
 	}
 	return out
@@ -179,7 +179,26 @@ func fieldOf(name string, s *huma.Schema, required bool) docsField {
 	if s.Nullable {
 		field.Type += " or null"
 	}
+	field.Limits = limitsOf(s)
 	return field
+}
+
+// limitsOf puts the limits of a value into words.
+func limitsOf(s *huma.Schema) string {
+	var limits []string
+	note := func(format string, limit any) {
+		if value := reflect.ValueOf(limit); !value.IsNil() {
+			limits = append(limits, fmt.Sprintf(format, value.Elem()))
+		}
+	}
+	note("at least %.f", s.Minimum)
+	note("at most %.f", s.Maximum)
+	note("at most %d characters", s.MaxLength)
+	note("at most %d entries", s.MaxProperties)
+	if s.Default != nil {
+		limits = append(limits, fmt.Sprintf("%v when left out", s.Default))
+	}
+	return strings.Join(limits, ", ")
 }
 
 func words(values []any) (out []string) {

@@ -39,9 +39,10 @@ func newAPI(s *server) huma.API {
 	format := huma.Format{Marshal: writeJSON, Unmarshal: json.Unmarshal}
 	api := humago.New(humaRoutes{s}, huma.Config{
 		OpenAPI: &huma.OpenAPI{
-			OpenAPI:    "3.1.0",
-			Info:       &huma.Info{Title: "Pawl", Version: apiVersion, Description: apiDescription},
-			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+			OpenAPI:        "3.1.0",
+			Info:           &huma.Info{Title: "Pawl", Version: apiVersion, Description: apiDescription},
+			Components:     &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
 				{Name: "orders", Description: "Orders and their history."},
 				{Name: "inventory", Description: "Stock of items."},
@@ -153,12 +154,8 @@ func explain(op *huma.Operation) {
 // document is complete then.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
-	for _, item := range document.Paths {
-		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post} {
-			if op != nil {
-				explain(op)
-			}
-		}
+	for _, op := range s.documented {
+		explain(op)
 	}
 	accepted(document.Paths[processOperation.Path].Post)
 	accepted(document.Paths[cancelOperation.Path].Post)
@@ -173,7 +170,7 @@ func (s *server) publish() {
 	}
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", yaml)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
-	s.handle("GET /docs", page(docsPage(document))) // people
+	s.handle("GET /docs", page(s.docsPage())) // people
 }
 
 // fixed answers with the same bytes every time.

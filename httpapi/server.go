@@ -36,7 +36,9 @@ type server struct {
 	mux      *http.ServeMux
 	api      huma.API
 	own      map[string]http.HandlerFunc // patterns huma documents and we serve
-	metrics  *metrics
+	// The operations of the document, in the order of the routes.
+	documented []*huma.Operation
+	metrics    *metrics
 }
 
 // New returns the handler of every path of the service. It panics when cfg holds
