@@ -3,17 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/Rhymond/go-money"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"pawl/httpapi"
 )
 
 // config is everything the service can be told. A flag wins over its environment
@@ -64,7 +67,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxSet, "max-set", 512, "most orders in one statement")
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
 	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
-	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long orders may take to finish on SIGTERM before they are handed back")
+	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
 }
 
@@ -77,7 +80,7 @@ func (c *config) load(cmd *cobra.Command) error {
 	}
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed {
+		if f.Changed || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		name, value, ok := lookUp(f.Name, file)
@@ -92,7 +95,7 @@ func (c *config) load(cmd *cobra.Command) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return c.validate()
+	return c.validate(cmd.Flags())
 }
 
 // lookUp finds a setting outside the command line.
@@ -105,7 +108,8 @@ func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
 		names = append(names, "DATABASE_URL")
 	}
 	for _, name := range names {
-		if value, ok := os.LookupEnv(name); ok && value != "" {
+		// Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service that is named pawl.
+		if value := os.Getenv(name); value != "" && !strings.HasPrefix(value, "tcp://") {
 			return name, value, true
 		}
 	}
@@ -154,21 +158,25 @@ var everyFlag = func() map[string]bool {
 	return names
 }()
 
-func (c *config) validate() error {
+// validate checks the settings that the command has.
+func (c *config) validate(flags *pflag.FlagSet) error {
 	var errs []error
-	refuse := func(bad bool, text string) {
-		if bad {
-			errs = append(errs, errors.New(text))
+	check := func(flag string, good bool, wants string) {
+		if !good && flags.Lookup(flag) != nil {
+			errs = append(errs, fmt.Errorf("%s: %s", flag, wants))
 		}
 	}
-	refuse(c.Currency != "" && money.GetCurrency(c.Currency) == nil, "currency: not an ISO 4217 code")
-	refuse(c.Wait < 0 || c.Wait > time.Minute, "wait: from 0s to 60s")
-	refuse(c.Lease != 0 && c.Lease < time.Second, "lease: at least 1s")
-	refuse(c.Poll < 0 || c.Lease != 0 && c.Poll > c.Lease, "poll: shorter than the lease")
-	refuse(c.Port < 0 || c.Port > 65535, "port: from 0 to 65535")
-	refuse(c.MaxSet < 0 || c.MaxSet > 10_000, "max-set: from 1 to 10000")
-	refuse(c.Port != 0 && c.MaxConns < 4, "max-conns: at least 4")
-	refuse(c.LogFormat != "auto" && c.LogFormat != "text" && c.LogFormat != "json", "log-format: auto, text or json")
+	check("currency", httpapi.KnownCurrency(c.Currency), "not an ISO 4217 code")
+	check("wait", c.Wait >= 0 && c.Wait <= time.Minute, "from 0s to 60s")
+	check("lease", c.Lease >= time.Second, "at least 1s")
+	check("poll", c.Poll > 0 && c.Poll <= c.Lease, "more than 0s, and no longer than the lease")
+	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
+	check("max-set", c.MaxSet >= 1 && c.MaxSet <= 10_000, "from 1 to 10000")
+	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
+	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
+	check("grace", c.Grace >= 0, "at least 0s")
+	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
+	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
 	return errors.Join(errs...)
 }
 

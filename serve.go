@@ -88,14 +88,21 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return errors.Join(err, drain(orders, server, cfg.Grace, log))
 }
 
+// answerTime is how much of the grace period is kept, half of it at most, for handing
+// orders back and for the answers of callers who wait for them. A database that does not
+// answer makes each take two seconds.
+const answerTime = 5 * time.Second
+
 // drain ends the service: the engine first says no to new orders and lets callers that
 // wait have their answers, then the server waits for those answers to be written.
 func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
+	finish, cancel := context.WithTimeout(ctx, grace-min(grace/2, answerTime))
+	defer cancel()
 	closed := make(chan error, 1)
 	go func() { closed <- server.Shutdown(ctx) }()
-	if err := orders.Stop(ctx); err != nil {
+	if err := orders.Stop(finish); err != nil {
 		log.Warn("orders were handed back unfinished", "error", err)
 	}
 	if err := <-closed; err != nil {
