@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,23 +22,43 @@ type database struct {
 	server *pgembed.Server // nil when the database was given
 }
 
-// openDatabase finds the database to use, starting our own if none was given.
+// openDatabase finds the database for a command: the one of ownDatabase, or where a
+// service is running on our own, that one.
 func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
+	d, err := ownDatabase(ctx, cfg, log)
+	if errors.Is(err, pgembed.ErrInUse) {
+		dir, err := dataDir(cfg)
+		if err != nil {
+			return nil, err
+		}
+		socket := url.Values{"host": {filepath.Join(dir, "run")}}
+		return &database{url: "postgres://pawl@/postgres?" + socket.Encode(), place: dir}, nil
+	}
+	return d, err
+}
+
+// ownDatabase finds the database to serve, starting our own if none was given. Our own
+// serves one process: it ends with it.
+func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	if cfg.DatabaseURL != "" {
 		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
 	}
-	dir := cfg.DataDir
-	if dir == "" {
-		var err error
-		if dir, err = pgembed.DefaultDir(); err != nil {
-			return nil, err
-		}
+	dir, err := dataDir(cfg)
+	if err != nil {
+		return nil, err
 	}
 	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return &database{url: server.URL("postgres"), place: dir, exited: server.Exited(), server: server}, nil
+}
+
+func dataDir(cfg *config) (string, error) {
+	if cfg.DataDir == "" {
+		return pgembed.DefaultDir()
+	}
+	return filepath.Abs(cfg.DataDir)
 }
 
 func (d *database) close() error {
@@ -49,8 +72,8 @@ func (d *database) close() error {
 
 // checkDurable refuses a server that may lose what it has acknowledged: an order that
 // was answered as completed would be gone after a crash, and charged again.
-func checkDurable(ctx context.Context, url string, allow bool, log *slog.Logger) error {
-	config, err := pgx.ParseConfig(url)
+func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
+	config, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		return configError{fmt.Errorf("parse database url: %w", err)}
 	}

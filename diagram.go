@@ -15,7 +15,6 @@ func diagramCommand() *cobra.Command {
 		Use:     "diagram",
 		Short:   "Print the machine of an order",
 		Example: "  pawl diagram\n  pawl diagram --format svg > machine.svg",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			draw, ok := map[string]func() string{"mermaid": fsm.Mermaid, "svg": fsm.SVG, "markdown": fsm.Markdown}[format]
 			if !ok {

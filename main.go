@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 )
 
@@ -35,7 +36,6 @@ func command() *cobra.Command {
 		Short:         "A retry-safe order service on PostgreSQL",
 		Long:          "Pawl takes an order through charge, reserve and confirm, each exactly once,\nwhatever breaks. Without a command it serves.",
 		Version:       version(),
-		Args:          cobra.NoArgs,
 		RunE:          serve.RunE,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -43,7 +43,21 @@ func command() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand())
+	refuseArguments(root)
 	return root
+}
+
+// refuseArguments makes a word too many, as a misspelt command, an error of usage.
+func refuseArguments(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := cobra.NoArgs(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		refuseArguments(sub)
+	}
 }
 
 func version() string {
@@ -76,12 +90,14 @@ var (
 func exitCode(err error) int {
 	var usage usageError
 	var config configError
+	var url *pgconn.ParseConfigError
+	var connect *pgconn.ConnectError
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &config):
+	case errors.As(err, &config), errors.As(err, &url):
 		return exitConfig
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, errUnavailable), errors.As(err, &connect):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):
 		return exitSoftware

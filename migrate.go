@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -18,6 +19,7 @@ func migrateCommand() *cobra.Command {
 		Short: "Change the schema of the database",
 		Long: "Applies the migrations in this binary. Replicas that do it at the same time are safe.\n" +
 			"The goose command runs the same files: goose -dir migrations postgres \"$DATABASE_URL\" up",
+		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("migrate: up, down or status")} },
 	}
 	cmd.AddCommand(
 		migration("up", "Apply what is pending", func(ctx context.Context, url string, _ io.Writer) error {
@@ -34,7 +36,7 @@ func migrateCommand() *cobra.Command {
 func migration(name, short string, run func(ctx context.Context, url string, out io.Writer) error) *cobra.Command {
 	var cfg config
 	cmd := &cobra.Command{
-		Use: name, Short: short, Args: cobra.NoArgs,
+		Use: name, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.load(cmd); err != nil {
 				return configError{err}

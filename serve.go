@@ -24,12 +24,15 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.load(cmd); err != nil {
 				return configError{err}
 			}
-			return serve(cmd.Context(), &cfg, cmd.OutOrStdout())
+			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				return nil // asked to end before it had begun
+			}
+			return err
 		},
 	}
 	cfg.databaseFlags(cmd.Flags())
@@ -42,7 +45,7 @@ func serveCommand() *cobra.Command {
 // database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
-	database, err := openDatabase(ctx, cfg, log)
+	database, err := ownDatabase(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
