@@ -37,6 +37,7 @@ func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	}
 	for i, r := range set {
+		r.sent = true
 		o := &r.order.Order
 		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
 			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata

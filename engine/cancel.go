@@ -119,6 +119,9 @@ func (e *Engine) seen(ctx context.Context, o *Order, requestID string) (bool, er
 // drives it here, or by watching it.
 func (e *Engine) awaitStored(ctx context.Context, o *Order) (Order, error) {
 	r, made := e.runs.join(o.Order.OrderID, Input{})
+	if r == nil {
+		return e.Get(ctx, o.Order.OrderID)
+	}
 	if made {
 		r.order = *o
 		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read

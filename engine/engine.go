@@ -110,25 +110,6 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return err
 }
 
-// handBack releases the leases of what is still in memory. The goroutines are gone, so
-// nobody moves these orders meanwhile.
-func (e *Engine) handBack() {
-	left := e.runs.takeAll()
-	if orderNos := numbersOf(left); len(orderNos) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		released, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: orderNos, Owner: e.owner})
-		if err != nil {
-			e.log.Warn("release leases", "orders", len(orderNos), "error", err)
-		} else {
-			e.log.Info("leases released", "orders", len(released))
-		}
-	}
-	for _, r := range left {
-		r.end(ErrStopping)
-	}
-}
-
 // Ready returns nil when the database answers and its schema is there.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.stopping.Load() {

@@ -50,6 +50,9 @@ func (e *Engine) enter(in Input) (*run, error) {
 		return nil, ErrOverloaded
 	}
 	r, made := e.runs.join(in.OrderID, in)
+	if r == nil {
+		return nil, ErrStopping
+	}
 	if made {
 		e.admits.add(r)
 	}

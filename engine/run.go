@@ -32,6 +32,7 @@ type run struct {
 	stored  terms // valid once known is closed; never changes then
 	order   Order // the holder's; anybody's once done is closed
 
+	sent  bool // an admission was sent: it may be stored even if no answer came
 	moved bool // all undo-free moves of this order were ours, so order needs no reading back
 	lost  int  // tries in a row that moved nothing
 
@@ -88,6 +89,7 @@ type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]lease
+	closed bool          // takes no more runs
 	empty  chan struct{} // closed when somebody waits and the last run has gone
 	size   atomic.Int64
 }
@@ -101,12 +103,16 @@ func (g *registry) init() {
 	g.byID, g.driven = map[string]*run{}, map[int64]lease{}
 }
 
-// join returns the run of the order, making it if there is none.
+// join returns the run of the order, making it if there is none; nil when it is too late
+// for another.
 func (g *registry) join(orderID string, in Input) (r *run, made bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r, ok := g.byID[orderID]; ok {
 		return r, false
+	}
+	if g.closed {
+		return nil, false
 	}
 	r = newRun(orderID, in)
 	g.byID[orderID] = r
@@ -179,9 +185,11 @@ func (g *registry) remove(runs []*run) {
 	g.signalEmpty()
 }
 
+// takeAll returns what is left, and lets nothing in any more: nobody would end it.
 func (g *registry) takeAll() []*run {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.closed = true
 	var out []*run
 	for _, r := range g.byID {
 		out = append(out, r)

@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"pawl/db"
+)
+
+const handBackLimit = 2 * time.Second
+
+// handBack releases the leases of what is still in memory. The goroutines are gone, so
+// nobody moves these orders meanwhile; but a statement that was cut off may still be at
+// work in the server.
+func (e *Engine) handBack() {
+	left := e.runs.takeAll()
+	if len(left) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handBackLimit)
+	defer cancel()
+	e.findInDoubt(ctx, left)
+	e.release(ctx, numbersOf(left))
+	for _, r := range left {
+		if r.sent && r.no() == 0 {
+			r.end(ErrUnavailable) // its admission may have committed, or still commit
+		} else {
+			r.end(ErrStopping)
+		}
+	}
+}
+
+// findInDoubt looks for orders whose admission was not answered.
+func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
+	inDoubt := map[string]*run{}
+	var orderIDs []string
+	for _, r := range runs {
+		if r.sent && r.no() == 0 {
+			inDoubt[r.orderID] = r
+			orderIDs = append(orderIDs, r.orderID)
+		}
+	}
+	if len(inDoubt) == 0 {
+		return
+	}
+	rows, err := e.query.OrdersByID(ctx, orderIDs)
+	if err != nil {
+		e.log.Warn("look for orders in doubt", "orders", len(orderIDs), "error", err)
+	}
+	for _, row := range rows {
+		r := inDoubt[row.Order.OrderID]
+		r.order = row
+		r.isKnown()
+	}
+}
+
+// release tries again for rows that are locked: a statement of ours, cut off, holds its
+// rows until the server has noticed.
+func (e *Engine) release(ctx context.Context, orderNos []int64) {
+	for pause := 10 * time.Millisecond; len(orderNos) > 0; pause *= 2 {
+		released, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: orderNos, Owner: e.owner})
+		if err == nil {
+			e.log.Info("leases released", "orders", len(released))
+			orderNos, err = e.stillOurs(ctx, orderNos, released)
+		}
+		if err != nil {
+			e.log.Warn("release leases", "orders", len(orderNos), "error", err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// stillOurs returns those of the orders that name us although they were to be released.
+func (e *Engine) stillOurs(ctx context.Context, orderNos, released []int64) ([]int64, error) {
+	if len(released) == len(orderNos) {
+		return nil, nil
+	}
+	rows, err := e.query.OrdersWatched(ctx, orderNos)
+	ours := make([]int64, 0, len(rows))
+	for _, row := range rows {
+		if row.Owner != nil && *row.Owner == e.owner && !slices.Contains(released, row.OrderNo) {
+			ours = append(ours, row.OrderNo)
+		}
+	}
+	return ours, err
+}
