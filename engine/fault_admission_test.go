@@ -33,8 +33,7 @@ func TestUnknownAdmission(t *testing.T) {
 		lost := p.cut(1, 1, loseClient)
 		answers := ask(t, b.engine, request("one"))
 		eventually(t, "the admission is lost, and sent again", func() bool {
-			return value[int](t, b.Pool, `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database()
-				AND a.state = 'active' AND a.query LIKE '-- name: OrdersAdmit%' AND a.wait_event_type = 'Lock'`) == 2
+			return b.atWork(t, "OrdersAdmit") == 2
 		})
 		unlock()
 		b.completes(t, answers, 1)
@@ -85,6 +84,13 @@ func (b *bundle) delay(t *testing.T, toStatus string) (unlock func()) {
 	b.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
 	b.exec(t, `CREATE TRIGGER wait AFTER INSERT ON transitions FOR EACH ROW WHEN (NEW.to_status = '`+toStatus+`') EXECUTE FUNCTION wait()`)
 	return b.lock(t, `SELECT pg_advisory_xact_lock(1)`)
+}
+
+// atWork counts the statements of that name that wait for a lock in the server.
+func (b *bundle) atWork(t *testing.T, statement string) int {
+	t.Helper()
+	return value[int](t, b.Pool, `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database()
+		AND a.state = 'active' AND a.query LIKE '-- name: ' || $1 || ' %' AND a.wait_event_type = 'Lock'`, statement)
 }
 
 // completesWithout loses the admission of a set.

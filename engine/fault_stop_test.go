@@ -1,0 +1,206 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+	"pawl/engine"
+)
+
+// stoppable is an engine that the test stops itself.
+func (b *bundle) stoppable(t *testing.T, url string, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	e := engine.New(openPool(t, url), cfg)
+	e.Start()
+	b.engine = e
+	return e
+}
+
+// expired is a grace period that has ended.
+func expired(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+const (
+	unfinished = `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL`
+	notHanded  = `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND (o.owner IS NOT NULL OR o.due_at > now())`
+)
+
+func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	e := b.stoppable(t, b.URL, engine.Config{})
+	var told, turnedAway atomic.Int64
+	var wg sync.WaitGroup
+	for _, in := range requests("caller", 64) {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				in := in
+				in.OrderID += time.Now().String()
+				order, err := e.Process(t.Context(), in)
+				switch {
+				case err == nil && order.Order.Status == "completed":
+					told.Add(1)
+				case errors.Is(err, engine.ErrStopping):
+					turnedAway.Add(1)
+					return
+				default:
+					t.Errorf("told %s: %v", order.Order.Status, err)
+					return
+				}
+			}
+		})
+	}
+	eventually(t, "it is under load", func() bool { return told.Load() >= 200 })
+	stop(t, e)
+	wg.Wait()
+	if n := value[int64](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'completed'`); n != told.Load() {
+		t.Errorf("%d orders completed, %d callers told", n, told.Load())
+	}
+	if n := value[int](t, b.Pool, unfinished); n != 0 {
+		t.Errorf("%d orders left", n)
+	}
+	if e.InFlight() != 0 {
+		t.Errorf("%d orders in memory", e.InFlight())
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestStopWithoutGrace stops an engine whose orders can't finish, and wants them finished by another at once, long
+// before a lease could end.
+func TestStopWithoutGrace(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, statement string }{
+		{"orders that wait for a stock row", ""},
+		{"orders whose charge is in the wire", "OrdersCharge"},
+		{"orders whose reservation is in the wire", "OrdersReserve"},
+		{"orders whose confirmation is in the wire", "OrdersConfirm"},
+	} {
+		t.Run(c.name+" are handed back", func(t *testing.T) {
+			t.Parallel()
+			b := &bundle{Database: dbtest.New(t)}
+			p := newProxy(t, b.URL)
+			e := b.stoppable(t, p.url, engine.Config{Poll: time.Hour, Lease: time.Hour})
+			var answers <-chan answer
+			unlock := func() {}
+			if c.statement == "" {
+				b.exec(t, `INSERT INTO inventory (item) VALUES ('widget')`)
+				unlock = b.lock(t, `SELECT i.item FROM inventory AS i FOR UPDATE`)
+				answers = ask(t, e, requests("order", 30)...)
+				eventually(t, "the orders wait", func() bool {
+					return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving'`) == 30
+				})
+			} else {
+				answers, _ = b.gather(t, p, c.statement, requests("order", 30)...)
+			}
+			if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
+				t.Errorf("stop: %v", err)
+			}
+			for range 30 {
+				a := <-answers
+				if a.err != nil && !errors.Is(a.err, engine.ErrStopping) || a.err == nil && string(a.order.Order.Status) != status(t, b.Pool, a.orderID) {
+					t.Errorf("%s: told %s: %v", a.orderID, a.order.Order.Status, a.err)
+				}
+			}
+			if n := value[int](t, b.Pool, notHanded); n != 0 {
+				t.Errorf("%d orders still belong to the engine that is gone", n)
+			}
+			unlock()
+			b.engine = startEngine(t, b.URL, engine.Config{Poll: 10 * time.Millisecond})
+			eventually(t, "another has finished the orders", func() bool { return value[int](t, b.Pool, unfinished) == 0 })
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// TestStopWithAdmissionInDoubt stops an engine between the execution of an admission and its reply.
+func TestStopWithAdmissionInDoubt(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	p := newProxy(t, b.URL)
+	e := b.stoppable(t, p.url, engine.Config{Poll: time.Hour, Lease: time.Hour})
+	unlock := b.delay(t, "charging")
+	answers := ask(t, e, request("one"))
+	eventually(t, "the admission is at work", func() bool { return b.atWork(t, "OrdersAdmit") == 1 })
+	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("stop: %v", err)
+	}
+	if a := <-answers; !errors.Is(a.err, engine.ErrUnavailable) {
+		t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+	}
+	unlock()
+}
+
+// TestStopWithoutDatabase stops an engine that can't reach its database.
+func TestStopWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	p := newProxy(t, b.URL)
+	e := b.stoppable(t, p.url, engine.Config{})
+	p.on(func(string) fate { return loseRequest })
+	answers := ask(t, e, requests("order", 10)...)
+	eventually(t, "the engine has noticed", func() bool { return e.Stats.UnknownOutcome.Load() > 0 })
+	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("stop: %v", err)
+	}
+	for range 10 {
+		if a := <-answers; !errors.Is(a.err, engine.ErrStopping) && !errors.Is(a.err, engine.ErrUnavailable) {
+			t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+		}
+	}
+}
+
+// TestStopWhileWatching stops an engine whose callers wait for another replica: they are not kept until that is done.
+func TestStopWhileWatching(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	g := newGhost(b.Pool)
+	g.admit(t, time.Hour, "one")
+	e := b.stoppable(t, b.URL, byCallers)
+	answers := ask(t, e, request("one"))
+	eventually(t, "the caller waits", func() bool { return e.InFlight() == 1 })
+	stop(t, e)
+	if a := <-answers; a.err != nil || a.order.Order.Status != "charging" || *a.order.Order.Owner != g.owner {
+		t.Errorf("told %s: %v", a.order.Order.Status, a.err)
+	}
+	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, engine.ErrStopping) {
+		t.Errorf("after the stop: %v", err)
+	}
+	if _, err := e.Cancel(t.Context(), engine.Stop{OrderID: "one"}); !errors.Is(err, engine.ErrStopping) {
+		t.Errorf("cancel after the stop: %v", err)
+	}
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions`); n != 1 {
+		t.Errorf("%d history rows", n)
+	}
+}
+
+// TestOverload fills the memory that an engine was given.
+func TestOverload(t *testing.T) {
+	t.Parallel()
+	b, p := setupBehind(t, engine.Config{Poll: time.Hour, MaxInFlight: 10})
+	atCharge, release := p.stall(t, named("OrdersCharge"))
+	answers := ask(t, b.engine, requests("order", 10)...)
+	eventually(t, "the memory is full", func() bool { return b.engine.InFlight() == 10 && atCharge.Load() == 1 })
+	for _, in := range requests("late", 10) {
+		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, engine.ErrOverloaded) {
+			t.Errorf("%s: %v", in.OrderID, err)
+		}
+	}
+	release()
+	b.completes(t, answers, 10)
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.orders`); n != 10 {
+		t.Errorf("%d orders stored", n)
+	}
+	if n := b.engine.Stats.Overloaded.Load(); n != 10 {
+		t.Errorf("%d requests counted as turned away", n)
+	}
+	b.completes(t, ask(t, b.engine, request("late 000")), 1)
+}
