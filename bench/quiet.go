@@ -33,7 +33,7 @@ func (p *plan) quiet(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if (after-before).Seconds() <= p.others*quietLook.Seconds()*float64(runtime.NumCPU()) {
+		if (after - before).Seconds() <= p.others*quietLook.Seconds()*float64(runtime.NumCPU()) {
 			return nil
 		}
 	}
