@@ -8,22 +8,66 @@ package db
 import (
 	"context"
 	"time"
-
-	"pawl/fsm"
 )
 
-const ordersList = `-- name: OrdersList :many
+const orderNoAt = `-- name: OrderNoAt :one
 
+WITH RECURSIVE halves AS (
+  SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM orders AS o
+  UNION ALL
+  SELECT CASE WHEN m.before THEN m.middle ELSE m.last_before END, CASE WHEN m.before THEN m.first_after ELSE m.middle END
+  FROM (
+    SELECT h.last_before, h.first_after, (h.last_before + h.first_after) / 2 AS middle, coalesce((
+      SELECT o.created_at FROM orders AS o
+      WHERE o.order_no >= (h.last_before + h.first_after) / 2 ORDER BY o.order_no LIMIT 1) < $1, false) AS before
+    FROM halves AS h WHERE h.first_after - h.last_before > 1
+    OFFSET 0
+  ) AS m
+)
+SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h
+`
+
+type OrderNoAtRow struct {
+	LastBefore int64
+	FirstAfter int64
+}
+
+// Lists, newest first: order_no falls along the page, and is the cursor. One query for
+// each way to find the rows, because no index holds the status of an order. A page is
+// found first, by one index, and then read by number: the cost is that of a page. What
+// looks roundabout is there to keep it so: (item, order_no) is compared as a row, and
+// ordered by, because the planner would walk along the primary key otherwise.
+//
+// Numbers rise with the time of creation, so a window of time is a range of numbers
+// (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
+// and the planner expects it to be true often enough to stop at a page.
+// Finds, by halving, where created_at passes a time: at the first number after last_before
+// stands an order that was created before it, at first_after one that was not, or none.
+func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, error) {
+	row := q.db.QueryRow(ctx, orderNoAt, at)
+	var i OrderNoAtRow
+	err := row.Scan(&i.LastBefore, &i.FirstAfter)
+	return i, err
+}
+
+const ordersList = `-- name: OrdersList :many
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint
+    AND CASE WHEN o.created_at >= $3::timestamptz AND o.created_at < $4::timestamptz
+      AND ($5::text IS NULL OR o.status = $5::text) THEN true END
+  ORDER BY o.order_no DESC LIMIT $6
+)
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no < $1 AND o.created_at >= $2 AND o.created_at < $3
-  AND ($4::text IS NULL OR o.status = $4::text)
-ORDER BY o.order_no DESC LIMIT $5
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC
 `
 
 type OrdersListParams struct {
+	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
@@ -39,11 +83,10 @@ type OrdersListRow struct {
 	ReleasedAt *time.Time
 }
 
-// Lists, newest first: order_no falls along the page, and is the cursor. One query for
-// each way to find the rows, because no index holds the status of an order.
 // All orders, or the completed ones (nearly all are): along the primary key.
 func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]OrdersListRow, error) {
 	rows, err := q.db.Query(ctx, ordersList,
+		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
@@ -98,17 +141,24 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 }
 
 const ordersListEnded = `-- name: OrdersListEnded :many
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.ended_as IN ('failed', 'canceled')
+    AND (o.ended_as, o.order_no) > ($1::text, $2::bigint) AND (o.ended_as, o.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
+  ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
+)
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.ended_as IN ('failed', 'canceled') AND o.ended_as = $1
-  AND o.order_no < $2 AND o.created_at >= $3 AND o.created_at < $4
-ORDER BY o.order_no DESC LIMIT $5
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC
 `
 
 type OrdersListEndedParams struct {
-	Status      *string
+	Status      string
+	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
@@ -127,6 +177,7 @@ type OrdersListEndedRow struct {
 func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams) ([]OrdersListEndedRow, error) {
 	rows, err := q.db.Query(ctx, ordersListEnded,
 		arg.Status,
+		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
@@ -181,40 +232,44 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 
 const ordersListItem = `-- name: OrdersListItem :many
 WITH reserved AS MATERIALIZED (
-  SELECT u.order_no FROM reservations AS v JOIN orders AS u ON u.order_no = v.order_no
-  WHERE v.item = $2 AND v.order_no < $3
-    AND u.created_at >= $4 AND u.created_at < $5
-    AND ($6::text IS NULL OR u.status = $6::text)
-  ORDER BY v.order_no DESC LIMIT $1
+  SELECT v.order_no FROM reservations AS v
+  WHERE (v.item, v.order_no) > ($1::text, $2::bigint) AND (v.item, v.order_no) < ($1::text, $3::bigint)
+    AND v.generation = (
+      SELECT u.generation FROM orders AS u
+      WHERE u.order_no = v.order_no AND u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz
+        AND (NOT $6::boolean OR u.status = 'completed'))
+  ORDER BY v.item DESC, v.order_no DESC LIMIT $7
 ), ended AS MATERIALIZED (
   SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as IN ('failed', 'canceled') AND u.item = $2 AND u.order_no < $3
-    AND u.created_at >= $4 AND u.created_at < $5
-    AND ($6::text IS NULL OR u.status = $6::text)
-  ORDER BY u.order_no DESC LIMIT $1
+  WHERE u.ended_as IN ('failed', 'canceled') AND NOT $6::boolean
+    AND (u.item, u.order_no) > ($1::text, $2::bigint) AND (u.item, u.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz THEN true END
+  ORDER BY u.item DESC, u.order_no DESC LIMIT $7
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND u.item = $2 AND u.order_no < $3
-    AND u.created_at >= $4 AND u.created_at < $5
-    AND ($6::text IS NULL OR u.status = $6::text)
-  ORDER BY u.order_no DESC LIMIT $1
+  SELECT u.order_no, u.item, u.created_at FROM orders AS u WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND NOT $6::boolean
+), page AS (
+  SELECT x.order_no FROM reserved AS x UNION SELECT y.order_no FROM ended AS y
+  UNION SELECT z.order_no FROM unfinished AS z
+  WHERE z.item = $1::text AND z.order_no > $2::bigint AND z.order_no < $3::bigint
+    AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
+  ORDER BY order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no = ANY(ARRAY(
-  SELECT x.order_no FROM reserved AS x UNION SELECT y.order_no FROM ended AS y UNION SELECT z.order_no FROM unfinished AS z))
-ORDER BY o.order_no DESC LIMIT $1
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC
 `
 
 type OrdersListItemParams struct {
-	Most        int32
 	Item        string
+	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
-	Status      *string
+	Completed   bool
+	Most        int32
 }
 
 type OrdersListItemRow struct {
@@ -225,16 +280,17 @@ type OrdersListItemRow struct {
 	ReleasedAt *time.Time
 }
 
-// Orders for an item: those that reserved it, those that ended without, those on
-// their way. Three short index scans, each cut at a page.
+// All orders for an item, or the completed ones: those that reserved it, and unless only
+// completed ones are asked for, those that ended without and those on their way.
 func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]OrdersListItemRow, error) {
 	rows, err := q.db.Query(ctx, ordersListItem,
-		arg.Most,
 		arg.Item,
+		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
-		arg.Status,
+		arg.Completed,
+		arg.Most,
 	)
 	if err != nil {
 		return nil, err
@@ -283,23 +339,120 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 	return items, nil
 }
 
-const ordersListUnfinished = `-- name: OrdersListUnfinished :many
-WITH unfinished AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND u.status = $1
-    AND u.order_no < $2 AND u.created_at >= $3 AND u.created_at < $4
-  ORDER BY u.order_no DESC LIMIT $5
+const ordersListItemEnded = `-- name: OrdersListItemEnded :many
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.ended_as IN ('failed', 'canceled')
+    AND (o.item, o.order_no) > ($1::text, $2::bigint) AND (o.item, o.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
+      AND o.ended_as = $6::text THEN true END
+  ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC
+`
+
+type OrdersListItemEndedParams struct {
+	Item        string
+	After       int64
+	Before      int64
+	CreatedFrom time.Time
+	CreatedTo   time.Time
+	Status      string
+	Most        int32
+}
+
+type OrdersListItemEndedRow struct {
+	Order      Order
+	ChargedAt  *time.Time
+	RefundedAt *time.Time
+	ReservedAt *time.Time
+	ReleasedAt *time.Time
+}
+
+// Failed or canceled orders for an item.
+func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEndedParams) ([]OrdersListItemEndedRow, error) {
+	rows, err := q.db.Query(ctx, ordersListItemEnded,
+		arg.Item,
+		arg.After,
+		arg.Before,
+		arg.CreatedFrom,
+		arg.CreatedTo,
+		arg.Status,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersListItemEndedRow
+	for rows.Next() {
+		var i OrdersListItemEndedRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.ChargedAt,
+			&i.RefundedAt,
+			&i.ReservedAt,
+			&i.ReleasedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ordersListUnfinished = `-- name: OrdersListUnfinished :many
+WITH unfinished AS MATERIALIZED (
+  SELECT o.order_no, o.status, o.item, o.created_at FROM orders AS o WHERE o.due_at IS NOT NULL OR o.hold IS NOT NULL
+), page AS (
+  SELECT u.order_no FROM unfinished AS u
+  WHERE u.status = $1::text AND ($2::text IS NULL OR u.item = $2::text)
+    AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
+  ORDER BY u.order_no DESC LIMIT $7
+)
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListUnfinishedParams struct {
-	Status      fsm.State
+	Status      string
+	Item        *string
+	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
@@ -314,10 +467,13 @@ type OrdersListUnfinishedRow struct {
 	ReleasedAt *time.Time
 }
 
-// Orders in a state that does not last: each is due some time or held.
+// Orders in a state that does not last, of one item or of all: each is due some time or
+// held. They are few, and all of them are looked at.
 func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfinishedParams) ([]OrdersListUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersListUnfinished,
 		arg.Status,
+		arg.Item,
+		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,

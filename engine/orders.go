@@ -32,42 +32,76 @@ type Filter struct {
 	Limit                  int32     // 1 or more
 }
 
-var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // List reads a page of orders, newest first. It reads the tables the moves write, so a
 // caller sees its own orders.
 func (e *Engine) List(ctx context.Context, f Filter) ([]Order, error) {
-	f.Before = cmp.Or(f.Before, math.MaxInt64)
-	if f.CreatedTo.IsZero() {
-		f.CreatedTo = never
+	w, err := e.window(ctx, f)
+	if err != nil {
+		return nil, unavailable("find orders by time", err)
 	}
-	page, err := e.page(ctx, f)
+	page, err := e.page(ctx, f, w)
 	return page, unavailable("list orders", err)
 }
 
-// page picks the statement by the index that serves the filter.
-func (e *Engine) page(ctx context.Context, f Filter) ([]Order, error) {
-	var status *string
-	if f.Status != "" {
-		s := string(f.Status)
-		status = &s
+// window is where the orders of a list lie: their numbers and their times.
+type window struct {
+	after, before int64
+	from, to      time.Time
+}
+
+var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// numberDelay is longer than an order takes from the time it bears to its number: both
+// are given by one statement, the time when it begins.
+const numberDelay = statementLimit + 5*time.Second
+
+// window narrows the numbers to the time of creation, so that a page of last year is
+// not looked for from today.
+func (e *Engine) window(ctx context.Context, f Filter) (window, error) {
+	w := window{before: cmp.Or(f.Before, math.MaxInt64), from: f.CreatedFrom, to: f.CreatedTo}
+	if f.CreatedTo.IsZero() {
+		w.to = never
+	} else {
+		at, err := e.query.OrderNoAt(ctx, f.CreatedTo.Add(numberDelay))
+		if err != nil {
+			return window{}, err
+		}
+		w.before = min(w.before, at.FirstAfter)
 	}
+	if !f.CreatedFrom.IsZero() {
+		at, err := e.query.OrderNoAt(ctx, f.CreatedFrom.Add(-numberDelay))
+		if err != nil {
+			return window{}, err
+		}
+		w.after = at.LastBefore
+	}
+	return w, nil
+}
+
+// page picks the statement by the index that serves the filter.
+func (e *Engine) page(ctx context.Context, f Filter, w window) ([]Order, error) {
+	status := string(f.Status)
 	switch {
-	case f.Item != "":
-		rows, err := e.query.OrdersListItem(ctx, db.OrdersListItemParams{
-			Item: f.Item, Status: status, Before: f.Before, CreatedFrom: f.CreatedFrom, CreatedTo: f.CreatedTo, Most: f.Limit})
-		return asOrders(rows), err
 	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
-		rows, err := e.query.OrdersListEnded(ctx, db.OrdersListEndedParams{
-			Status: status, Before: f.Before, CreatedFrom: f.CreatedFrom, CreatedTo: f.CreatedTo, Most: f.Limit})
+		if f.Item != "" {
+			rows, err := e.query.OrdersListItemEnded(ctx, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
+				After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			return asOrders(rows), err
+		}
+		rows, err := e.query.OrdersListEnded(ctx, db.OrdersListEndedParams{Status: status,
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	case f.Status != "" && f.Status != fsm.Completed:
-		rows, err := e.query.OrdersListUnfinished(ctx, db.OrdersListUnfinishedParams{
-			Status: f.Status, Before: f.Before, CreatedFrom: f.CreatedFrom, CreatedTo: f.CreatedTo, Most: f.Limit})
+		rows, err := e.query.OrdersListUnfinished(ctx, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+		return asOrders(rows), err
+	case f.Item != "":
+		rows, err := e.query.OrdersListItem(ctx, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	default:
-		rows, err := e.query.OrdersList(ctx, db.OrdersListParams{
-			Status: status, Before: f.Before, CreatedFrom: f.CreatedFrom, CreatedTo: f.CreatedTo, Most: f.Limit})
+		rows, err := e.query.OrdersList(ctx, db.OrdersListParams{Status: optional(status),
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	}
 }

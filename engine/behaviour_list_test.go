@@ -1,0 +1,237 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// populate stores orders in every state there can be, for three items, over four days.
+func (b *bundle) populate(t testing.TB) {
+	t.Helper()
+	b.setStock(t, "none", 0)
+	g := newGhost(b.Pool)
+	for day := range 4 {
+		for _, state := range []fsm.State{fsm.Pending, fsm.Charging, fsm.Reserving, fsm.Confirming} {
+			b.hold(t, state, fmt.Sprintf("held %s %d", state, day))
+			if state != fsm.Pending {
+				driven := fmt.Sprintf("driven %s %d", state, day)
+				g.admit(t, time.Hour, driven)
+				g.advance(t, state, driven)
+			}
+			b.hold(t, state, fmt.Sprintf("canceled %s %d", state, day))
+			b.cancel(t, engine.Stop{OrderID: fmt.Sprintf("canceled %s %d", state, day)})
+		}
+		for _, item := range []string{"widget", "gadget", "none"} {
+			b.process(t, withItem(item, []engine.Input{request(fmt.Sprintf("%s %d", item, day))})[0])
+		}
+		b.undoing(t, g, fmt.Sprintf("%d", day))
+		b.exec(t, `UPDATE orders SET created_at = now() - make_interval(days => $1) WHERE order_id LIKE '%' || $2`, 4-day, fmt.Sprint(day))
+	}
+}
+
+// undoing leaves an order releasing and one refunding, driven by a replica that does no more.
+func (b *bundle) undoing(t testing.TB, g *ghost, suffix string) {
+	t.Helper()
+	for _, state := range []fsm.State{fsm.Releasing, fsm.Refunding} {
+		id := string(state) + " " + suffix
+		g.admit(t, time.Hour, id)
+		g.advance(t, fsm.Confirming, id)
+		b.exec(t, `WITH stopped AS (UPDATE orders SET stop_requested = 'cancel', seq = seq + 1 WHERE order_id = $1 RETURNING *)
+			INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+			SELECT order_no, seq, status, status, fence, 'cancel' FROM stopped`, id)
+		g.advance(t, state, id)
+	}
+}
+
+// expected says, in other words than the statements of the service, what a list must show.
+func (b *bundle) expected(t testing.TB, f engine.Filter) []string {
+	t.Helper()
+	to := f.CreatedTo
+	if to.IsZero() {
+		to = time.Now().AddDate(1, 0, 0)
+	}
+	ids := column[string](t, b.Pool, `SELECT o.order_id FROM orders AS o
+		WHERE ($1 = '' OR o.status = $1) AND ($2 = '' OR o.item = $2) AND o.created_at >= $3 AND o.created_at < $4
+		AND ($5 = 0 OR o.order_no < $5) ORDER BY o.order_no DESC`, f.Status, f.Item, f.CreatedFrom, to, f.Before)
+	return ids[:min(len(ids), int(f.Limit))]
+}
+
+func (b *bundle) list(t testing.TB, f engine.Filter) (page []engine.Order, ids []string) {
+	t.Helper()
+	page, err := b.engine.List(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range page {
+		ids = append(ids, order.Order.OrderID)
+	}
+	return page, ids
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.populate(t)
+	middle := value[int64](t, b.Pool, `SELECT max(order_no) / 2 FROM orders`)
+	day := func(n int) time.Time { return time.Now().AddDate(0, 0, -n).Add(-time.Hour) }
+	for _, s := range append(fsm.States(), "") {
+		for _, item := range []string{"", "widget", "gadget", "none", "nobody's"} {
+			for _, window := range [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}} {
+				for _, before := range []int64{0, middle} {
+					for _, limit := range []int32{3, 200} {
+						f := engine.Filter{Status: s, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
+						if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
+							t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestListShowsWhatGetShows(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.populate(t)
+	for _, f := range []engine.Filter{
+		{}, {Status: fsm.Completed}, {Status: fsm.Failed}, {Status: fsm.Canceled}, {Status: fsm.Refunding}, {Item: "widget"},
+	} {
+		f.Limit = 200
+		page, _ := b.list(t, f)
+		if len(page) == 0 {
+			t.Errorf("%+v shows nothing", f)
+		}
+		for _, order := range page {
+			b.sameAsStored(t, order)
+		}
+	}
+}
+
+// Whoever walks along the cursor sees what was there when he began exactly once, whatever comes meanwhile.
+func TestListCursor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const there = 150
+	b.completes(t, ask(t, b.engine, requests("there", there)...), there)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := b.engine.Process(t.Context(), request(fmt.Sprintf("meanwhile %d", n))); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for _, f := range []engine.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Status: fsm.Completed}, {Limit: 200}} {
+		came := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE status = 'completed'`)
+		seen, last := map[string]int{}, int64(0)
+		for page, _ := b.list(t, f); len(page) > 0; page, _ = b.list(t, f) {
+			for _, order := range page {
+				if no := order.Order.OrderNo; last > 0 && f.Before > 0 && no >= last {
+					t.Errorf("%+v: %d follows %d", f, no, last)
+				}
+				last = order.Order.OrderNo
+				seen[order.Order.OrderID]++
+			}
+			f.Before = last
+		}
+		if len(seen) < came {
+			t.Errorf("%+v: %d of %d orders", f, len(seen), came)
+		}
+		for _, in := range requests("there", there) {
+			if seen[in.OrderID] != 1 {
+				t.Errorf("%+v: %q seen %d times", f, in.OrderID, seen[in.OrderID])
+			}
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
+func TestTransitions(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.hold(t, fsm.Confirming, "order")
+	b.cancel(t, engine.Stop{OrderID: "order", Actor: "ann", Reason: "why not", RequestID: "7"})
+	const want = `1 pending charging 1 - -
+2 charging reserving 1 - -
+3 reserving confirming 1 - -
+4 confirming confirming 1 hold -
+5 confirming confirming 1 cancel ann
+6 confirming confirming 2 take_over -
+7 confirming releasing 2 - -
+8 releasing refunding 2 - -
+9 refunding canceled 2 - -
+`
+	for limit := int32(1); limit < 12; limit++ {
+		var got strings.Builder
+		for after := int32(0); ; {
+			page, err := b.engine.Transitions(t.Context(), "order", after, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tr := range page {
+				dash := func(s *string) string { return strings.Replace(text(s), "none", "-", 1) }
+				fmt.Fprintf(&got, "%d %s %s %d %s %s\n", tr.Seq, *tr.FromStatus, tr.ToStatus, tr.Fence, dash(tr.Verb), dash(tr.Actor))
+				after = tr.Seq
+			}
+			if len(page) < int(limit) {
+				break
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%d at a time:\n%s", limit, got.String())
+		}
+	}
+	if _, err := b.engine.Transitions(t.Context(), "nobody's", 0, 10); !errors.Is(err, engine.ErrNotFound) {
+		t.Error(err)
+	}
+	if _, err := b.engine.Get(t.Context(), "nobody's"); !errors.Is(err, engine.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// The time an order bears is that of the beginning of its admission, so it can be some seconds older than that of an
+// order with a lower number. No window may lose it for that.
+func TestListWindows(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
+	b.exec(t, `INSERT INTO orders (order_id, created_at, currency, item, amount, status, ended_as)
+		SELECT n::text, now() - make_interval(secs => 3000 - n + 30 * random()), 'USD', 'item ' || n % 3, 1, s, s
+		FROM generate_series(1, 3000) AS n, LATERAL (SELECT (ARRAY['completed', 'failed', 'canceled'])[1 + n % 7 % 3]) AS e(s)
+		WHERE n NOT BETWEEN 1000 AND 1500 AND n % 10 <> 0`)
+	b.exec(t, `INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, 1 FROM orders WHERE status = 'completed'`)
+	now := time.Now()
+	for n := range 60 {
+		for _, length := range []time.Duration{time.Second, 40 * time.Second, 700 * time.Second} {
+			from := now.Add(-time.Duration(n*60) * time.Second)
+			f := engine.Filter{CreatedFrom: from, CreatedTo: from.Add(length), Limit: 50}
+			f.Status = []fsm.State{"", "", fsm.Completed, fsm.Failed}[n%4]
+			f.Item = []string{"", "item 1", "nobody's"}[n%3]
+			for range 4 { // and the pages after it
+				page, ids := b.list(t, f)
+				if want := b.expected(t, f); !slices.Equal(ids, want) {
+					t.Errorf("%+v\nis   %q\nwant %q", f, ids, want)
+				}
+				if len(page) == 0 {
+					break
+				}
+				f.Before = page[len(page)-1].Order.OrderNo
+			}
+		}
+	}
+}
