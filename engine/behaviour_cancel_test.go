@@ -1,0 +1,289 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// hold stores an order of request that waits in a state for somebody.
+func (b *bundle) hold(t testing.TB, state fsm.State, orderID string) {
+	t.Helper()
+	if state == fsm.Pending {
+		b.exec(t, `WITH waiting AS (
+			INSERT INTO orders (order_id, status, hold, hold_reason, currency, item, amount)
+			VALUES ($1, 'pending', 'approval', 'large', 'USD', 'widget', 99.99) RETURNING order_no, seq, fence)
+			INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, seq, 'pending', fence FROM waiting`, orderID)
+		return
+	}
+	g := newGhost(b.Pool)
+	g.admit(t, time.Hour, orderID)
+	g.advance(t, state, orderID)
+	o := g.stored(t, orderID)[0]
+	moved, err := g.query.OrdersHold(t.Context(), db.OrdersHoldParams{
+		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "paused", HoldReason: "by a test"})
+	if err != nil || len(moved) != 1 {
+		t.Fatalf("hold %q: %v %v", orderID, moved, err)
+	}
+}
+
+// canceledWay is the way of an order that is canceled from a state.
+var canceledWay = map[fsm.State][]string{
+	fsm.Pending:    {"pending", "canceled"},
+	fsm.Charging:   {"charging", "canceled"},
+	fsm.Reserving:  {"charging", "reserving", "refunding", "canceled"},
+	fsm.Confirming: {"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	for state, way := range canceledWay {
+		t.Run(fmt.Sprintf("an order that is held while %s", state), func(t *testing.T) {
+			t.Parallel()
+			b := setupWith(t, byCallers)
+			b.setStock(t, "widget", 5)
+			b.hold(t, state, "held")
+			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "held", Actor: "ann", Reason: "changed her mind"})
+			if err != nil || order.Order.Status != fsm.Canceled {
+				t.Fatalf("%v %+v", err, order.Order)
+			}
+			b.sameAsStored(t, order)
+			b.undone(t, "held", way)
+			said := value[string](t, b.Pool, `SELECT actor || ': ' || reason FROM books.transitions WHERE verb = 'cancel'`)
+			if said != "ann: changed her mind" {
+				t.Error(said)
+			}
+		})
+		if state == fsm.Pending {
+			continue // nobody drives an order that waits to start
+		}
+		t.Run(fmt.Sprintf("an order that another replica drives, %s", state), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.setStock(t, "widget", 5)
+			g := newGhost(b.Pool)
+			g.admit(t, time.Hour, "driven")
+			g.advance(t, state, "driven")
+			before := g.stored(t, "driven")[0]
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			order, err := b.engine.Cancel(ctx, engine.Stop{OrderID: "driven"})
+			if o := order.Order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
+				!o.DueAt.Equal(*before.DueAt) || *o.Owner != g.owner || o.Seq != before.Seq+1 {
+				t.Fatalf("%v %+v", err, o)
+			}
+			if moved := g.move(t, []db.Order{before}); len(moved) > 0 {
+				t.Errorf("its driver moved past the request: %+v", moved)
+			}
+			g.advance(t, fsm.Canceled, "driven")
+			b.undone(t, "driven", way)
+		})
+	}
+}
+
+// undone checks that an order was canceled, went this way, and that nothing it did stands.
+func (b *bundle) undone(t testing.TB, orderID string, way []string) {
+	t.Helper()
+	if got := states(t, b.Pool, orderID); !slices.Equal(got, way) {
+		t.Errorf("went %q, want %q", got, way)
+	}
+	standing := value[string](t, b.Pool, `SELECT format('%s charges, %s reservations, %s reserved, %s on hand',
+		(SELECT count(*) FROM books.charges WHERE order_id = $1 AND refunded_at IS NULL),
+		(SELECT count(*) FROM books.reservations WHERE order_id = $1 AND released_at IS NULL),
+		reserved, on_hand) FROM books.inventory WHERE item = 'widget'`, orderID)
+	if standing != "0 charges, 0 reservations, 0 reserved, 5 on hand" {
+		t.Error(standing)
+	}
+	proveBooks(t, b.Pool)
+}
+
+func TestCancelDoesNotApply(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.setStock(t, "none", 0)
+	b.process(t, request("completed"))
+	b.process(t, withItem("none", []engine.Input{request("failed")})[0])
+	b.hold(t, fsm.Charging, "canceled")
+	b.cancel(t, engine.Stop{OrderID: "canceled"})
+	g := newGhost(b.Pool)
+	b.exec(t, `UPDATE inventory SET on_hand = 0, tracked = true WHERE item = 'widget'`)
+	g.admit(t, time.Hour, "refunding") // out of stock
+	g.advance(t, fsm.Refunding, "refunding")
+	for _, id := range []string{"completed", "failed", "canceled", "refunding"} {
+		for name, s := range map[string]engine.Stop{
+			"":                   {OrderID: id},
+			" with a request id": {OrderID: id, RequestID: "1"},
+			" as a dry run":      {OrderID: id, DryRun: true},
+		} {
+			b.writesNothing(t, func() {
+				_, err := b.engine.Cancel(t.Context(), s)
+				var refusal *engine.NotApplicable
+				if !errors.As(err, &refusal) || string(refusal.Order.Order.Status) != id || refusal.Verb != "cancel" {
+					t.Errorf("cancel what is %s%s: %v", id, name, err)
+					return
+				}
+				if allowed := engine.AllowedActions(&refusal.Order); len(allowed) > 0 {
+					t.Errorf("%s allows %q", id, allowed)
+				}
+			})
+		}
+	}
+	if _, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "nobody's"}); !errors.Is(err, engine.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func (b *bundle) cancel(t testing.TB, s engine.Stop) engine.Order {
+	t.Helper()
+	order, err := b.engine.Cancel(t.Context(), s)
+	if err != nil {
+		t.Fatalf("cancel %q: %v", s.OrderID, err)
+	}
+	return order
+}
+
+func TestCancelConditions(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.setStock(t, "widget", 5)
+	b.hold(t, fsm.Reserving, "order")
+	seq := newGhost(b.Pool).stored(t, "order")[0].Seq
+	stale := seq - 1
+	b.writesNothing(t, func() {
+		for _, s := range []engine.Stop{
+			{OrderID: "order", IfSeq: &stale},
+			{OrderID: "order", IfSeq: &stale, RequestID: "1"},
+			{OrderID: "order", IfSeq: &stale, DryRun: true},
+		} {
+			if _, err := b.engine.Cancel(t.Context(), s); !errors.Is(err, engine.ErrPrecondition) {
+				t.Errorf("%+v: %v", s, err)
+			}
+		}
+		for _, ifSeq := range []*int32{nil, &seq} {
+			order := b.cancel(t, engine.Stop{OrderID: "order", IfSeq: ifSeq, DryRun: true})
+			if allowed := engine.AllowedActions(&order); order.Order.Status != fsm.Reserving || !slices.Equal(allowed, []string{"cancel"}) {
+				t.Errorf("dry run: %+v, allowed %q", order.Order, allowed)
+			}
+		}
+	})
+	first := b.cancel(t, engine.Stop{OrderID: "order", IfSeq: &seq, RequestID: "1"})
+	if first.Order.Status != fsm.Canceled {
+		t.Errorf("%+v", first.Order)
+	}
+	b.writesNothing(t, func() {
+		for _, ifSeq := range []*int32{nil, &seq, &first.Order.Seq} {
+			if again := b.cancel(t, engine.Stop{OrderID: "order", IfSeq: ifSeq, RequestID: "1"}); asJSON(t, again) != asJSON(t, first) {
+				t.Errorf("first %s\nagain %s", asJSON(t, first), asJSON(t, again))
+			}
+		}
+		if _, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "order", RequestID: "2"}); err == nil {
+			t.Error("canceled twice")
+		}
+	})
+	b.hold(t, fsm.Charging, "another") // the id is that of a request for one order
+	if order := b.cancel(t, engine.Stop{OrderID: "another", RequestID: "1"}); order.Order.Status != fsm.Canceled {
+		t.Errorf("%+v", order.Order)
+	}
+	b.undone(t, "order", canceledWay[fsm.Reserving])
+}
+
+func TestCancelAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.setStock(t, "widget", 5)
+	b.hold(t, fsm.Confirming, "order")
+	var callers sync.WaitGroup
+	for i := range 20 {
+		callers.Go(func() {
+			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "order", RequestID: fmt.Sprint(i % 2)})
+			var late *engine.NotApplicable // came when everything was over
+			if errors.As(err, &late) {
+				order, err = late.Order, nil
+			}
+			if err != nil || order.Order.Status != fsm.Canceled {
+				t.Errorf("%v %+v", err, order.Order)
+			}
+		})
+	}
+	callers.Wait()
+	if asked := verbs(t, b.Pool, "order"); !slices.Equal(asked, []string{"hold", "cancel", "take_over"}) {
+		t.Errorf("%q", asked)
+	}
+	b.undone(t, "order", canceledWay[fsm.Confirming])
+}
+
+// A cancel that meets a running order ends in one of two ways, and both sides are told the same one.
+func TestCancelRaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := b.replica(t, engine.Config{})
+	ended := map[fsm.State]int{}
+	for round := range 25 {
+		var mu sync.Mutex
+		var races sync.WaitGroup
+		for i := range 8 {
+			races.Go(func() {
+				status := racing{b.engine, []*engine.Engine{b.engine, other}[i%2], fmt.Sprintf("race %d/%d", round, i), i * 2}.run(t)
+				mu.Lock()
+				defer mu.Unlock()
+				ended[status]++
+			})
+		}
+		races.Wait()
+	}
+	if ended[fsm.Completed]+ended[fsm.Canceled] != 200 || ended[fsm.Completed] == 0 || ended[fsm.Canceled] == 0 {
+		t.Errorf("%v", ended)
+	}
+	t.Logf("%v", ended)
+	standing := column[string](t, b.Pool, `SELECT o.order_id || ' ' || o.status FROM books.orders AS o
+		LEFT JOIN books.charges AS c ON c.order_id = o.order_id AND c.refunded_at IS NULL
+		LEFT JOIN books.reservations AS r ON r.order_id = o.order_id AND r.released_at IS NULL
+		WHERE (o.status = 'completed') <> (c.order_id IS NOT NULL) OR (o.status = 'completed') <> (r.order_id IS NOT NULL)
+		OR o.status = 'completed' AND o.stop_requested IS NOT NULL`)
+	if len(standing) > 0 {
+		t.Errorf("%q", standing)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// racing is an order that one engine drives and one cancels.
+type racing struct {
+	driver, canceler *engine.Engine
+	orderID          string
+	looks            int
+}
+
+// run processes the order and cancels it, from the first moment it can be or after some looks at it.
+func (r racing) run(t testing.TB) fsm.State {
+	t.Helper()
+	processed := ask(t, r.driver, request(r.orderID))
+	canceled, err := engine.Order{}, engine.ErrNotFound
+	for range r.looks {
+		_, _ = r.canceler.Get(t.Context(), r.orderID)
+	}
+	for errors.Is(err, engine.ErrNotFound) {
+		canceled, err = r.canceler.Cancel(t.Context(), engine.Stop{OrderID: r.orderID})
+	}
+	var late *engine.NotApplicable
+	if errors.As(err, &late) {
+		canceled = late.Order
+	} else if err != nil {
+		t.Errorf("%s: %v", r.orderID, err)
+	}
+	if late != nil && canceled.Order.Status != fsm.Completed || late == nil && canceled.Order.Status != fsm.Canceled {
+		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Order.Status)
+	}
+	a := <-processed
+	if a.err != nil || a.order.Order.Status != canceled.Order.Status {
+		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Order.Status, err, canceled.Order.Status)
+	}
+	return canceled.Order.Status
+}
