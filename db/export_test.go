@@ -1,0 +1,4 @@
+package db
+
+// BehindPooler is behindPooler.
+var BehindPooler = behindPooler

@@ -1,0 +1,146 @@
+package db_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/db"
+	"pawl/dbtest"
+)
+
+func sqlstate(code string) error { return &pgconn.PgError{Severity: "ERROR", Code: code} }
+
+func TestFaultOf(t *testing.T) {
+	t.Parallel()
+	for want, errs := range map[db.Fault]map[string]error{
+		db.None: {"no error": nil},
+		db.Again: {
+			"serialization failure":              sqlstate("40001"),
+			"deadlock":                           sqlstate("40P01"),
+			"no such prepared statement":         sqlstate("26000"),
+			"prepared statement exists":          sqlstate("42P05"),
+			"cached plan must not change result": sqlstate("0A000"),
+			"wrapped":                            fmt.Errorf("charge orders: %w", sqlstate("40001")),
+		},
+		db.Busy: {"lock not available": sqlstate("55P03")},
+		db.Bad: {
+			"number out of range":        sqlstate("22003"),
+			"NUL in text":                sqlstate("22021"),
+			"unique violation":           sqlstate("23505"),
+			"check violation":            sqlstate("23514"),
+			"raised by a trigger":        sqlstate("P0001"),
+			"wrapped":                    fmt.Errorf("charge orders: %w", sqlstate("23505")),
+			"joined with something else": errors.Join(errors.New("x"), sqlstate("23505")),
+		},
+		db.Unknown: {
+			"canceled by the server":         sqlstate("57014"),
+			"terminated":                     sqlstate("57P01"),
+			"server crashed":                 sqlstate("57P02"),
+			"server starts":                  sqlstate("57P03"),
+			"connection failure":             sqlstate("08006"),
+			"too many connections":           sqlstate("53300"),
+			"disk full":                      sqlstate("53100"),
+			"read-only after a failover":     sqlstate("25006"),
+			"internal error":                 sqlstate("XX000"),
+			"no SQLSTATE":                    &pgconn.PgError{Message: "pooler error"},
+			"connection lost":                io.ErrUnexpectedEOF,
+			"connection closed":              net.ErrClosed,
+			"deadline":                       context.DeadlineExceeded,
+			"caller gone":                    context.Canceled,
+			"lost by pgx, which says retry":  pgconn.ErrConnClosed,
+			"could not connect":              &pgconn.ConnectError{},
+			"could not connect, and why":     fmt.Errorf("connect: %w", sqlstate("53300")),
+			"row that can't be read into Go": pgx.ScanArgError{Err: io.EOF},
+		},
+	} {
+		for name, err := range errs {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				if got := db.FaultOf(err); got != want {
+					t.Errorf("%v is %d, want %d", err, got, want)
+				}
+			})
+		}
+	}
+}
+
+// TestFaultsOfAServer asks a real server for each kind.
+func TestFaultsOfAServer(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	raise := func(code string) string {
+		return `DO $$ BEGIN RAISE EXCEPTION 'as asked' USING ERRCODE = '` + code + `'; END $$`
+	}
+	for _, c := range []struct {
+		name, sql, describe string
+		want                db.Fault
+	}{
+		{"raised", raise("P0001"), "P0001", db.Bad},
+		{"serialization", raise("40001"), "40001", db.Again},
+		{"a check", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`, "23514 charges_amount", db.Bad},
+		{"a key", `INSERT INTO installation DEFAULT VALUES`, "23505 installation_pkey", db.Bad},
+		{"a number", `INSERT INTO orders (order_id, status, currency, item, amount) VALUES ('x', 'charging', 'USD', 'y', 1 / 0)`, "22012", db.Bad},
+		{"the guard", `INSERT INTO orders (order_id, status, ended_as, currency, item, amount) VALUES ('x', 'completed', 'completed', 'USD', 'y', 1)`,
+			"23514 orders_guard_insert", db.Bad},
+		{"a timeout", `SET statement_timeout = '1ms'; SELECT pg_sleep(60)`, "57014", db.Unknown},
+		{"a standby", `SET transaction_read_only = on; CREATE TABLE x ()`, "25006", db.Unknown},
+		{"a killed connection", `SELECT pg_terminate_backend(pg_backend_pid())`, "57P01", db.Unknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := pgconn.Connect(t.Context(), database.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			_, err = conn.Exec(t.Context(), c.sql).ReadAll()
+			if got := db.FaultOf(err); got != c.want || db.Describe(err) != c.describe {
+				t.Errorf("%v is %d and described as %q, want %d and %q", err, got, db.Describe(err), c.want, c.describe)
+			}
+			if db.ReadOnly(err) != (c.describe == "25006") {
+				t.Errorf("%v: read-only: %v", err, db.ReadOnly(err))
+			}
+		})
+	}
+	t.Run("a lock", func(t *testing.T) {
+		t.Parallel()
+		holder, err := database.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback(t.Context())
+		if _, err := holder.Exec(t.Context(), `LOCK TABLE refunds`); err != nil {
+			t.Fatal(err)
+		}
+		_, err = database.Pool.Exec(t.Context(), `SET lock_timeout = '1ms'; LOCK TABLE refunds`)
+		if db.FaultOf(err) != db.Busy {
+			t.Errorf("%v is %d", err, db.FaultOf(err))
+		}
+	})
+	t.Run("a server that is not there", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := pgx.Connect(ctx, "postgres://pawl@127.0.0.1:1/x?sslmode=disable")
+		if err == nil || db.FaultOf(err) != db.Unknown || db.Describe(err) != "connection" {
+			t.Errorf("%v is %d, described as %q", err, db.FaultOf(err), db.Describe(err))
+		}
+	})
+}
+
+func TestDescribeTellsNoData(t *testing.T) {
+	t.Parallel()
+	err := &pgconn.PgError{Code: "23505", ConstraintName: "orders_order_id_key", Message: "secret", Detail: "Key (order_id)=(secret) exists", Where: "secret"}
+	if got := db.Describe(fmt.Errorf("secret: %w", err)); strings.Contains(got, "secret") || got != "23505 orders_order_id_key" {
+		t.Error(got)
+	}
+}

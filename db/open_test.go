@@ -1,0 +1,71 @@
+package db_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/dbtest"
+)
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	t.Run("a direct connection is no pooler", func(t *testing.T) {
+		t.Parallel()
+		config, err := pgx.ParseConfig(database.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if pooled, err := db.BehindPooler(t.Context(), config); pooled || err != nil {
+				t.Fatal(pooled, err)
+			}
+		}
+		if config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+			t.Errorf("the caller's settings were changed to %s", config.DefaultQueryExecMode)
+		}
+	})
+	t.Run("the pool prepares statements and is as large as asked", func(t *testing.T) {
+		t.Parallel()
+		pool, err := db.Open(t.Context(), database.URL, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if c := pool.Config(); c.MaxConns != 3 || c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+			t.Errorf("%d connections, %s", c.MaxConns, c.ConnConfig.DefaultQueryExecMode)
+		}
+		if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a mode named in the url wins", func(t *testing.T) {
+		t.Parallel()
+		pool, err := db.Open(t.Context(), database.URL+"&default_query_exec_mode=exec", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode != pgx.QueryExecModeExec {
+			t.Error(mode)
+		}
+	})
+	t.Run("a url that is none, or leads nowhere, is an error without its password", func(t *testing.T) {
+		t.Parallel()
+		for _, url := range []string{
+			"postgres://pawl:secret@127.0.0.1:nowhere/x",
+			"postgres://pawl:secret@127.0.0.1:1/x?sslmode=disable",
+		} {
+			pool, err := db.Open(t.Context(), url, 1)
+			if err == nil {
+				pool.Close()
+				t.Errorf("%s: no error", url)
+			} else if strings.Contains(err.Error(), "secret") {
+				t.Error(err)
+			}
+		}
+	})
+}
