@@ -51,40 +51,42 @@ WITH promised AS (
   UNION ALL SELECT 'refunding', 'stands', 'undone'
   UNION ALL SELECT 'failed', 'undone', 'undone'
   UNION ALL SELECT 'canceled', 'undone', 'undone'
-), charged AS (
-  SELECT c.order_no, count(*) FILTER (WHERE c.refunded_at IS NULL) AS standing,
-    max(c.generation) FILTER (WHERE c.refunded_at IS NULL) AS standing_generation,
-    min(c.generation) AS first_generation, max(c.generation) AS last_generation,
-    min(c.amount) AS least, max(c.amount) AS most, min(c.currency) AS one_currency, max(c.currency) AS other_currency
-  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last GROUP BY c.order_no
-), reserved AS (
-  SELECT r.order_no, count(*) FILTER (WHERE r.released_at IS NULL) AS standing,
-    max(r.generation) FILTER (WHERE r.released_at IS NULL) AS standing_generation,
-    min(r.generation) AS first_generation, max(r.generation) AS last_generation,
-    min(r.quantity) AS least, max(r.quantity) AS most, min(r.item) AS one_item, max(r.item) AS other_item
-  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
+), effects AS (
+  SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of
+  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
+  UNION ALL
+  SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item
+  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last
+), counted AS (
+  SELECT o.order_no, o.order_id, o.status,
+    count(*) FILTER (WHERE e.is_charge AND e.stands) AS charges,
+    count(*) FILTER (WHERE e.is_charge AND e.stands AND e.generation = o.generation) AS charges_now,
+    count(*) FILTER (WHERE e.is_charge AND e.generation = o.generation) AS charged_now,
+    count(*) FILTER (WHERE e.is_charge AND e.generation NOT BETWEEN 0 AND o.generation) AS charged_never,
+    count(*) FILTER (WHERE e.is_charge AND (e.size <> o.amount OR e.of <> o.currency)) AS charged_other,
+    count(*) FILTER (WHERE NOT e.is_charge AND e.stands) AS reservations,
+    count(*) FILTER (WHERE NOT e.is_charge AND e.stands AND e.generation = o.generation) AS reservations_now,
+    count(*) FILTER (WHERE NOT e.is_charge AND e.generation = o.generation) AS reserved_now,
+    count(*) FILTER (WHERE NOT e.is_charge AND e.generation NOT BETWEEN 0 AND o.generation) AS reserved_never,
+    count(*) FILTER (WHERE NOT e.is_charge AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other
+  FROM orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
+  WHERE o.order_no BETWEEN @first AND @last GROUP BY o.order_no
 ), judged AS (
-  SELECT o.order_no, o.order_id, o.status, nullif(concat_ws(', ',
+  SELECT n.order_no, n.order_id, n.status, nullif(concat_ws(', ',
     CASE WHEN p.status IS NULL THEN 'unknown status' END,
-    CASE WHEN p.charge = 'stands' AND coalesce(c.standing, 0) <> 1 THEN coalesce(c.standing, 0) || ' charges stand, not 1'
-      WHEN p.charge = 'stands' AND c.standing_generation <> o.generation THEN 'the charge of another generation stands'
-      WHEN p.charge <> 'stands' AND c.standing > 0 THEN c.standing || ' charges stand, not 0'
-      WHEN p.charge = 'none' AND c.last_generation = o.generation THEN 'charged too early' END,
-    CASE WHEN c.first_generation < 0 OR c.last_generation > o.generation THEN 'charged in a generation that the order never had' END,
-    CASE WHEN c.least <> o.amount OR c.most <> o.amount OR c.one_currency <> o.currency OR c.other_currency <> o.currency
-      THEN 'charged another amount or currency' END,
-    CASE WHEN p.reservation = 'stands' AND coalesce(r.standing, 0) <> 1 THEN coalesce(r.standing, 0) || ' reservations stand, not 1'
-      WHEN p.reservation = 'stands' AND r.standing_generation <> o.generation THEN 'the reservation of another generation stands'
-      WHEN p.reservation <> 'stands' AND r.standing > 0 THEN r.standing || ' reservations stand, not 0'
-      WHEN p.reservation = 'none' AND r.last_generation = o.generation THEN 'reserved too early' END,
-    CASE WHEN r.first_generation < 0 OR r.last_generation > o.generation THEN 'reserved in a generation that the order never had' END,
-    CASE WHEN r.least <> o.quantity OR r.most <> o.quantity OR r.one_item <> o.item OR r.other_item <> o.item
-      THEN 'reserved another item or quantity' END), '') AS fault
-  FROM orders AS o
-  LEFT JOIN promised AS p ON p.status = o.status
-  LEFT JOIN charged AS c ON c.order_no = o.order_no
-  LEFT JOIN reserved AS r ON r.order_no = o.order_no
-  WHERE o.order_no BETWEEN @first AND @last
+    CASE WHEN p.charge = 'stands' AND n.charges <> 1 THEN n.charges || ' charges stand, not 1'
+      WHEN p.charge = 'stands' AND n.charges_now <> 1 THEN 'the charge of another generation stands'
+      WHEN p.charge <> 'stands' AND n.charges > 0 THEN n.charges || ' charges stand, not 0'
+      WHEN p.charge = 'none' AND n.charged_now > 0 THEN 'charged too early' END,
+    CASE WHEN n.charged_never > 0 THEN 'charged in a generation that the order never had' END,
+    CASE WHEN n.charged_other > 0 THEN 'charged another amount or currency' END,
+    CASE WHEN p.reservation = 'stands' AND n.reservations <> 1 THEN n.reservations || ' reservations stand, not 1'
+      WHEN p.reservation = 'stands' AND n.reservations_now <> 1 THEN 'the reservation of another generation stands'
+      WHEN p.reservation <> 'stands' AND n.reservations > 0 THEN n.reservations || ' reservations stand, not 0'
+      WHEN p.reservation = 'none' AND n.reserved_now > 0 THEN 'reserved too early' END,
+    CASE WHEN n.reserved_never > 0 THEN 'reserved in a generation that the order never had' END,
+    CASE WHEN n.reserved_other > 0 THEN 'reserved another item or quantity' END), '') AS fault
+  FROM counted AS n LEFT JOIN promised AS p ON p.status = n.status
 )
 SELECT j.status, count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
