@@ -79,8 +79,6 @@ CREATE INDEX orders_due ON orders (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX orders_held ON orders (hold, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_ended ON orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
 CREATE INDEX orders_ended_item ON orders (item, order_no) WHERE ended_as IN ('failed', 'canceled');
--- A list by time of creation; never touched by a move, and a few pages in all.
-CREATE INDEX orders_created ON orders USING brin (created_at) WITH (pages_per_range = 64);
 
 -- +goose Down
 DROP TABLE orders;
