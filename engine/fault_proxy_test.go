@@ -198,13 +198,11 @@ func (l *link) fromClient() {
 	}
 	exchange := append(startup[:], rest...)
 	for f := passes; ; {
-		switch f {
-		case loseRequest:
+		if f == loseRequest {
 			l.close()
 			return
-		case loseReply, loseClient:
-			l.deaf.Store(true)
 		}
+		l.deaf.Store(f == loseReply || f == loseClient)
 		if _, err := l.server.Write(exchange); err != nil || f == loseClient {
 			l.client.Close() // and the server's side when its answer is there
 			return

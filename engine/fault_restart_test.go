@@ -41,6 +41,7 @@ func startLoad(t *testing.T, callers int, engines ...*engine.Engine) *load {
 
 // send asks for an order until it is told how it ended.
 func (l *load) send(t *testing.T, e *engine.Engine, orderID string) {
+	t.Helper()
 	for {
 		order, err := e.Process(context.WithoutCancel(t.Context()), request(orderID))
 		switch {

@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,6 +171,34 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 	unlock()
 	b.completes(t, answers, 5)
+	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
+		t.Errorf("%d take-overs of orders whose driver was there", n)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestLostRenewals loses every other renewal, while the next move of the orders waits in the wire.
+func TestLostRenewals(t *testing.T) {
+	t.Parallel()
+	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 1500 * time.Millisecond})
+	b.replica(t, soon)
+	gate := make(chan struct{})
+	release := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	var renewals atomic.Int32
+	p.on(func(statement string) fate {
+		switch statement {
+		case "OrdersCharge":
+			<-gate
+		case "LeasesRenew":
+			return []fate{loseRequest, passes, loseReply, passes, loseClient, passes}[(renewals.Add(1)-1)%6]
+		}
+		return passes
+	})
+	answers := ask(t, b.engine, requests("order", 3)...)
+	eventually(t, "renewals were lost in every way", func() bool { return renewals.Load() >= 6 })
+	release()
+	b.completes(t, answers, 3)
 	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
 		t.Errorf("%d take-overs of orders whose driver was there", n)
 	}
