@@ -11,6 +11,18 @@ import (
 	"github.com/google/uuid"
 )
 
+const backendPID = `-- name: BackendPID :one
+SELECT pg_backend_pid()::integer AS pid
+`
+
+// The server process behind this connection.
+func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, backendPID)
+	var pid int32
+	err := row.Scan(&pid)
+	return pid, err
+}
+
 const installationID = `-- name: InstallationID :one
 SELECT i.id FROM installation AS i
 `

@@ -48,8 +48,8 @@ func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 		}
 		defer c.Close(ctx)
 		for range 3 {
-			var pid int32
-			if err := c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			pid, err := New(c).BackendPID(ctx)
+			if err != nil {
 				return false, err
 			}
 			if first, seen := backends[pid]; seen && first != conn {

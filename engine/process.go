@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -94,7 +95,7 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
 // outcome answers from a run that has ended.
 func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (Order, error) {
 	switch {
-	case r.err == ErrStopping && r.no() != 0:
+	case errors.Is(r.err, ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
 	case r.err != nil:
 		return Order{}, r.err
@@ -108,7 +109,7 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (Order, error) 
 
 // asStored answers with the row of an order that this caller does not wait for any more.
 func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (Order, error) {
-	if ctx.Err() == context.Canceled {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return Order{}, context.Canceled // the caller has gone
 	}
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -131,7 +132,7 @@ func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) e
 
 // ended names the end of a wait during which the order did not become known.
 func ended(ctx context.Context) error {
-	if ctx.Err() == context.Canceled {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
 	return ErrUnavailable
