@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,17 +18,17 @@ import (
 	"golang.org/x/term"
 
 	"pawl/books"
-	"pawl/db"
 )
 
 func loadCommand() *cobra.Command {
-	cfg := config{LogFormat: "auto"}
+	var cfg config
 	var l load
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Send orders to a running service and measure it",
 		Long: "Sends new orders to a running service, each caller one after the other, and prints how fast they\n" +
-			"were answered. With the service's database (--database-url) it proves the books afterwards.\n" +
+			"were answered. Afterwards it proves the books, if it can reach the service's database: the one\n" +
+			"given with --database-url, or the one a service on this machine has started itself.\n" +
 			"Ends with 1 if a request failed or the books are wrong.",
 		Example: "  pawl load --orders 100000 --concurrency 64 --items 1000 --database-url \"$DATABASE_URL\"",
 		Args:    cobra.NoArgs,
@@ -36,15 +39,15 @@ func loadCommand() *cobra.Command {
 			if err := l.validate(); err != nil {
 				return usageError{err}
 			}
-			return l.command(cmd, cfg.DatabaseURL)
+			return l.command(cmd, &cfg)
 		},
 	}
 	f := cmd.Flags()
+	cfg.databaseFlags(f)
 	f.IntVar(&l.orders, "orders", 10_000, "how many orders to send")
 	f.IntVar(&l.concurrency, "concurrency", 64, "how many callers send them")
 	f.IntVar(&l.items, "items", 100, "over how many items; 1 makes a hot one")
 	f.StringVar(&l.url, "url", "http://127.0.0.1:3000", "the service")
-	f.StringVar(&cfg.DatabaseURL, "database-url", "", "the service's PostgreSQL, to prove its books afterwards (also DATABASE_URL)")
 	return cmd
 }
 
@@ -66,21 +69,17 @@ func (l *load) validate() error {
 	return nil
 }
 
-func (l *load) command(cmd *cobra.Command, databaseURL string) error {
+func (l *load) command(cmd *cobra.Command, cfg *config) error {
 	bar := progress(int64(l.orders), "orders", cmd.ErrOrStderr())
 	l.sent = func() { _ = bar.Add(1) }
 	result := l.run(cmd.Context())
 	_ = bar.Exit()
 	result.print(cmd.OutOrStdout())
-	var err error
+	err := proveBooks(cmd, cfg, l.url)
 	if result.failed > 0 {
-		err = fmt.Errorf("%d of %d requests went wrong: %w", result.failed, len(result.latencies)+result.failed, result.first)
+		err = errors.Join(fmt.Errorf("%d of %d requests went wrong: %w", result.failed, l.orders, result.first), err)
 	}
-	if databaseURL == "" {
-		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no --database-url")
-		return err
-	}
-	return errors.Join(err, proveBooks(cmd, databaseURL))
+	return err
 }
 
 // progress draws a bar for a person and nothing for a file.
@@ -103,35 +102,40 @@ func (r *loadResult) print(out io.Writer) {
 	}
 }
 
-// proveBooks runs the checks of the verify command.
-func proveBooks(cmd *cobra.Command, databaseURL string) error {
-	ctx := cmd.Context()
-	pool, err := db.Open(ctx, databaseURL, 2)
-	if err != nil {
-		return fmt.Errorf("check books: %w: %w", errUnavailable, err)
+// proveBooks runs the checks of the verify command on the database that was given, or
+// on our own where a service on this machine uses it. A service elsewhere has books
+// that can't be read from here.
+func proveBooks(cmd *cobra.Command, cfg *config, service string) error {
+	if cfg.DatabaseURL == "" && !servedHere(cfg, service) {
+		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no --database-url")
+		return nil
 	}
-	defer pool.Close()
-	bar := progress(-1, "books", cmd.ErrOrStderr())
-	report, err := books.Verify(ctx, pool, books.Options{Progress: func(done, total int64) {
-		bar.ChangeMax64(total)
-		_ = bar.Set64(done)
-	}})
-	_ = bar.Exit()
+	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if err != nil {
 		return fmt.Errorf("check books: %w", err)
 	}
-	return printBooks(cmd.OutOrStdout(), report)
-}
-
-func printBooks(out io.Writer, report books.Report) error {
-	for _, check := range report.Checks {
-		for _, offender := range check.Offenders {
-			fmt.Fprintf(out, "books      %s: %s: %s\n", check.Name, offender.ID, offender.Fault)
-		}
+	defer database.close()
+	report, err := readBooks(cmd.Context(), database.url, books.Options{}, cmd.ErrOrStderr())
+	if err != nil {
+		return fmt.Errorf("check books: %w", err)
 	}
 	if !report.OK() {
-		return errors.New("the books are wrong: pawl verify says more")
+		return printReport(cmd.OutOrStdout(), report, false)
 	}
-	fmt.Fprintf(out, "books      proved: %d checks hold (%.1f s)\n", len(report.Checks), report.Seconds)
+	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s)\n", len(report.Checks), database.place, report.Seconds)
 	return nil
+}
+
+// servedHere tells whether the service is on this machine and our own database is running.
+func servedHere(cfg *config, service string) bool {
+	u, err := url.Parse(service)
+	if err != nil || u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback() {
+		return false
+	}
+	dir, err := dataDir(cfg)
+	if err != nil {
+		return false
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "run", ".s.PGSQL.*"))
+	return err == nil && len(sockets) > 0
 }

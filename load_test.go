@@ -113,7 +113,7 @@ func TestLoadProvesTheBooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err = runLoad(t, url, send...)
-	if err == nil || !strings.Contains(out, "books      completed: ") {
+	if err == nil || !strings.Contains(out, "WRONG  completed") {
 		t.Errorf("a lost charge went unseen: error %v; printed:\n%s", err, out)
 	}
 }
