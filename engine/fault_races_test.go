@@ -126,7 +126,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 				switch {
 				case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable):
 					continue
-				case errors.As(err, &refusal) && refusal.Order.Order.Status.Final():
+				case errors.As(err, &refusal) && (refusal.Order.Order.Status.Final() || refusal.Order.Order.Status.Undoing()):
 				case err == nil && order.Order.Status.Final():
 				default:
 					t.Errorf("cancel %s: %s, %v", in.OrderID, order.Order.Status, err)
