@@ -1,0 +1,105 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+func TestCancelAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.setStock(t, "widget", 5)
+	b.hold(t, fsm.Confirming, "order")
+	var callers sync.WaitGroup
+	for i := range 20 {
+		callers.Go(func() {
+			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "order", RequestID: fmt.Sprint(i % 2)})
+			var late *engine.NotApplicable // came when everything was over
+			if errors.As(err, &late) {
+				order, err = late.Order, nil
+			}
+			if err != nil || order.Order.Status != fsm.Canceled {
+				t.Errorf("%v %+v", err, order.Order)
+			}
+		})
+	}
+	callers.Wait()
+	if asked := verbs(t, b.Pool, "order"); !slices.Equal(asked, []string{"hold", "cancel", "take_over"}) {
+		t.Errorf("%q", asked)
+	}
+	b.undone(t, "order", canceledWay[fsm.Confirming])
+}
+
+// A cancel that meets a running order ends in one of two ways, and both sides are told the same one.
+func TestCancelRaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := b.replica(t, engine.Config{})
+	ended := map[fsm.State]int{}
+	for round := range 25 {
+		var mu sync.Mutex
+		var races sync.WaitGroup
+		for i := range 8 {
+			races.Go(func() {
+				status := racing{b.engine, []*engine.Engine{b.engine, other}[i%2], fmt.Sprintf("race %d/%d", round, i), i * 2}.run(t)
+				mu.Lock()
+				defer mu.Unlock()
+				ended[status]++
+			})
+		}
+		races.Wait()
+	}
+	if ended[fsm.Completed]+ended[fsm.Canceled] != 200 || ended[fsm.Completed] == 0 || ended[fsm.Canceled] == 0 {
+		t.Errorf("%v", ended)
+	}
+	t.Logf("%v", ended)
+	standing := column[string](t, b.Pool, `SELECT o.order_id || ' ' || o.status FROM books.orders AS o
+		LEFT JOIN books.charges AS c ON c.order_id = o.order_id AND c.refunded_at IS NULL
+		LEFT JOIN books.reservations AS r ON r.order_id = o.order_id AND r.released_at IS NULL
+		WHERE (o.status = 'completed') <> (c.order_id IS NOT NULL) OR (o.status = 'completed') <> (r.order_id IS NOT NULL)
+		OR o.status = 'completed' AND o.stop_requested IS NOT NULL`)
+	if len(standing) > 0 {
+		t.Errorf("%q", standing)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// racing is an order that one engine drives and one cancels.
+type racing struct {
+	driver, canceler *engine.Engine
+	orderID          string
+	looks            int
+}
+
+// run processes the order and cancels it, from the first moment it can be or after some looks at it.
+func (r racing) run(t testing.TB) fsm.State {
+	t.Helper()
+	processed := ask(t, r.driver, request(r.orderID))
+	canceled, err := engine.Order{}, engine.ErrNotFound
+	for range r.looks {
+		_, _ = r.canceler.Get(t.Context(), r.orderID)
+	}
+	for errors.Is(err, engine.ErrNotFound) {
+		canceled, err = r.canceler.Cancel(t.Context(), engine.Stop{OrderID: r.orderID})
+	}
+	var late *engine.NotApplicable
+	if errors.As(err, &late) {
+		canceled = late.Order
+	} else if err != nil {
+		t.Errorf("%s: %v", r.orderID, err)
+	}
+	if late != nil && canceled.Order.Status != fsm.Completed || late == nil && canceled.Order.Status != fsm.Canceled {
+		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Order.Status)
+	}
+	a := <-processed
+	if a.err != nil || a.order.Order.Status != canceled.Order.Status {
+		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Order.Status, err, canceled.Order.Status)
+	}
+	return canceled.Order.Status
+}

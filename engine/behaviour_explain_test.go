@@ -1,0 +1,108 @@
+package engine_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// statement is one of queries/, prepared on a connection of its own, so that its plan can be looked at: the one made
+// for its arguments and the generic one, which PostgreSQL may take from the sixth execution on.
+type statement struct {
+	conn *pgx.Conn
+	name string
+	args []string // as SQL, by their place
+}
+
+var parameter = regexp.MustCompile(`@(\w+)|sqlc\.narg\('(\w+)'\)`)
+
+// prepare prepares a statement of a file of queries. Arguments are SQL text by name.
+func prepare(t testing.TB, conn *pgx.Conn, name string, args map[string]string) statement {
+	t.Helper()
+	s := statement{conn: conn, name: strings.ToLower(name)}
+	places := map[string]int{}
+	text := parameter.ReplaceAllStringFunc(queryText(t, name), func(match string) string {
+		parts := parameter.FindStringSubmatch(match)
+		parameter := parts[1] + parts[2]
+		if places[parameter] == 0 {
+			arg, ok := args[parameter]
+			if !ok {
+				t.Fatalf("%s: no argument for %s", name, parameter)
+			}
+			s.args = append(s.args, arg)
+			places[parameter] = len(s.args)
+		}
+		return fmt.Sprintf("$%d", places[parameter])
+	})
+	text = strings.ReplaceAll(text, "sqlc.embed(o)", "o.*")
+	if _, err := conn.Exec(t.Context(), "PREPARE "+s.name+" AS "+text); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return s
+}
+
+func (s statement) deallocate(t testing.TB) {
+	t.Helper()
+	if _, err := s.conn.Exec(t.Context(), "DEALLOCATE "+s.name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// queryText finds a statement in the files of queries.
+func queryText(t testing.TB, name string) string {
+	t.Helper()
+	for _, file := range []string{"order_lists", "orders", "leases", "inventory", "transitions"} {
+		all, err := os.ReadFile("../queries/" + file + ".sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range strings.Split(string(all), "-- name: ")[1:] {
+			if strings.HasPrefix(one, name+" ") {
+				_, text, _ := strings.Cut(one, "\n")
+				return text[:strings.LastIndex(text, ";")]
+			}
+		}
+	}
+	t.Fatalf("no statement is called %s", name)
+	return ""
+}
+
+// buffers runs the statement with a plan of one kind (force_custom_plan, force_generic_plan) and says how many pages it
+// looked at, and if that is too many, how.
+func (s statement) buffers(t testing.TB, kind string, most int) (pages int, plan string) {
+	t.Helper()
+	if _, err := s.conn.Exec(t.Context(), "SET plan_cache_mode = "+kind); err != nil {
+		t.Fatal(err)
+	}
+	execute := "EXECUTE " + s.name + "(" + strings.Join(s.args, ", ") + ")"
+	var text string
+	if err := s.conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+execute).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", execute, err)
+	}
+	var explained []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &explained); err != nil {
+		t.Fatal(err)
+	}
+	if pages = explained[0].Plan.Hit + explained[0].Plan.Read; pages < most {
+		return pages, ""
+	}
+	rows, err := s.conn.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+execute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages, strings.Join(lines, "\n")
+}

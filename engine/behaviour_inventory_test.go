@@ -1,0 +1,149 @@
+package engine_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+func TestSetStock(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.engine.StockOf(t.Context(), "widget"); !errors.Is(err, engine.ErrNotFound) {
+		t.Error(err)
+	}
+	version := func(v int64) *int64 { return &v }
+	set := func(onHand int64, ifVersion *int64) (engine.Stock, error) {
+		return b.engine.SetStock(t.Context(), "widget", onHand, ifVersion)
+	}
+	b.writesNothing(t, func() {
+		if _, err := set(5, version(1)); !errors.Is(err, engine.ErrPrecondition) {
+			t.Errorf("a version of an item that is not there: %v", err)
+		}
+	})
+	b.process(t, request("untracked"))
+	b.stock(t, "widget", engine.Stock{Item: "widget", Version: 1})
+	for _, c := range []struct {
+		onHand    int64
+		ifVersion *int64
+		version   int64
+	}{{5, nil, 2}, {7, version(2), 3}, {7, version(3), 4}, {0, nil, 5}, {9, version(5), 6}, {1 << 40, nil, 7}} {
+		want := engine.Stock{Item: "widget", OnHand: c.onHand, Tracked: true, Version: c.version}
+		if got, err := set(c.onHand, c.ifVersion); err != nil || got != want {
+			t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
+		}
+		b.stock(t, "widget", want)
+	}
+	b.writesNothing(t, func() {
+		for _, stale := range []int64{0, 1, 6, 8} {
+			if _, err := set(3, version(stale)); !errors.Is(err, engine.ErrPrecondition) {
+				t.Errorf("version %d: %v", stale, err)
+			}
+		}
+		if _, err := set(-1, nil); err == nil || db.FaultOf(err) != db.Bad || errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("less than nothing: %v", err)
+		}
+	})
+}
+
+func TestSetStockTooLow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.hold(t, fsm.Confirming, "one")
+	b.hold(t, fsm.Confirming, "two")
+	b.writesNothing(t, func() {
+		for _, ifVersion := range []int64{0, 1} {
+			_, err := b.engine.SetStock(t.Context(), "widget", 1, &ifVersion)
+			var low *engine.StockTooLow
+			if ifVersion == 0 {
+				if !errors.Is(err, engine.ErrPrecondition) {
+					t.Error(err)
+				}
+			} else if !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
+				t.Errorf("%v %+v", err, low)
+			}
+		}
+	})
+	b.setStock(t, "widget", 2)
+	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 2, Reserved: 2, Tracked: true, Version: 2})
+	if order := b.process(t, request("three")); order.Order.Status != fsm.Failed {
+		t.Errorf("all is reserved, and it is %s", order.Order.Status)
+	}
+	b.cancel(t, engine.Stop{OrderID: "one"})
+	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
+	if order := b.process(t, request("four")); order.Order.Status != fsm.Completed {
+		t.Errorf("one was released, and it is %s", order.Order.Status)
+	}
+	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 1, Reserved: 1, Tracked: true, Version: 2})
+	proveBooks(t, b.Pool)
+}
+
+// One of those who set the stock at once with the version they saw wins; no setting is lost.
+func TestSetStockAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.setStock(t, "widget", 0)
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for set := 0; set < 10; {
+				seen, err := b.engine.StockOf(t.Context(), "widget")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, err = b.engine.SetStock(t.Context(), "widget", seen.OnHand+1, &seen.Version)
+				switch {
+				case err == nil:
+					set++
+				case !errors.Is(err, engine.ErrPrecondition):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 80, Tracked: true, Version: 81})
+}
+
+func TestStockList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	names := []string{"B", "a", "b", "b b", "c", "é", "日本", "👩"}
+	for i, name := range names {
+		b.setStock(t, name, int64(i))
+	}
+	for limit := int32(1); limit < 10; limit++ {
+		if got := b.allItems(t, limit); !slices.Equal(got, names) {
+			t.Errorf("%d at a time: %q", limit, got)
+		}
+	}
+	page, err := b.engine.StockList(t.Context(), "b", 2)
+	want := []engine.Stock{{Item: "b b", OnHand: 3, Tracked: true, Version: 1}, {Item: "c", OnHand: 4, Tracked: true, Version: 1}}
+	if err != nil || !slices.Equal(page, want) {
+		t.Errorf("%v\nis   %+v\nwant %+v", err, page, want)
+	}
+}
+
+// allItems walks along the list.
+func (b *bundle) allItems(t testing.TB, limit int32) (items []string) {
+	t.Helper()
+	for after := ""; ; after = items[len(items)-1] {
+		page, err := b.engine.StockList(t.Context(), after, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stock := range page {
+			items = append(items, stock.Item)
+		}
+		if len(page) < int(limit) {
+			return items
+		}
+	}
+}

@@ -1,0 +1,331 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+	"pgregory.net/rapid"
+
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// TestAgainstModel does random things to engines and to a model of them in plain Go, and compares every answer; at the
+// end the books. The engines look for nothing by themselves, so that what happens is what was asked for.
+func TestAgainstModel(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	var runs atomic.Int64
+	rapid.Check(t, func(rt *rapid.T) {
+		w := &world{
+			t: t, rapid: rt, bundle: b, prefix: fmt.Sprintf("%d/", runs.Add(1)), ghost: newGhost(b.Pool),
+			model: model{orders: map[string]*modelOrder{}, stock: map[string]*modelStock{}},
+		}
+		w.engines = []*engine.Engine{w.newEngine(), w.newEngine()}
+		defer w.end()
+		rt.Repeat(map[string]func(*rapid.T){
+			"process new":     w.processNew,
+			"process known":   w.processKnown,
+			"process other":   w.processConflicting,
+			"leave behind":    w.leaveBehind,
+			"expire lease":    w.expireLease,
+			"cancel":          w.cancel,
+			"set stock":       w.setStock,
+			"replace engine":  w.replaceEngine,
+			"read":            w.read,
+			"several at once": w.processAtOnce,
+			"":                w.check,
+		})
+		w.compareBooks()
+	})
+	proveBooks(t, b.Pool)
+}
+
+// world is the engines, the model, and what is drawn for both.
+type world struct {
+	*bundle
+	t       *testing.T
+	rapid   *rapid.T
+	model   model
+	engines []*engine.Engine
+	ghost   *ghost
+	prefix  string // of ids and items, so that one database serves all runs
+	made    int
+}
+
+func (w *world) newEngine() *engine.Engine {
+	e := engine.New(w.Pool, byCallers)
+	e.Start()
+	return e
+}
+
+func (w *world) end() {
+	for _, e := range w.engines {
+		w.stop(e)
+	}
+}
+
+func (w *world) stop(e *engine.Engine) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	if err := e.Stop(ctx); err != nil {
+		w.rapid.Errorf("stop: %v", err)
+	}
+}
+
+func (w *world) anyEngine(t *rapid.T) *engine.Engine {
+	return w.engines[rapid.IntRange(0, len(w.engines)-1).Draw(t, "engine")]
+}
+
+func (w *world) input(t *rapid.T) engine.Input {
+	w.made++
+	return engine.Input{
+		OrderID:  fmt.Sprintf("%s%d", w.prefix, w.made),
+		Amount:   decimal.MustParse(rapid.SampledFrom([]string{"0", "0.01", "99.99", "12345678901.23", "7"}).Draw(t, "amount")),
+		Item:     w.prefix + rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "item"),
+		Quantity: rapid.Int32Range(1, 4).Draw(t, "quantity"),
+		Currency: rapid.SampledFrom([]string{"USD", "EUR"}).Draw(t, "currency"),
+	}
+}
+
+// known draws an order that exists, and skips the step when there is none.
+func (w *world) known(t *rapid.T) *modelOrder {
+	ids := slices.Sorted(maps.Keys(w.model.orders))
+	if len(ids) == 0 {
+		t.Skip("no order")
+	}
+	return w.model.orders[rapid.SampledFrom(ids).Draw(t, "order")]
+}
+
+func (w *world) processNew(t *rapid.T) {
+	in := w.input(t)
+	w.process(t, in, w.model.admit(in))
+}
+
+func (w *world) processKnown(t *rapid.T) {
+	o := w.known(t)
+	in := o.input
+	if rapid.Bool().Draw(t, "without currency") {
+		in.Currency = ""
+	}
+	w.process(t, in, o)
+}
+
+// wait has a caller wait for an order: in vain for one that is driven elsewhere.
+func (w *world) wait(o *modelOrder, call func(context.Context) (engine.Order, error)) (engine.Order, error) {
+	if o.driven {
+		o.watched = true
+		return inVain(w.t, call)
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	return call(ctx)
+}
+
+// process sends a request and expects what the model makes of it: an order whose lease has not ended is waited for in
+// vain, any other is brought to its end.
+func (w *world) process(t *rapid.T, in engine.Input, o *modelOrder) {
+	if !o.driven {
+		w.model.finish(o)
+	}
+	e := w.anyEngine(t)
+	order, err := w.wait(o, func(ctx context.Context) (engine.Order, error) { return e.Process(ctx, in) })
+	if err != nil {
+		t.Fatalf("process %+v: %v", in, err)
+	}
+	w.same(t, o, &order)
+}
+
+// processAtOnce sends one new order from several callers.
+func (w *world) processAtOnce(t *rapid.T) {
+	in := w.input(t)
+	o := w.model.admit(in)
+	w.model.finish(o)
+	answers := make(chan answer)
+	for n := range 4 {
+		go func() {
+			order, err := w.engines[n%2].Process(w.t.Context(), in)
+			answers <- answer{in.OrderID, order, err}
+		}()
+	}
+	for range 4 {
+		a := <-answers
+		if a.err != nil {
+			t.Fatalf("process %+v: %v", in, a.err)
+		}
+		w.same(t, o, &a.order)
+	}
+}
+
+func (w *world) processConflicting(t *rapid.T) {
+	o := w.known(t)
+	in, want := o.input, "/quantity"
+	switch rapid.IntRange(0, 3).Draw(t, "field") {
+	case 0:
+		in.Amount, want = decimal.MustParse("1.23"), "/amount"
+	case 1:
+		in.Item, want = in.Item+"'", "/item"
+	case 2:
+		in.Currency, want = "GBP", "/currency"
+	default:
+		in.Quantity++
+	}
+	if !o.driven {
+		w.model.finish(o) // the request is refused, the order is taken up all the same
+	}
+	e := w.anyEngine(t)
+	_, err := w.wait(o, func(ctx context.Context) (engine.Order, error) { return e.Process(ctx, in) })
+	var conflict *engine.Conflict
+	if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Differences[0].Pointer != want {
+		t.Fatalf("%+v for %+v: %v", in, o, err)
+	}
+	w.same(t, o, &conflict.Order)
+}
+
+// leaveBehind has a replica that dies take a new order some way.
+func (w *world) leaveBehind(t *rapid.T) {
+	in := w.input(t)
+	state := rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming}).Draw(t, "left")
+	p := w.ghost.admission(time.Hour, []string{in.OrderID})
+	p.Amounts, p.Items, p.Quantities, p.Currencies = []string{in.Amount.String()}, []string{in.Item}, []int32{in.Quantity}, []string{in.Currency}
+	if _, err := w.ghost.query.OrdersAdmit(w.t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	o := w.model.admit(in)
+	o.driven = true
+	w.model.advance(o, state)
+	w.ghost.advance(w.t, o.status, in.OrderID)
+}
+
+func (w *world) expireLease(t *rapid.T) {
+	o := w.known(t)
+	if !o.driven {
+		t.Skip("nobody drives it")
+	}
+	o.driven = false
+	w.must(t, `UPDATE orders SET due_at = now() WHERE order_id = $1`, o.input.OrderID)
+	if o.watched { // whoever waited for it takes it over now: be sure that he has
+		w.process(t, o.input, o)
+	}
+}
+
+func (w *world) cancel(t *rapid.T) {
+	o := w.known(t)
+	applies := w.model.cancel(o)
+	e := w.anyEngine(t)
+	order, err := w.wait(o, func(ctx context.Context) (engine.Order, error) {
+		return e.Cancel(ctx, engine.Stop{OrderID: o.input.OrderID})
+	})
+	var refusal *engine.NotApplicable
+	switch {
+	case !applies && errors.As(err, &refusal):
+		order = refusal.Order
+	case err != nil, !applies:
+		t.Fatalf("cancel %+v: %v", o, err)
+	}
+	w.same(t, o, &order)
+}
+
+func (w *world) setStock(t *rapid.T) {
+	item := w.prefix + rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "item")
+	onHand := rapid.Int64Range(0, 9).Draw(t, "on hand")
+	s := w.model.stock[item]
+	var ifVersion *int64
+	if s != nil && rapid.Bool().Draw(t, "with a version") {
+		seen := s.version - rapid.Int64Range(0, 1).Draw(t, "sets missed")
+		ifVersion = &seen
+	}
+	want := w.model.setStock(item, onHand, ifVersion)
+	_, err := w.anyEngine(t).SetStock(w.t.Context(), item, onHand, ifVersion)
+	var low *engine.StockTooLow
+	got := map[bool]string{err == nil: "set", errors.As(err, &low): "too low", errors.Is(err, engine.ErrPrecondition): "changed"}[true]
+	if got != want {
+		t.Fatalf("%q to %d: %v, want %s", item, onHand, err, want)
+	}
+}
+
+func (w *world) replaceEngine(t *rapid.T) {
+	i := rapid.IntRange(0, 1).Draw(t, "engine")
+	w.stop(w.engines[i])
+	w.engines[i] = w.newEngine()
+}
+
+func (w *world) read(t *rapid.T) {
+	e, o := w.anyEngine(t), w.known(t)
+	order, err := e.Get(w.t.Context(), o.input.OrderID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.same(t, o, &order)
+	history, err := e.Transitions(w.t.Context(), o.input.OrderID, 0, 100)
+	if err != nil || len(history) != int(order.Order.Seq) || history[len(history)-1].ToStatus != o.status {
+		t.Fatalf("%v: history %+v of %+v", err, history, o)
+	}
+	list, err := e.List(w.t.Context(), engine.Filter{Item: o.input.Item, Status: o.status, Limit: 200})
+	if err != nil || !slices.ContainsFunc(list, func(l engine.Order) bool { return l.Order.OrderID == o.input.OrderID }) {
+		t.Fatalf("%v: %+v is not in the list", err, o)
+	}
+}
+
+// check compares the stock after every step.
+func (w *world) check(t *rapid.T) {
+	for item, s := range w.model.stock {
+		stock, err := w.engines[0].StockOf(w.t.Context(), item)
+		if want := (engine.Stock{Item: item, OnHand: s.onHand, Reserved: s.reserved, Tracked: s.tracked, Version: s.version}); err != nil || stock != want {
+			t.Fatalf("%v\nis   %+v\nwant %+v", err, stock, want)
+		}
+	}
+}
+
+// same compares an answer with the model.
+func (w *world) same(t *rapid.T, o *modelOrder, got *engine.Order) {
+	g := &got.Order
+	said := fmt.Sprintf("%s charged %v refunded %v reserved %v released %v failure %s stop %s", g.Status, got.ChargedAt != nil,
+		got.RefundedAt != nil, got.ReservedAt != nil, got.ReleasedAt != nil, text(g.FailureCode), text(g.StopRequested))
+	if want := o.String(); said != want || g.OrderID != o.input.OrderID || g.Amount.Cmp(o.input.Amount) != 0 || g.Item != o.input.Item ||
+		g.Quantity != o.input.Quantity || g.Currency != o.input.Currency {
+		t.Fatalf("%s\nis   %s %+v\nwant %s", o.input.OrderID, said, g, want)
+	}
+}
+
+func (w *world) must(t *rapid.T, statement string, args ...any) {
+	if tag, err := w.Pool.Exec(w.t.Context(), statement, args...); err != nil || tag.RowsAffected() != 1 {
+		t.Fatalf("%s: %v %v", statement, tag, err)
+	}
+}
+
+// compareBooks reads what people and reports read.
+func (w *world) compareBooks() {
+	rows, err := w.Pool.Query(w.t.Context(), `SELECT o.order_id, format('%s charged %s refunded %s reserved %s released %s', o.status,
+		(SELECT coalesce(sum(c.amount), 0) FROM books.charges AS c WHERE c.order_id = o.order_id),
+		(SELECT coalesce(sum(r.amount), 0) FROM books.refunds AS r WHERE r.order_id = o.order_id),
+		(SELECT coalesce(sum(v.quantity), 0) FROM books.reservations AS v WHERE v.order_id = o.order_id),
+		(SELECT coalesce(sum(v.quantity), 0) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.state = 'released'))
+		FROM books.orders AS o WHERE starts_with(o.order_id, $1)`, w.prefix)
+	if err != nil {
+		w.rapid.Fatal(err)
+	}
+	defer rows.Close()
+	seen := 0
+	for rows.Next() {
+		var id, said string
+		if err := rows.Scan(&id, &said); err != nil {
+			w.rapid.Fatal(err)
+		}
+		o := w.model.orders[id]
+		if o == nil || said != o.booked() {
+			w.rapid.Errorf("books of %q\nis   %s\nwant %s", id, said, o.booked())
+		}
+		seen++
+	}
+	if err := rows.Err(); err != nil || seen != len(w.model.orders) {
+		w.rapid.Errorf("%v: %d orders in the books, want %d", err, seen, len(w.model.orders))
+	}
+}
