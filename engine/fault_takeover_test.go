@@ -97,9 +97,11 @@ func TestStalledReplica(t *testing.T) {
 			answers, release := b.gather(t, p, "OrdersReserve", requests("order", n)...)
 			_, resume := p.stall(t, everything) // also what it does by the clock
 			other := newProxy(t, b.URL)
-			driven, goOn := other.stall(t, named("OrdersReserve"))
+			_, goOn := other.stall(t, named("OrdersReserve"))
 			startEngine(t, other.url, engine.Config{Poll: 10 * time.Millisecond})
-			eventually(t, "the other replica has taken the orders over", func() bool { return driven.Load() == 1 })
+			eventually(t, "the other replica has taken the orders over", func() bool {
+				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
+			})
 			if finished {
 				goOn()
 				eventually(t, "it has finished them", func() bool {
