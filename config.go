@@ -100,14 +100,7 @@ func (c *config) load(cmd *cobra.Command) error {
 
 // lookUp finds a setting outside the command line.
 func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
-	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
-	switch flag {
-	case "port":
-		names = append(names, "PORT")
-	case "database-url":
-		names = append(names, "DATABASE_URL")
-	}
-	for _, name := range names {
+	for _, name := range variables(flag) {
 		// Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service that is named pawl.
 		if value := os.Getenv(name); value != "" && !strings.HasPrefix(value, "tcp://") {
 			return name, value, true
@@ -115,6 +108,18 @@ func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
 	}
 	value, ok = file[flag]
 	return flag, value, ok
+}
+
+// variables are the environment variables of a flag; the first one that is set counts.
+func variables(flag string) []string {
+	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	switch flag {
+	case "port":
+		names = append(names, "PORT")
+	case "database-url":
+		names = append(names, "DATABASE_URL")
+	}
+	return names
 }
 
 func readFile(flags *pflag.FlagSet) (map[string]string, error) {
@@ -182,11 +187,18 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 
 func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }
 
-// masked is a database URL without its password.
+// masked is a database URL without its passwords.
 func masked(databaseURL string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil || u.Scheme == "" {
 		return "(set)" // a keyword string; it may hold a password anywhere
+	}
+	query := u.Query()
+	for _, name := range []string{"password", "sslpassword"} {
+		if query.Has(name) {
+			query.Set(name, "xxxxx")
+			u.RawQuery = query.Encode()
+		}
 	}
 	return u.Redacted()
 }

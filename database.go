@@ -31,8 +31,8 @@ func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database
 		if err != nil {
 			return nil, err
 		}
-		socket := url.Values{"host": {filepath.Join(dir, "run")}}
-		return &database{url: "postgres://pawl@/postgres?" + socket.Encode(), place: dir}, nil
+		socket := url.PathEscape(filepath.Join(dir, "run")) // not QueryEscape: pgx, as libpq, leaves a plus alone
+		return &database{url: "postgres://pawl@/postgres?host=" + socket, place: dir}, nil
 	}
 	return d, err
 }

@@ -33,11 +33,11 @@ func serveCommand() *cobra.Command {
 			if os.Getenv("GOGC") == "" {
 				// The heap is a few megabytes: to collect it less often costs little memory
 				// and saves a good part of the service's CPU time.
-				debug.SetGCPercent(400)
+				debug.SetGCPercent(200)
 			}
 			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
 			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
-				return nil // asked to end before it had begun
+				err = nil // asked to end before it had begun
 			}
 			return err
 		},
@@ -56,7 +56,11 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { logError(log, "stop database", database.close()) }()
+	defer func() {
+		if err := database.close(); err != nil {
+			log.Error("stop database", "error", err)
+		}
+	}()
 
 	if err := checkDurable(ctx, database.url, cfg.AllowDataLoss, log); err != nil {
 		return err
@@ -88,14 +92,15 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	go func() { failed <- server.Serve(listener) }()
 	announce(out, cfg, listener.Addr(), database)
 
+	grace := cfg.Grace
 	select {
 	case <-ctx.Done():
 		log.Info("stopping")
 	case <-database.exited:
-		err = errDatabaseExited
+		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
 	case err = <-failed:
 	}
-	return errors.Join(err, drain(orders, server, cfg.Grace, log))
+	return errors.Join(err, drain(orders, server, grace, log))
 }
 
 // answerTime is how much of the grace period is kept, half of it at most, for handing
@@ -116,7 +121,8 @@ func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log 
 		log.Warn("orders were handed back unfinished", "error", err)
 	}
 	if err := <-closed; err != nil {
-		logError(log, "close connections", server.Close())
+		log.Warn("callers were cut off", "error", err)
+		return server.Close()
 	}
 	return nil
 }
@@ -130,11 +136,5 @@ func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
 	fmt.Fprintf(out, "pawl serves http://%s, data in %s\n", net.JoinHostPort(host, port), database.place)
 	if cfg.Listen == "" {
 		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
-	}
-}
-
-func logError(log *slog.Logger, doing string, err error) {
-	if err != nil {
-		log.Error(doing, "error", err)
 	}
 }
