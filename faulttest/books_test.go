@@ -1,0 +1,185 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/books"
+)
+
+// row is an order as the books have it.
+type row struct {
+	OrderID      string
+	Status       string
+	Amount       string
+	Item         string
+	Charges      int64 // of its amount and currency
+	Refunds      int64
+	Reservations int64
+	Released     int64
+	Transitions  int64
+	Redone       int64 // the most often any move between two states is in its history, less one
+}
+
+const readBooks = `
+SELECT o.order_id, o.status, o.amount::text, o.item,
+  (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.amount = o.amount AND c.currency = o.currency),
+  (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount),
+  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.item = o.item),
+  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.released_at IS NOT NULL),
+  (SELECT count(*) FROM books.transitions AS t WHERE t.order_id = o.order_id),
+  (SELECT count(*) - count(DISTINCT (t.from_status, t.to_status)) FROM books.transitions AS t
+   WHERE t.order_id = o.order_id AND t.from_status IS DISTINCT FROM t.to_status)
+FROM books.orders AS o`
+
+// wrong says what is wrong with an order that has ended, for itself.
+func (r row) wrong() string {
+	switch {
+	case r.Redone != 0:
+		return "made a move twice"
+	case r.Status == "completed" && (r.Charges != 1 || r.Refunds != 0 || r.Reservations != 1 || r.Released != 0):
+		return "completed without exactly one charge and one reservation"
+	case r.Status == "failed" && (r.Charges != 1 || r.Refunds != 1 || r.Reservations != r.Released):
+		return "failed without exactly one refund of its charge"
+	case r.Status != "completed" && r.Status != "failed":
+		return "not ended"
+	}
+	return ""
+}
+
+// query reads a column of values from a database, on a connection of its own: the one before may have been killed.
+func query[T any](t testing.TB, url, sql string, args ...any) []T {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	rows, err := conn.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
+		var value T
+		if _, isRow := any(value).(interface{ wrong() string }); isRow {
+			return pgx.RowToStructByPos[T](row)
+		}
+		return pgx.RowTo[T](row)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+func count(t testing.TB, url, sql string, args ...any) int64 {
+	t.Helper()
+	return query[int64](t, url, sql, args...)[0]
+}
+
+// unfinished counts the orders that somebody still has to finish.
+func unfinished(t testing.TB, url string) int64 {
+	t.Helper()
+	return count(t, url, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL OR o.hold IS NOT NULL`)
+}
+
+// settle waits until no order is unfinished, without any caller.
+func settle(t testing.TB, url string, limit time.Duration) time.Duration {
+	t.Helper()
+	return eventually(t, limit, "every stored order has ended", func() bool { return unfinished(t, url) == 0 })
+}
+
+// prove compares what callers were told with the books, and has the program prove the books for themselves.
+func prove(t testing.TB, url string, traffics ...*traffic) {
+	t.Helper()
+	verify(t, url)
+	stored := map[string]row{}
+	for _, r := range query[row](t, url, readBooks) {
+		stored[r.OrderID] = r
+		if wrong := r.wrong(); wrong != "" {
+			t.Errorf("%s: %+v", wrong, r)
+		}
+	}
+	if len(stored) == 0 {
+		t.Error("the books are empty")
+	}
+	asked := 0
+	for _, f := range traffics {
+		for _, s := range f.orders {
+			r, found := stored[s.id]
+			if found {
+				asked++
+			}
+			if wrong := s.wrong(r, found); wrong != "" {
+				t.Errorf("%s: %+v, books %+v", wrong, *s, r)
+			}
+		}
+	}
+	if len(traffics) > 0 && asked != len(stored) {
+		t.Errorf("%d orders are stored, %d of them were asked for", len(stored), asked)
+	}
+}
+
+// wrong compares what a caller was told with what the books say.
+func (s *sent) wrong(r row, found bool) string {
+	switch {
+	case s.stored && !found:
+		return "acknowledged and lost"
+	case s.final != "" && s.final != r.Status:
+		return "ended otherwise than acknowledged"
+	case found && (r.Amount != s.amount || r.Item != s.item):
+		return "stored with other terms"
+	case !s.stored && !s.cut && !s.refused:
+		return "a caller without any answer"
+	}
+	return ""
+}
+
+// verify runs the program's own proof.
+func verify(t testing.TB, url string) {
+	t.Helper()
+	if code, said := run(t, "verify", "--database-url", url); code != 0 {
+		t.Errorf("pawl verify ends with %d:\n%s", code, said)
+	}
+}
+
+// right proves the books as verify does, in this process.
+func right(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	report, err := books.Verify(t.Context(), pool, books.Options{})
+	if err != nil || !report.OK() {
+		t.Errorf("the books are wrong: %v %+v", err, report.Checks)
+	}
+}
+
+// proveStock compares what was sold with what is gone.
+func proveStock(t testing.TB, url, item string, stock int64) {
+	t.Helper()
+	sold := count(t, url, `SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = $1 AND r.state = 'sold'`, item)
+	left := count(t, url, `SELECT i.on_hand FROM books.inventory AS i WHERE i.item = $1`, item)
+	if sold+left != stock {
+		t.Errorf("of %d %s, %d were sold and %d are left", stock, item, sold, left)
+	}
+}
+
+// takeOvers counts how often an order was taken up after its lease had ended.
+func takeOvers(t testing.TB, url string) int64 {
+	t.Helper()
+	return count(t, url, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'take_over'`)
+}
+
+// stockUp gives an item a stock, as an operator does.
+func stockUp(t testing.TB, url, item string, onHand int) {
+	t.Helper()
+	c := newClient(1, false)
+	a := c.send(t.Context(), request{method: http.MethodPut, url: url + "/api/inventory/" + item, body: fmt.Sprintf(`{"onHand":%d}`, onHand)})
+	if a.err != nil || a.code/100 != 2 {
+		t.Fatalf("PUT inventory: %s", a)
+	}
+}

@@ -1,0 +1,94 @@
+package faulttest
+
+import (
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+)
+
+// stock is fewer than will be asked for.
+const stock = 40
+
+func TestKilledReplicas(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("a lone replica, again and again", func(t *testing.T) {
+		t.Parallel()
+		crash(t, 1, rounds(t, 8))
+	})
+	t.Run("one of three, again and again", func(t *testing.T) {
+		t.Parallel()
+		crash(t, 3, rounds(t, 10))
+	})
+	t.Run("one of three with the default settings, and nobody asks again", func(t *testing.T) {
+		t.Parallel()
+		crashWithDefaults(t)
+	})
+}
+
+// crash kills a random replica at a random moment, again and again, under load.
+func crash(t *testing.T, n, rounds int) {
+	t.Helper()
+	s := seed(t)
+	random := newRandom(s)
+	database := dbtest.New(t)
+	r := startReplicas(t, n, database.URL, hasty...)
+	stockUp(t, r.addresses()[0], scarce, stock)
+	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("crash")}
+	load.start(t)
+	for round := range rounds {
+		load.flows(1 + random.IntN(150))
+		i := random.IntN(n)
+		r.all[i].kill()
+		if round%4 == 3 {
+			r.stillborn(time.Duration(random.IntN(150)) * time.Millisecond)
+		}
+		r.replace(i)
+	}
+	load.flows(100)
+	load.finish()
+	took := settle(t, database.URL, 15*time.Second)
+	prove(t, database.URL, load)
+	proveStock(t, database.URL, scarce, stock)
+	seen, taken := load.seen(), takeOvers(t, database.URL)
+	t.Logf("%d replicas killed: %d orders; %s; %d take-overs; settled in %s", rounds, len(load.orders), seen, taken, took)
+	if seen.suppressed == 0 || taken == 0 {
+		t.Error("the fault did not bite")
+	}
+}
+
+// stillborn starts a process that is killed while it starts.
+func (r *replicas) stillborn(after time.Duration) {
+	r.t.Helper()
+	p := r.launch()
+	<-time.After(after)
+	p.kill()
+}
+
+// crashWithDefaults kills one of three replicas. Its callers do not come again: the others finish its orders.
+func crashWithDefaults(t *testing.T) {
+	t.Helper()
+	const limit = 15 * time.Second
+	s := seed(t)
+	database := dbtest.New(t)
+	r := startReplicas(t, 3, database.URL)
+	load := &traffic{url: r.mostly(0), cuts: true, once: true, callers: 96, seed: s, order: smallOrders("default")}
+	load.start(t)
+	load.flows(300)
+	r.all[0].kill()
+	killed := time.Now()
+	load.finish()
+	left := unfinished(t, database.URL)
+	settle(t, database.URL, limit)
+	took := time.Since(killed)
+	prove(t, database.URL, load)
+	taken := takeOvers(t, database.URL)
+	t.Logf("%d orders; %s; %d left behind, %d take-overs; all ended %s after the kill", len(load.orders), load.seen(), left, taken, took)
+	if taken == 0 {
+		t.Error("the fault did not bite")
+	}
+	if took > limit {
+		t.Errorf("%s after the kill some orders had not ended", limit)
+	}
+}

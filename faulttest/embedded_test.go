@@ -1,0 +1,237 @@
+package faulttest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+)
+
+// alone is the program with nothing but a place for its data.
+func alone(t *testing.T, dir string) *process {
+	t.Helper()
+	return launch(t, nil, "--data-dir", dir, "--listen", "127.0.0.1", "--port", "0")
+}
+
+// TestOwnDatabase runs the program as on a machine where nobody has set up a database.
+func TestOwnDatabase(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("survives restarts, and tells who else wants its data", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(publicFolder(t), "pawl")
+		first := order{id: "first", amount: "99.99", item: "widget"}
+		firstStart(t, dir, first)
+		warmStart(t, dir, first)
+		company(t, dir)
+	})
+	t.Run("lives in any folder", func(t *testing.T) {
+		t.Parallel()
+		firstStart(t, filepath.Join(publicFolder(t), "it's 100 %+ mine"), order{id: "first", amount: "99.99", item: "widget"})
+	})
+	t.Run("killed under load, and its PostgreSQL with it", func(t *testing.T) {
+		t.Parallel()
+		killAlone(t)
+	})
+	t.Run("a database that ends takes the program with it", func(t *testing.T) {
+		t.Parallel()
+		orphan(t)
+	})
+	t.Run("a given database is used, and none is made", func(t *testing.T) {
+		t.Parallel()
+		given(t)
+	})
+}
+
+func firstStart(t *testing.T, dir string, o order) {
+	t.Helper()
+	p := alone(t, dir)
+	url, place := p.announced()
+	if place != dir || strings.Count(p.stdout(), "\n") != 1 {
+		t.Errorf("printed %q, want one line that names %s", p.stdout(), dir)
+	}
+	c := newClient(1, false)
+	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" || a.wrong(o) != "" {
+		t.Errorf("answered %s", a)
+	}
+	if code := p.terminate(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
+		t.Errorf("PostgreSQL was not shut down: %v", err)
+	}
+}
+
+// warmStart measures how long a caller waits after a restart.
+func warmStart(t *testing.T, dir string, o order) {
+	t.Helper()
+	const wanted, tries = 1500 * time.Millisecond, 5
+	best := time.Hour
+	for try := 0; try < tries && best > wanted; try++ {
+		began := time.Now()
+		p := alone(t, dir)
+		url := p.url()
+		c := newClient(1, false)
+		if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
+			t.Fatalf("answered %s", a)
+		}
+		took := time.Since(began)
+		t.Logf("warm start to first answer: %s", took)
+		best = min(best, took)
+		if try > 0 || !p.running() { // the first one ends by ^C
+			p.terminate()
+			continue
+		}
+		p.signal(syscall.SIGINT)
+		if code := p.exitCode(); code != 0 {
+			t.Errorf("ended with %d", code)
+		}
+	}
+	if best > wanted {
+		t.Errorf("the fastest of %d warm starts took %s, want %s", tries, best, wanted)
+	}
+}
+
+// company starts others on the same data.
+func company(t *testing.T, dir string) {
+	t.Helper()
+	p := alone(t, dir)
+	p.url()
+	second := alone(t, dir)
+	code, said := second.exitCode(), second.stderr()
+	if code != 69 || !strings.Contains(said, "in use") || !strings.Contains(said, dir) || !strings.Contains(said, fmt.Sprint(p.cmd.Process.Pid)) {
+		t.Errorf("a second copy ends with %d and says %q", code, said)
+	}
+	for _, args := range [][]string{{"verify"}, {"migrate", "status"}} {
+		if code, said := run(t, append(args, "--data-dir", dir)...); code != 0 {
+			t.Errorf("%v beside the service ends with %d:\n%s", args, code, said)
+		}
+	}
+	if !p.running() {
+		t.Errorf("the first copy has ended: %s", p.stderr())
+	}
+}
+
+// killAlone kills the program under load, again and again. The kernel, or the next start, ends its PostgreSQL.
+func killAlone(t *testing.T) {
+	t.Helper()
+	s := seed(t)
+	dir := filepath.Join(publicFolder(t), "pawl")
+	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
+	start := func() {
+		r.serves(0, launch(t, nil, "--data-dir", dir, "--listen", "127.0.0.1", "--port", "0", "--lease", "1s", "--poll", "100ms"))
+	}
+	start()
+	stockUp(t, r.urls[0], scarce, stock)
+	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("alone")}
+	load.start(t)
+	for range rounds(t, 2) {
+		load.flows(100)
+		r.all[0].kill()
+		start()
+	}
+	load.flows(100)
+	load.finish()
+	url := socketURL(dir)
+	settle(t, url, 15*time.Second)
+	prove(t, url, load)
+	proveStock(t, url, scarce, stock)
+	seen := load.seen()
+	t.Logf("%d orders; %s; %d take-overs", len(load.orders), seen, takeOvers(t, url))
+	if seen.suppressed == 0 {
+		t.Error("the fault did not bite")
+	}
+}
+
+// socketURL is how psql gets at the program's own database.
+func socketURL(dir string) string {
+	return "postgres://pawl@/postgres?host=" + filepath.Join(dir, "run")
+}
+
+// orphan takes its PostgreSQL away from the program, under load.
+func orphan(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(publicFolder(t), "pawl")
+	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
+	r.serves(0, alone(t, dir))
+	stockUp(t, r.urls[0], scarce, stock)
+	load := &traffic{url: r.any, cuts: true, once: true, callers: 24, seed: seed(t), order: smallOrders("orphan")}
+	load.start(t)
+	load.flows(100)
+	killDatabase(t, dir)
+	began := time.Now()
+	code := r.all[0].exitCode()
+	took := time.Since(began)
+	load.finish()
+	if code != 70 || took > 10*time.Second {
+		t.Errorf("ended with %d after %s", code, took)
+	}
+	r.serves(0, alone(t, dir))
+	url := socketURL(dir)
+	settle(t, url, 30*time.Second)
+	heard(t, url, load)
+	prove(t, url, load)
+	t.Logf("%d orders; %s; ended in %s; %d take-overs", len(load.orders), load.seen(), took, takeOvers(t, url))
+}
+
+// killDatabase kills the PostgreSQL server of a data folder.
+func killDatabase(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// given runs the program by the two variables of a container platform.
+func given(t *testing.T) {
+	t.Helper()
+	database := dbtest.New(t)
+	dir := filepath.Join(t.TempDir(), "unused")
+	port := freePort(t)
+	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
+	url, place := p.announced()
+	if !strings.HasSuffix(url, ":"+port) {
+		t.Errorf("serves %s, want port %s", url, port)
+	}
+	if !strings.HasPrefix(place, "postgres://") {
+		t.Errorf("says that its data is in %s", place)
+	}
+	c := newClient(1, false)
+	o := order{id: "given", amount: "1.00", item: "widget"}
+	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
+		t.Errorf("answered %s", a)
+	}
+	prove(t, database.URL)
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("made %s: %v", dir, err)
+	}
+}
+
+// freePort is a port nobody listens on, for now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,103 @@
+package faulttest
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// built is the program under test. It goes when the last test that uses it has ended.
+var built struct {
+	sync.Mutex
+	users int
+	path  string
+}
+
+// build makes the program available until the end of the test. It belongs before t.Parallel: so all tests have
+// taken their share before the first one ends, and the program is built once.
+func build(t *testing.T) {
+	t.Helper()
+	built.Lock()
+	defer built.Unlock()
+	if built.users == 0 {
+		dir, err := os.MkdirTemp("", "pawl-faulttest-*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		built.path = filepath.Join(dir, "pawl")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", built.path, "pawl")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			os.RemoveAll(dir)
+			t.Fatalf("go build: %v\n%s", err, said)
+		}
+	}
+	built.users++
+	t.Cleanup(func() {
+		built.Lock()
+		defer built.Unlock()
+		if built.users--; built.users == 0 {
+			os.RemoveAll(filepath.Dir(built.path))
+		}
+	})
+}
+
+// program is where build put it.
+func program() string {
+	built.Lock()
+	defer built.Unlock()
+	return built.path
+}
+
+// rounds is how often to repeat a fault.
+func rounds(t *testing.T, usual int) int {
+	t.Helper()
+	return number(t, "PAWL_FAULT_ROUNDS", usual)
+}
+
+// seed is where the random choices of a test come from.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := number(t, "PAWL_FAULT_SEED", rand.IntN(1_000_000_000))
+	t.Logf("PAWL_FAULT_SEED=%d", s)
+	return uint64(s)
+}
+
+// newRandom makes the choices that follow from a seed.
+func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+
+func number(t *testing.T, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%s: a number from 1 on", variable, text)
+	}
+	return n
+}
+
+// eventually waits for a condition and fails the test where it does not come true in time.
+func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+		<-tick.C
+	}
+	return time.Since(began)
+}

@@ -1,0 +1,128 @@
+package faulttest
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/pgembed"
+)
+
+// postgres is a server of one test. It keeps what it commits (fsync is on): that is what the test is about.
+type postgres struct {
+	t      testing.TB
+	dir    string
+	url    string
+	server *pgembed.Server
+}
+
+func startPostgres(t testing.TB) *postgres {
+	t.Helper()
+	s := &postgres{t: t, dir: publicFolder(t)}
+	s.start()
+	t.Cleanup(func() {
+		s.signal(syscall.SIGCONT) // a stopped process hears nothing else
+		if err := s.server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	s.url = s.server.URL("postgres")
+	return s
+}
+
+// publicFolder makes a folder that other users can enter, for the user that root runs PostgreSQL as.
+func publicFolder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "pawl-faulttest-*") // not os.TempDir, whose path can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// start starts the server, after its end as well, and returns when it answers.
+func (s *postgres) start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
+	defer cancel()
+	server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.server = server
+}
+
+// ended waits for the end of the server, and gives its folder free.
+func (s *postgres) ended() {
+	s.t.Helper()
+	select {
+	case <-s.server.Exited():
+	case <-time.After(endLimit):
+		s.t.Fatal("PostgreSQL does not end")
+	}
+	if err := s.server.Stop(s.t.Context()); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// kill ends all processes of the server at once, as the loss of its machine does.
+func (s *postgres) kill() {
+	s.t.Helper()
+	s.all(syscall.SIGKILL)
+	s.ended()
+}
+
+// immediate is pg_ctl stop -m immediate: no checkpoint, no goodbye.
+func (s *postgres) immediate() {
+	s.t.Helper()
+	s.signal(syscall.SIGQUIT)
+	s.ended()
+}
+
+// signal sends a signal to the first process of the server.
+func (s *postgres) signal(sig syscall.Signal) { _ = syscall.Kill(s.server.PID(), sig) }
+
+// all sends a signal to all processes of the server. The first one is stopped meanwhile, so that none is added.
+func (s *postgres) all(sig syscall.Signal) (pids []int) {
+	s.t.Helper()
+	conn, err := pgx.Connect(s.t.Context(), s.url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close(s.t.Context())
+	s.signal(syscall.SIGSTOP)
+	rows, err := conn.Query(s.t.Context(), `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pids, err = pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pids = append(pids, s.server.PID())
+	send(sig, pids)
+	return pids
+}
+
+// freeze stops all processes of the server until thaw is called: connections stay, nobody answers.
+func (s *postgres) freeze() (thaw func()) {
+	s.t.Helper()
+	pids := s.all(syscall.SIGSTOP)
+	thaw = func() { send(syscall.SIGCONT, pids) }
+	s.t.Cleanup(thaw)
+	return thaw
+}
+
+func send(sig syscall.Signal, pids []int) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, sig)
+	}
+}

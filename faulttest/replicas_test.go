@@ -1,0 +1,81 @@
+package faulttest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// hasty are the settings of a replica that notices soon when another one has gone.
+var hasty = []string{"--lease", "1s", "--poll", "100ms", "--grace", "10s"}
+
+// replicas are processes that serve one database. Callers know them by their last addresses, those of dead ones too,
+// as a balancer does for a while.
+type replicas struct {
+	t        testing.TB
+	database string
+	flags    []string
+
+	mu   sync.Mutex
+	all  []*process
+	urls []string
+}
+
+func startReplicas(t testing.TB, n int, databaseURL string, flags ...string) *replicas {
+	t.Helper()
+	r := &replicas{t: t, database: databaseURL, flags: flags, all: make([]*process, n), urls: make([]string, n)}
+	for i := range n {
+		r.all[i] = r.launch()
+	}
+	for i := range n {
+		r.serves(i, r.all[i])
+	}
+	return r
+}
+
+// launch starts another process and does not wait for it.
+func (r *replicas) launch() *process {
+	r.t.Helper()
+	// The databases of the tests run with fsync off: our faults end processes, not the machine.
+	args := append([]string{"serve", "--database-url", r.database, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}, r.flags...)
+	return launch(r.t, nil, args...)
+}
+
+// serves waits until a process serves as the i-th replica.
+func (r *replicas) serves(i int, p *process) {
+	r.t.Helper()
+	url := p.url()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[i], r.urls[i] = p, url
+}
+
+// replace starts a process in the place of the i-th, which has ended.
+func (r *replicas) replace(i int) {
+	r.t.Helper()
+	r.serves(i, r.launch())
+}
+
+// addresses returns what the callers know.
+func (r *replicas) addresses() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.urls)
+}
+
+// any is a balancer without a health check.
+func (r *replicas) any(random *rand.Rand) string {
+	urls := r.addresses()
+	return urls[random.IntN(len(urls))]
+}
+
+// mostly sends two of three requests to one replica.
+func (r *replicas) mostly(i int) func(*rand.Rand) string {
+	return func(random *rand.Rand) string {
+		if random.IntN(3) > 0 {
+			return r.addresses()[i]
+		}
+		return r.any(random)
+	}
+}

@@ -1,0 +1,115 @@
+package faulttest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+)
+
+// routes are the ways an order can take through the machine.
+var routes = []struct {
+	name  string
+	order order
+	ends  string
+	moves []string
+}{
+	{"completed", order{id: "o-1", amount: "99.99", item: "widget"}, "completed",
+		[]string{"OrdersAdmit", "OrdersCharge", "OrdersReserve", "OrdersConfirm"}},
+	{"out of stock", order{id: "o-1", amount: "99.99", item: scarce}, "failed",
+		[]string{"OrdersAdmit", "OrdersCharge", "OrdersReserve", "OrdersRefund", "OrdersByNo"}},
+}
+
+// TestKilledAtEveryStatement ends the program before each statement of an order, and after each, when the server has
+// committed it and the program does not know.
+func TestKilledAtEveryStatement(t *testing.T) {
+	build(t)
+	t.Parallel()
+	for _, route := range routes {
+		for n, statement := range route.moves {
+			for _, after := range []bool{false, true} {
+				when := map[bool]string{false: "before", true: "after"}[after]
+				t.Run(fmt.Sprintf("%s, %s %s", route.name, when, statement), func(t *testing.T) {
+					t.Parallel()
+					s := stage{fatal: n + 1, after: after, order: route.order, ends: route.ends}
+					s.play(t)
+					if !slices.Equal(s.executed, route.moves[:n+1]) {
+						t.Errorf("executed %v, want %v", s.executed, route.moves[:n+1])
+					}
+				})
+			}
+		}
+		t.Run(route.name+", these are all statements", func(t *testing.T) {
+			t.Parallel()
+			s := stage{order: route.order, ends: route.ends}
+			s.play(t)
+			if !slices.Equal(s.executed, route.moves) {
+				t.Errorf("executed %v, want %v", s.executed, route.moves)
+			}
+		})
+	}
+}
+
+// stage is one order and the statement at which its driver ends.
+type stage struct {
+	fatal    int // 0: never
+	after    bool
+	order    order
+	ends     string
+	executed []string
+}
+
+func (s *stage) play(t *testing.T) {
+	t.Helper()
+	database := dbtest.New(t)
+	p := newProxy(t, database.URL)
+	doomed := startReplicas(t, 1, p.url, hasty...)
+	stockUp(t, doomed.addresses()[0], scarce, 0)
+	c := newClient(1, false)
+	p.watch(s.fatal, s.after, doomed.all[0].kill)
+	a := c.process(t.Context(), doomed.addresses()[0], s.order, "")
+	s.executed = p.statements()
+	if s.fatal == 0 {
+		if a.state() != s.ends {
+			t.Errorf("answered %s", a)
+		}
+		return
+	}
+	if a.err == nil {
+		t.Fatalf("the program was to end; it answered %s", a)
+	}
+	doomed.all[0].exitCode()
+	right(t, database.Pool) // at any moment, not only in the end
+
+	stored := s.fatal > 1 || s.after
+	heir := startReplicas(t, 1, database.URL, hasty...)
+	if stored {
+		settle(t, database.URL, 15*time.Second)
+	}
+	if a := c.process(t.Context(), heir.addresses()[0], s.order, ""); a.state() != s.ends || a.wrong(s.order) != "" {
+		t.Errorf("the caller comes again and gets %s", a)
+	}
+	prove(t, database.URL)
+	s.check(t, database.URL, stored)
+}
+
+// check looks at the history: the moves are there once each, whoever made them.
+func (s *stage) check(t *testing.T, url string, stored bool) {
+	t.Helper()
+	path := strings.Join(query[string](t, url, `SELECT t.to_status FROM books.transitions AS t
+		WHERE t.from_status IS DISTINCT FROM t.to_status ORDER BY t.seq`), " ")
+	want := map[string]string{
+		"completed": "charging reserving confirming completed",
+		"failed":    "charging reserving refunding failed",
+	}[s.ends]
+	if path != want {
+		t.Errorf("the order went %s, want %s", path, want)
+	}
+	last := s.after && s.fatal == len(strings.Fields(want)) || s.fatal > len(strings.Fields(want))
+	if taken := takeOvers(t, url); (taken == 1) != (stored && !last) {
+		t.Errorf("%d take-overs", taken)
+	}
+}
