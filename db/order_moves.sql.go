@@ -17,6 +17,7 @@ WITH moved AS (
   UPDATE orders AS o SET
     stop_requested = $1::text, seq = o.seq + 1,
     due_at = CASE WHEN o.hold IS NULL THEN o.due_at ELSE now() END,
+    take_overs = CASE WHEN o.hold IS NULL THEN o.take_overs ELSE 0 END, -- else it would be held again at once
     hold = NULL, hold_reason = NULL
   WHERE o.order_id = $5 AND o.stop_requested IS NULL
     AND o.status IN ('pending', 'charging', 'reserving', 'confirming')

@@ -193,3 +193,15 @@ func TestCancelConditions(t *testing.T) {
 	}
 	b.undone(t, "order", canceledWay[fsm.Reserving])
 }
+
+// An order that was taken over too often is held; the request to stop it must get it
+// driven again, not held again.
+func TestCancelAfterTooManyTakeOvers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.hold(t, fsm.Reserving, "tired")
+	b.exec(t, "UPDATE orders SET take_overs = 4 WHERE order_id = 'tired'")
+	if o := b.cancel(t, engine.Stop{OrderID: "tired"}); o.Order.Status != fsm.Canceled {
+		t.Errorf("status %s, hold %v", o.Order.Status, o.Order.Hold)
+	}
+}
