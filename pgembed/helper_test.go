@@ -58,7 +58,7 @@ var quick = map[string]string{"fsync": "off", "shared_buffers": "16MB"}
 // folder is an empty base folder that an unprivileged server user can pass through, which t.TempDir is not.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(parentFolder(), "pgembed-test-") //nolint:usetesting // t.TempDir is closed to the server's user
+	dir, err := os.MkdirTemp(parentFolder(), "pgembed-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
