@@ -32,10 +32,18 @@ func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
 	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
 		return nil, err
 	}
+	var extra []string
 	if o.stored > 0 {
-		return startCluster(ctx, private, storedSettings...)
+		extra = storedSettings
 	}
-	return startCluster(ctx, private)
+	c, err := startCluster(ctx, private, extra...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.age(ctx); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return c, nil
 }
 
 func newPlan(ctx context.Context, o options, c *cluster, folder string) (*plan, error) {
