@@ -32,6 +32,15 @@ var again = map[string]bool{
 	"0A000": true, // cached plan must not change result type: a migration ran
 }
 
+// environment lists the classes of errors that say nothing about the data of the
+// statement: the connection, the server, its disk, a shutdown, a missing schema. What
+// is in none of them, codes that people raise in triggers of their own among them, is
+// the data's fault and comes again.
+var environment = map[string]bool{
+	"08": true, "0A": true, "25": true, "26": true, "28": true, "2D": true, "3D": true, "40": true, "42": true,
+	"53": true, "54": true, "55": true, "57": true, "58": true, "F0": true, "XX": true,
+}
+
 // FaultOf classifies the error of a single statement. An error that does not carry
 // an SQLSTATE (a lost connection, a deadline) is Unknown whatever the driver says
 // about it: pgx calls some lost replies safe to retry.
@@ -48,10 +57,10 @@ func FaultOf(err error) Fault {
 		return Again
 	case pg.Code == "55P03":
 		return Busy
-	case pg.Code[:2] == "22", pg.Code[:2] == "23", pg.Code == "P0001":
-		return Bad
-	default: // shutdown, cancel, out of something, read-only after a failover
+	case environment[pg.Code[:2]]:
 		return Unknown
+	default:
+		return Bad
 	}
 }
 

@@ -149,7 +149,7 @@ WITH locked AS MATERIALIZED (
   WHERE o.order_no = ANY($1::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1
+  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = $2::uuid
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
@@ -163,7 +163,8 @@ type LeasesReleaseParams struct {
 	Owner    uuid.UUID
 }
 
-// Hands orders back, due at once: the next replica that looks takes them over.
+// Hands orders back, due at once: the next replica that looks takes them over. To hand
+// back is no failure of its driver, so it takes the claim it came with off the count.
 func (q *Queries) LeasesRelease(ctx context.Context, arg LeasesReleaseParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesRelease, arg.OrderNos, arg.Owner)
 	if err != nil {

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,8 +11,8 @@ import (
 )
 
 // Open returns a pool on the database at url and checks that it answers. Behind a
-// pooler that hands each transaction to another server (PgBouncer in transaction
-// mode) prepared statements are not used; an exec mode named in the url wins.
+// pooler (PgBouncer) prepared statements are not used, because it may hand each
+// transaction to another server; default_query_exec_mode in the url wins.
 func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -19,7 +20,7 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 	}
 	config.MaxConns = maxConns
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+	if !strings.Contains(url, "default_query_exec_mode") {
 		pooled, err := behindPooler(ctx, config.ConnConfig)
 		if err != nil {
 			return nil, fmt.Errorf("connect to database: %w", err)
@@ -32,31 +33,24 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to database: %w", err)
+	}
 	return pool, nil
 }
 
-// behindPooler finds out whether two connections are served by one backend, or one
-// connection by several: only a transaction pooler does that.
+// behindPooler finds out whether somebody stands between us and the server: a pooler
+// names a process of its own invention when a connection starts. One that pools whole
+// sessions would do with prepared statements; the url can say so.
 func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
-	backends := map[int32]int{}
-	for conn := range 2 {
-		c, err := pgx.ConnectConfig(ctx, config)
-		if err != nil {
-			return false, err
-		}
-		defer c.Close(ctx)
-		for range 3 {
-			pid, err := New(c).BackendPID(ctx)
-			if err != nil {
-				return false, err
-			}
-			if first, seen := backends[pid]; seen && first != conn {
-				return true, nil
-			}
-			backends[pid] = conn
-		}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, err
 	}
-	return len(backends) > 2, nil
+	defer conn.Close(ctx)
+	pid, err := New(conn).BackendPID(ctx)
+	return err == nil && uint32(pid) != conn.PgConn().PID(), err
 }

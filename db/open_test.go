@@ -58,6 +58,7 @@ func TestOpen(t *testing.T) {
 		for _, url := range []string{
 			"postgres://pawl:secret@127.0.0.1:nowhere/x",
 			"postgres://pawl:secret@127.0.0.1:1/x?sslmode=disable",
+			"postgres://pawl:secret@127.0.0.1:1/x?sslmode=disable&default_query_exec_mode=exec",
 		} {
 			pool, err := db.Open(t.Context(), url, 1)
 			if err == nil {

@@ -22,7 +22,8 @@ WITH incoming AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT i.order_id, 'charging', 1, $7::uuid, clock_timestamp() + make_interval(secs => $8::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
-  FROM incoming AS i ORDER BY i.order_id COLLATE "C"
+  FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
@@ -52,7 +53,8 @@ type OrdersAdmitRow struct {
 // Inserts the orders that do not exist yet, already leased to this process and on
 // their way: the first move and its history row are the same statement. Rows go in
 // by order_id: two replicas that admit the same orders in other orders deadlock
-// otherwise. What is not returned existed, or came to exist meanwhile: read it.
+// otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
+// who inserts one of them and does not commit is waited for half a second.
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmit,
 		arg.OrderIds,

@@ -20,7 +20,9 @@ func (e *Engine) admit(set []*run) {
 		e.admitted(set, rows)
 	case db.Bad:
 		e.split(set, e.admit, func(r *run) { e.finish(err, r) })
-	case db.Again, db.Busy:
+	case db.Busy:
+		e.split(set, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
+	case db.Again:
 		e.Stats.Retried.Add(1)
 		e.readBack(set)
 	case db.Unknown:

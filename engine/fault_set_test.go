@@ -57,6 +57,7 @@ func TestDataThatFailsItsSet(t *testing.T) {
 		{"a constraint that refuses at commit", "completed", "OrdersConfirm", "confirming", "DEFERRABLE INITIALLY DEFERRED",
 			"ERRCODE = '23514', CONSTRAINT = 'late_check'", "23514 late_check"},
 		{"a trigger of somebody else's", "reserving", "OrdersCharge", "charging", "", "ERRCODE = 'P0001'", "P0001"},
+		{"a trigger with a code of its own", "reserving", "OrdersCharge", "charging", "", "ERRCODE = 'ZZ001'", "ZZ001"},
 		{"a value out of range", "confirming", "OrdersReserve", "reserving", "", "ERRCODE = '22003'", "22003"},
 	} {
 		t.Run(c.name+" holds the one order", func(t *testing.T) {

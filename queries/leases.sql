@@ -51,13 +51,14 @@ WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = 
 RETURNING o.order_no;
 
 -- name: LeasesRelease :many
--- Hands orders back, due at once: the next replica that looks takes them over.
+-- Hands orders back, due at once: the next replica that looks takes them over. To hand
+-- back is no failure of its driver, so it takes the claim it came with off the count.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY(@order_nos::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1
+  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = @owner::uuid
   RETURNING o.order_no, o.fence, o.seq, o.status
 )

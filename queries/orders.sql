@@ -2,7 +2,8 @@
 -- Inserts the orders that do not exist yet, already leased to this process and on
 -- their way: the first move and its history row are the same statement. Rows go in
 -- by order_id: two replicas that admit the same orders in other orders deadlock
--- otherwise. What is not returned existed, or came to exist meanwhile: read it.
+-- otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
+-- who inserts one of them and does not commit is waited for half a second.
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -12,7 +13,8 @@ WITH incoming AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT i.order_id, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
-  FROM incoming AS i ORDER BY i.order_id COLLATE "C"
+  FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
