@@ -83,12 +83,12 @@ func lookupAccount(name string) (*account, error) {
 	return nil, fmt.Errorf("PostgreSQL refuses to run as root, and this machine has no user %q to run it as", names)
 }
 
-// own makes path the account's.
+// own makes path the account's, and never what a link there leads to.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
 	}
-	return os.Chown(path, int(a.uid), int(a.gid))
+	return os.Lchown(path, int(a.uid), int(a.gid))
 }
 
 func (a *account) credential() *syscall.Credential {

@@ -102,7 +102,7 @@ func TestServerKilled(t *testing.T) {
 			restarted <- err
 		}()
 		eventually(t, "PostgreSQL has refused to start", func() bool {
-			text, _ := os.ReadFile(filepath.Join(s.folders.log, "startup.log"))
+			text, _ := os.ReadFile(s.folders.startupLog())
 			return strings.Contains(string(text), "shared memory block")
 		})
 		signal(t, backend, syscall.SIGCONT)

@@ -85,6 +85,21 @@ func (f *folders) prepare(a *account) error {
 	return nil
 }
 
+func (f *folders) startupLog() string { return filepath.Join(f.base, "startup.log") }
+
+// openStartupLog opens an empty file for what the server says before its own log begins. It is not in the log folder:
+// the server's user can put a link there, to a file that root would then empty. For the same reason it is always a new file.
+func (f *folders) openStartupLog() (*os.File, error) {
+	if err := os.Remove(f.startupLog()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open server log: %w", err)
+	}
+	file, err := os.OpenFile(f.startupLog(), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open server log: %w", err)
+	}
+	return file, nil
+}
+
 // socketPathLimit is the size of sockaddr_un.sun_path less its final NUL: unix(7) on Linux, unix(4) on macOS and BSD.
 func socketPathLimit() int {
 	if runtime.GOOS == "linux" {
@@ -103,7 +118,7 @@ func (f *folders) removeTemporary() {
 // major is the PostgreSQL major the data folder was made by, 0 where there is none yet. A folder with something else in
 // it is an error: it is not ours to write to.
 func (f *folders) major() (int, error) {
-	text, err := os.ReadFile(filepath.Join(f.data, "PG_VERSION"))
+	text, err := readOwned(filepath.Join(f.data, "PG_VERSION"))
 	if err == nil {
 		major, err := strconv.Atoi(strings.TrimSpace(string(text)))
 		if err != nil {

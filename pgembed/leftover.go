@@ -25,7 +25,7 @@ type pidFile struct {
 func pidPath(data string) string { return filepath.Join(data, "postmaster.pid") }
 
 func readPIDFile(data string) (pidFile, error) {
-	text, err := os.ReadFile(pidPath(data))
+	text, err := readOwned(pidPath(data))
 	if err != nil {
 		return pidFile{}, err
 	}
@@ -99,7 +99,7 @@ func (s *Server) disownPID(f pidFile) error {
 		return nil // PostgreSQL sees that by itself
 	}
 	f.lines[0] = strconv.Itoa(os.Getpid())
-	if err := os.WriteFile(pidPath(s.folders.data), []byte(strings.Join(f.lines, "\n")), 0o600); err != nil {
+	if err := replaceOwned(s.folders.data, filepath.Base(pidPath(s.folders.data)), []byte(strings.Join(f.lines, "\n")), s.account); err != nil {
 		return fmt.Errorf("renew postmaster.pid: %w", err)
 	}
 	return nil

@@ -48,7 +48,7 @@ func awaitLock(ctx context.Context, path string) (*os.File, error) {
 
 // flock locks the file at path without waiting. The lock belongs to the open file: closing it unlocks.
 func flock(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

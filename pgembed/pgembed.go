@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,7 +34,7 @@ const (
 
 // Config says where the server keeps its data and what it runs. The zero value is usable.
 type Config struct {
-	// Dir is the base folder: data (the cluster), run (the socket), log and lock live in it. "" is DefaultDir.
+	// Dir is the base folder: data (the cluster), run (the socket), log, lock and startup.log live in it. "" is DefaultDir.
 	Dir string
 	// BinDir is the folder of postgres and initdb. "" looks for one: a bundle beside this executable, the highest
 	// installed major from 14 on, a download cached in CacheDir. An existing data folder is opened by its own major only.
@@ -104,9 +103,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 // URL is the connection string of a database on this server, for pgx, database/sql and psql. It holds no password:
 // who may open the socket's folder may connect.
 func (s *Server) URL(database string) string {
-	query := url.Values{"host": {s.folders.socket}, "port": {port}}
-	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query.Encode()}
-	return u.String()
+	return socketURL(s.folders.socket, port, database)
 }
 
 // PID is the process id of the server's first process.

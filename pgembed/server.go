@@ -94,9 +94,9 @@ func (s *Server) run(ctx context.Context) (version string, err error) {
 
 // runOnce starts the server and waits until it is ready.
 func (s *Server) runOnce(ctx context.Context) error {
-	messages, err := os.OpenFile(filepath.Join(s.folders.log, "startup.log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	messages, err := s.folders.openStartupLog()
 	if err != nil {
-		return fmt.Errorf("open server log: %w", err)
+		return err
 	}
 	defer messages.Close()
 	cmd := s.command("postgres", s.arguments()...)

@@ -1,0 +1,138 @@
+package pgembed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What root writes must stay where it is meant to be, whatever the server's user has put in its folders.
+func TestLinksOfTheServerUserAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	for name, link := range map[string]func(*Server) string{
+		"the startup log in the log folder":  func(s *Server) string { return filepath.Join(s.folders.log, "startup.log") },
+		"the startup log in the base folder": func(s *Server) string { return s.folders.startupLog() },
+		"the new postmaster.pid":             func(s *Server) string { return pidPath(s.folders.data) + ".new" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Dir: folder(t)}
+			s := killed(t, cfg)
+			replacePID(t, s.folders.data, sleeper(t, s)) // so that postmaster.pid is written
+			target := plant(t, link(s), "precious")
+			query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
+			wantContent(t, target, "precious")
+		})
+	}
+	t.Run("postmaster.pid", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t), Settings: quick}
+		s := killed(t, cfg)
+		content := fmt.Sprintf("%d\n%s\n", sleeper(t, s), s.folders.data)
+		if err := os.Remove(pidPath(s.folders.data)); err != nil {
+			t.Fatal(err)
+		}
+		target := plant(t, pidPath(s.folders.data), content)
+		if _, err := Start(deadline(t), cfg); !errors.Is(err, syscall.ELOOP) {
+			t.Errorf("start: %v", err)
+		}
+		wantContent(t, target, content)
+	})
+	t.Run("the lock", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t), Settings: quick}
+		target := plant(t, filepath.Join(cfg.Dir, "lock"), "precious")
+		if _, err := Start(deadline(t), cfg); !errors.Is(err, syscall.ELOOP) {
+			t.Errorf("start: %v", err)
+		}
+		wantContent(t, target, "precious")
+	})
+}
+
+func TestReplaceOwnedLeavesTheTargetOfALinkAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := plant(t, filepath.Join(dir, "name"), "precious")
+	if err := replaceOwned(dir, "name", []byte("new"), nil); err != nil {
+		t.Fatal(err)
+	}
+	wantContent(t, target, "precious")
+	wantContent(t, filepath.Join(dir, "name"), "new")
+}
+
+func TestReadOwnedWantsARegularFile(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := readOwned(fifo)
+	wantError(t, err, "not a regular file")
+}
+
+// killed is a server that had no time to remove its postmaster.pid.
+func killed(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s := start(t, cfg)
+	killServer(t, s)
+	stop(t, s)
+	return s
+}
+
+// plant makes a file of our own and a link to it.
+func plant(t *testing.T, link, content string) (target string) {
+	t.Helper()
+	target = filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(target, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+func wantContent(t *testing.T, path, want string) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		t.Fatalf("%s: %v %v", path, info, err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || string(text) != want {
+		t.Fatalf("%s holds %q, want %q (%v)", path, text, want, err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		t.Fatalf("%s belongs to user %d", path, stat.Uid)
+	}
+}
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]string{"short": "base", "too long for a socket": strings.Repeat("long", 25)} {
+		t.Run("finds the server of a folder whose name is "+name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Dir: filepath.Join(folder(t), dir)}
+			if _, ok := Running(cfg.Dir); ok {
+				t.Fatal("found before the start")
+			}
+			s := start(t, cfg)
+			got, ok := Running(cfg.Dir)
+			if !ok || got != s.URL("postgres") {
+				t.Fatalf("%q %v, want %q", got, ok, s.URL("postgres"))
+			}
+			query(t, got, "SELECT 'works'")
+			killServer(t, s)
+			if got, ok := Running(cfg.Dir); ok {
+				t.Fatalf("found %s behind the end", got)
+			}
+		})
+	}
+}
