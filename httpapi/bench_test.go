@@ -36,13 +36,13 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 		b.Fatal("not a server")
 	}
 	o := finishedOrder()
-	s.handle("POST /api/orders/bench", s.answered(func(w http.ResponseWriter, r *http.Request) error {
+	s.handle("POST /api/orders/bench", s.answered(s.sameOrigin(func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.readInput(w, r); err != nil {
 			return err
 		}
 		writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait))
 		return nil
-	}))
+	})))
 	reader := bytes.NewReader([]byte(benchBody))
 	r := httptest.NewRequest(http.MethodPost, "/api/orders/bench", reader)
 	r.Header.Set("Content-Type", "application/json")

@@ -16,7 +16,7 @@ var cancelOperation = failing(huma.Operation{
 	Description: "Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. " +
 		"Waits and answers like processing. An order that is final, or being undone already, is 409. " +
 		"A request that comes again with the same requestId is answered and not done again.",
-}, "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"not_found", "not_applicable", "precondition_failed", "stopping", "unavailable", "internal")
 
 // cancelRequest documents what cancel reads.

@@ -41,3 +41,16 @@ func ifMatch(header string, bits int) (*int64, error) {
 	}
 	return &version, nil
 }
+
+// ifNoneMatch reads If-None-Match of a write (RFC 9110, 13.1.2): whether the caller
+// wants to find nothing. Anything but * is refused: a write unless it is some version
+// is asked for by nobody, and to ignore it would overwrite what was to be kept.
+func ifNoneMatch(header string) (absent bool, err error) {
+	switch strings.TrimSpace(header) {
+	case "":
+		return false, nil
+	case "*":
+		return true, nil
+	}
+	return false, newProblem("invalid_parameter", "", fieldError{Header: "If-None-Match", Code: "invalid", Detail: "must be *"})
+}

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -41,14 +43,15 @@ var setInventoryOperation = failing(huma.Operation{
 	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
 	Summary:     "Say how many units of an item are on the shelf",
 	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. It can't be less than what is reserved.",
-}, "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"stock_too_low", "precondition_failed", "unavailable", "internal")
 
 // setInventoryRequest documents what setInventory reads.
 type setInventoryRequest struct {
-	Item    string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IfMatch string `header:"If-Match" doc:"Only if nobody has set the stock since this ETag."`
-	Body    setInventoryBody
+	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	IfMatch     string `header:"If-Match" doc:"Only if nobody has set the stock since this ETag; with * only if the item is there."`
+	IfNoneMatch string `header:"If-None-Match" doc:"Only *: only if the item is not there."`
+	Body        setInventoryBody
 }
 
 type setInventoryBody struct {
@@ -71,6 +74,9 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
+	if err := s.checkPresence(ctx, name, r.Header); err != nil {
+		return err
+	}
 	row, err := s.engine.SetStock(ctx, name, onHand, version)
 	if err != nil {
 		return err
@@ -78,6 +84,26 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("ETag", entityTag(row.Version))
 	w.Header()["Content-Type"] = jsonType
 	return writeJSON(w, itemOf(&row))
+}
+
+// checkPresence holds an item to If-Match and If-None-Match when they ask for any
+// version, or for none. Items are never removed, so one that is there stays; but one
+// that is not may be made by somebody else before it is set, and is then set again.
+func (s *server) checkPresence(ctx context.Context, name string, header http.Header) error {
+	absent, err := ifNoneMatch(header.Get("If-None-Match"))
+	present := strings.TrimSpace(header.Get("If-Match")) == "*"
+	if err != nil || !absent && !present {
+		return err
+	}
+	_, err = s.engine.StockOf(ctx, name)
+	missing := errors.Is(err, engine.ErrNotFound)
+	switch {
+	case err != nil && !missing:
+		return err
+	case present && missing, absent && !missing:
+		return engine.ErrPrecondition
+	}
+	return nil
 }
 
 var stockNames = []string{"onHand"}
@@ -120,6 +146,7 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (*
 	after, ok := "", true
 	if in.Cursor != "" {
 		after, ok = openCursor([]string{"inventory"}, in.Cursor)
+		ok = ok && possible(after) // the sum is no secret: anybody can make a cursor
 	}
 	if !ok {
 		return nil, errCursor()

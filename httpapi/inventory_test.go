@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 )
 
@@ -47,6 +48,28 @@ func TestInventory(t *testing.T) {
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
 		b.stock(t, "unheard of", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", `"1","2"`).wantProblem(t, 422, "invalid_parameter")
+	})
+	t.Run("any version is 412 when there is none", func(t *testing.T) {
+		t.Parallel()
+		b.stock(t, "nowhere", `{"onHand":7}`, "If-Match", "*").wantProblem(t, 412, "precondition_failed")
+		b.get(t, "/api/inventory/nowhere").wantProblem(t, 404, "not_found")
+		b.stock(t, "somewhere", `{"onHand":7}`).wantStatus(t, 200)
+		if i := b.stock(t, "somewhere", `{"onHand":8}`, "If-Match", " * ").wantStatus(t, 200); i.OnHand != 8 {
+			t.Errorf("%+v", i)
+		}
+	})
+	t.Run("no version is 412 when there is one", func(t *testing.T) {
+		t.Parallel()
+		if i := b.stock(t, "fresh", `{"onHand":7}`, "If-None-Match", "*").wantStatus(t, 200); i.OnHand != 7 {
+			t.Errorf("%+v", i)
+		}
+		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", "*").wantProblem(t, 412, "precondition_failed")
+		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", "*", "If-Match", "*").wantProblem(t, 412, "precondition_failed")
+		b.stock(t, "neither", `{"onHand":8}`, "If-None-Match", "*", "If-Match", "*").wantProblem(t, 412, "precondition_failed")
+		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", `"1"`).wantProblem(t, 422, "invalid_parameter")
+		if i := b.get(t, "/api/inventory/fresh").wantStatus(t, 200); i.OnHand != 7 {
+			t.Errorf("%+v", i)
+		}
 	})
 	t.Run("less than is reserved is 409", func(t *testing.T) {
 		t.Parallel()
@@ -95,7 +118,9 @@ func TestListInventory(t *testing.T) {
 	if seen != len(oddIDs) {
 		t.Errorf("%d items, want %d", seen, len(oddIDs))
 	}
-	for _, query := range []string{"cursor=x", "limit=0", "item=widget", "cursor=" + sealCursor([]string{"orders"}, "1")} {
+	for _, query := range []string{"cursor=x", "limit=0", "item=widget", "cursor=" + sealCursor([]string{"orders"}, "1"),
+		"cursor=" + sealCursor([]string{"inventory"}, "a\x00"), "cursor=" + sealCursor([]string{"inventory"}, "\xff"),
+		"cursor=" + sealCursor([]string{"inventory"}, strings.Repeat("x", 256))} {
 		b.get(t, "/api/inventory?"+query).wantProblem(t, 422, "invalid_parameter")
 	}
 }

@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +19,7 @@ const (
 type pair struct{ key, value string }
 
 // metadata reads a map of strings and returns it as a JSON object with its keys in
-// order, nil when it is empty. The keys in pointers are shown only when they could
+// the order of jsonb, nil when it is empty. The keys in pointers are shown only when they could
 // be keys.
 func (d *decoder) metadata() ([]byte, error) {
 	if d.peek() != '{' {
@@ -57,8 +60,13 @@ func (d *decoder) metadata() ([]byte, error) {
 // pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
+// encodePairs writes the pairs in the order in which jsonb keeps them: by the length
+// of the key in bytes, then by its bytes. An order has the same text before and after
+// it was stored, as its ETag promises.
 func encodePairs(pairs []pair) []byte {
-	slices.SortFunc(pairs, func(a, b pair) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(len(a.key), len(b.key)), strings.Compare(a.key, b.key))
+	})
 	b := []byte{'{'}
 	for i, p := range pairs {
 		if i > 0 {
@@ -69,4 +77,16 @@ func encodePairs(pairs []pair) []byte {
 		b = appendString(b, p.value)
 	}
 	return append(b, '}')
+}
+
+// compact returns JSON without the spaces that jsonb prints between its tokens.
+func compact(text []byte) []byte {
+	if len(text) == 0 {
+		return nil
+	}
+	out := bytes.NewBuffer(make([]byte, 0, len(text)))
+	if err := json.Compact(out, text); err != nil { // only what is not from a jsonb column
+		return text
+	}
+	return out.Bytes()
 }

@@ -98,7 +98,8 @@ func (in *listOrdersRequest) filter() (engine.Filter, error) {
 		return f, nil
 	}
 	position, ok := openCursor(in.binding(), in.Cursor)
-	if f.Before, _ = parseInteger([]byte(position)); !ok {
+	var number bool
+	if f.Before, number = parseInteger([]byte(position)); !ok || !number || f.Before <= 0 {
 		return f, errCursor()
 	}
 	return f, nil

@@ -164,6 +164,10 @@ func TestACursorOfAnotherListIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v", query, p)
 		}
 	}
+	for _, position := range []string{"a\x00", "0", "-1", "1.5"} {
+		query := "cursor=" + sealCursor((&listOrdersRequest{}).binding(), position)
+		b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
+	}
 	if got, _ := b.list(t, "limit=1&item=item-1&cursor="+next); got != "o3" {
 		t.Error(got)
 	}

@@ -19,7 +19,7 @@ var processOperation = failing(huma.Operation{
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
 		"with another amount, item, quantity or currency it is a conflict. Fields left out match what is stored, and metadata never conflicts. " +
 		"An order that is not final in time, or waits for a person, is answered with 202 and goes on without the caller.",
-}, "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
 	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 // processRequest documents what decodeInput reads.

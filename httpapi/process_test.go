@@ -50,6 +50,18 @@ func TestProcess(t *testing.T) {
 			t.Errorf("%+v\n%+v", got, read)
 		}
 	})
+	t.Run("the body of an ETag has the same bytes before and after it was stored", func(t *testing.T) {
+		t.Parallel()
+		fresh := b.process(t, `{"orderId":"bytes","amount":1,"item":"i","metadata":{"bb":"1 , 2","c":"\u00e9\"\\/","aaa":"","é":"<&>","a":"\u2028: "}}`)
+		read := b.get(t, "/api/orders/bytes")
+		again := b.process(t, ask("bytes"))
+		if fresh.header.Get("ETag") != read.header.Get("ETag") || fresh.body != read.body || fresh.body != again.body {
+			t.Errorf("\n%s\n%s\n%s", fresh.body, read.body, again.body)
+		}
+		if want := `"metadata":{"a":"` + "\u2028" + `: ","c":"é\"\\/","bb":"1 , 2","é":"<&>","aaa":""}`; !strings.Contains(fresh.body, want) {
+			t.Error(fresh.body)
+		}
+	})
 	t.Run("zero is charged, as nothing", func(t *testing.T) {
 		t.Parallel()
 		if o := b.process(t, `{"orderId":"free","amount":0,"item":"i"}`).wantStatus(t, 200); o.Amount != "0" || !o.Steps["charge"].Completed {

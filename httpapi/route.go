@@ -66,11 +66,23 @@ func get[I, O any](s *server, op huma.Operation, answer func(context.Context, *I
 	})
 }
 
+// sameOrigin refuses what a browser sends for a page of another site. The API has no
+// login: any page that a person on the network looks at could place orders otherwise,
+// because a request without JSON's media type, or without a body, needs no leave of CORS.
+func (s *server) sameOrigin(h handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if s.crossOrigin.Check(r) != nil {
+			return newProblem("cross_origin", "")
+		}
+		return h(w, r)
+	}
+}
+
 // post documents an operation with a body by the types of its request and its
 // answer, and serves it with a handler of ours: huma would take bodies that have
 // more than one reading.
 func post[I, O any](s *server, op huma.Operation, h handler) {
-	s.own[op.Method+" "+op.Path] = s.answered(h)
+	s.own[op.Method+" "+op.Path] = s.answered(s.sameOrigin(h))
 	huma.Register(s.api, op, func(context.Context, *I) (*O, error) { return nil, nil })
 }
 

@@ -39,6 +39,8 @@ type server struct {
 	// The operations of the document, in the order of the routes.
 	documented []*huma.Operation
 	metrics    *metrics
+	// What tells requests of browsers apart by Sec-Fetch-Site and Origin.
+	crossOrigin *http.CrossOriginProtection
 }
 
 // New returns the handler of every path of the service. It panics when cfg holds
@@ -57,6 +59,8 @@ func New(orders *engine.Engine, cfg Config) http.Handler {
 		mux:      http.NewServeMux(),
 		own:      map[string]http.HandlerFunc{},
 		metrics:  newMetrics(cfg.Registerer),
+
+		crossOrigin: http.NewCrossOriginProtection(),
 	}
 	s.api = newAPI(s)
 	s.routes()

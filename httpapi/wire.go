@@ -80,7 +80,7 @@ func orderOf(o *engine.Order) order {
 	row := &o.Order
 	out := order{
 		OrderID: row.OrderID, Status: state(row.Status), Steps: stepsOf(o),
-		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: row.Metadata,
+		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
 		Generation: row.Generation, Seq: row.Seq, CreatedAt: row.CreatedAt.UTC(),
 		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
 		AllowedActions: engine.AllowedActions(o),
