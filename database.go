@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"path/filepath"
 	"time"
 
@@ -27,12 +26,13 @@ type database struct {
 func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	d, err := ownDatabase(ctx, cfg, log)
 	if errors.Is(err, pgembed.ErrInUse) {
-		dir, err := dataDir(cfg)
-		if err != nil {
-			return nil, err
+		dir, dirErr := dataDir(cfg)
+		if dirErr != nil {
+			return nil, dirErr
 		}
-		socket := url.PathEscape(filepath.Join(dir, "run")) // not QueryEscape: pgx, as libpq, leaves a plus alone
-		return &database{url: "postgres://pawl@/postgres?host=" + socket, place: dir}, nil
+		if running, ok := pgembed.Running(dir); ok {
+			return &database{url: running, place: dir}, nil
+		}
 	}
 	return d, err
 }

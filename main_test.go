@@ -5,18 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
 	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/pgembed"
 )
 
 // A progress bar whose end was not known at first leaves its goroutine to the end of the command.
@@ -90,6 +95,98 @@ func TestMigrate(t *testing.T) {
 		t.Error("down leaves tables behind")
 	}
 	migrate("up")
+}
+
+func TestMigrateSaysWhatAnAttemptIsWorth(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil { // until PostgreSQL 14 it is granted
+		t.Fatal(err)
+	}
+	with := "?"
+	if strings.Contains(url, "?") {
+		with = "&"
+	}
+	for _, c := range []struct {
+		name, url string
+		code      int
+	}{
+		{"permission denied", url + with + "options=-c%20role%3Dpg_monitor", exitFailure},
+		{"a read-only database", url + with + "options=-c%20default_transaction_read_only%3Don", exitFailure},
+		{"nobody there", "postgres://127.0.0.1:1/pawl", exitUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := execute(t, "migrate", "up", "--database-url", c.url); exitCode(err) != c.code || err == nil {
+				t.Errorf("exit code %d, want %d: %v", exitCode(err), c.code, err)
+			}
+		})
+	}
+}
+
+func TestMigrationErrors(t *testing.T) {
+	t.Parallel()
+	_, unreachable := pgx.Connect(t.Context(), "postgres://127.0.0.1:1/pawl")
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{&pgconn.PgError{Code: "42501"}, exitFailure}, // insufficient_privilege
+		{&pgconn.PgError{Code: "42P07"}, exitFailure}, // duplicate_table
+		{errors.New("parse migration"), exitFailure},
+		{context.Canceled, exitFailure},
+		{&pgconn.PgError{Code: "57P01"}, exitUnavailable}, // admin_shutdown
+		{&pgconn.PgError{Code: "53300"}, exitUnavailable}, // too_many_connections
+		{io.ErrUnexpectedEOF, exitUnavailable},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
+		{unreachable, exitUnavailable},
+	} {
+		if code := exitCode(migrationError(fmt.Errorf("migrate: %w", c.err))); code != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
+		}
+	}
+	if err := migrationError(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCommandsFindTheRunningService is about a database of our own that another process serves: in a folder whose name
+// is too long for a socket, and with a port in the environment that is meant for another database.
+func TestCommandsFindTheRunningService(t *testing.T) { //nolint:paralleltest // the environment is the whole process's
+	t.Setenv("PGPORT", "1")
+	t.Setenv("PGHOST", "/nonexistent")
+	t.Setenv("PGUSER", "nobody")
+	parent, err := os.MkdirTemp("/tmp", "pawl-test-") // t.TempDir lets no other user pass
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"short", strings.Repeat("long", 25)} {
+		dir := filepath.Join(parent, name)
+		server, err := pgembed.Start(t.Context(), pgembed.Config{Dir: dir, Settings: map[string]string{"fsync": "off", "shared_buffers": "16MB"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"migrate up", "migrate status", "verify"} {
+			if _, err := execute(t, append(strings.Fields(line), "--data-dir", dir)...); err != nil {
+				t.Errorf("%s, in %s: %v", line, dir, err)
+			}
+		}
+		if !hasOrders(t, server.URL("postgres")) {
+			t.Errorf("%s: another database was migrated", dir)
+		}
+		if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func hasOrders(t *testing.T, url string) (found bool) {

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/migrations"
@@ -46,11 +49,34 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 				return err
 			}
 			defer database.close()
-			return run(cmd.Context(), database.url, cmd.OutOrStdout())
+			return migrationError(run(cmd.Context(), database.url, cmd.OutOrStdout()))
 		},
 	}
 	cfg.databaseFlags(cmd.Flags())
 	return cmd
+}
+
+// migrationError tells a database that can't be reached, for which a supervisor waits,
+// from one that refuses the migration, where every further attempt would end the same.
+func migrationError(err error) error {
+	var connect *pgconn.ConnectError
+	var refused *pgconn.PgError
+	var network net.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
+	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUnavailable, err)
+}
+
+// leavesConnection tells whether the server ended the connection with this SQLSTATE, or let
+// nobody in: connection exceptions, shutdowns and too many connections.
+func leavesConnection(code string) bool {
+	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") || code == "53300"
 }
 
 func printStatus(ctx context.Context, url string, out io.Writer) error {
