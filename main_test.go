@@ -100,14 +100,7 @@ func TestMigrate(t *testing.T) {
 func TestMigrateSaysWhatAnAttemptIsWorth(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil { // until PostgreSQL 14 it is granted
-		t.Fatal(err)
-	}
+	revokeCreate(t, url)
 	with := "?"
 	if strings.Contains(url, "?") {
 		with = "&"
@@ -126,6 +119,19 @@ func TestMigrateSaysWhatAnAttemptIsWorth(t *testing.T) {
 				t.Errorf("exit code %d, want %d: %v", exitCode(err), c.code, err)
 			}
 		})
+	}
+}
+
+// revokeCreate does what PostgreSQL does by itself from 15 on.
+func revokeCreate(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -157,7 +163,7 @@ func TestMigrationErrors(t *testing.T) {
 
 // TestCommandsFindTheRunningService is about a database of our own that another process serves: in a folder whose name
 // is too long for a socket, and with a port in the environment that is meant for another database.
-func TestCommandsFindTheRunningService(t *testing.T) { //nolint:paralleltest // the environment is the whole process's
+func TestCommandsFindTheRunningService(t *testing.T) {
 	t.Setenv("PGPORT", "1")
 	t.Setenv("PGHOST", "/nonexistent")
 	t.Setenv("PGUSER", "nobody")
