@@ -173,7 +173,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 			found{"stock": {"rug"}}},
 		{"oversold", "ALTER TABLE inventory DROP CONSTRAINT inventory_not_oversold; UPDATE inventory SET on_hand = 3 WHERE item = 'lamp'",
 			found{"stock": {"lamp"}}},
-		{"reserved, but not in the inventory", "DELETE FROM inventory WHERE item = 'chair'",
+		{"reserved, but not in the inventory", "ALTER TABLE inventory DISABLE TRIGGER inventory_guard; DELETE FROM inventory WHERE item = 'chair'",
 			found{"stock": {"chair"}}},
 
 		// Rows without an order.

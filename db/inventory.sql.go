@@ -81,7 +81,8 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 const inventorySet = `-- name: InventorySet :many
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT $1::text, $2::bigint, true
-WHERE $3::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text)
+WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  AND ($3::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND ($3::bigint IS NULL OR i.version = $3::bigint)

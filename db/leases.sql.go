@@ -15,7 +15,7 @@ import (
 const leasesClaim = `-- name: LeasesClaim :many
 WITH due AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[]) AND o.due_at <= now()
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.due_at <= now()
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
@@ -95,7 +95,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 
 const leasesDue = `-- name: LeasesDue :many
 
-SELECT o.order_no FROM orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at FROM orders AS o
 WHERE o.due_at > $1::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT $2
 `
@@ -105,25 +105,30 @@ type LeasesDueParams struct {
 	Most  int32
 }
 
+type LeasesDueRow struct {
+	OrderNo int64
+	DueAt   time.Time
+}
+
 // A lease is orders.due_at: until then the owner drives the order, from then on
 // anybody may pick it up. A claim raises the fence, so whoever had the order before
 // can no longer write to it. All times are the database's.
 // Finds orders to claim. The floor keeps the scan away from the dead entries that
 // finished orders leave in the index; now() and not clock_timestamp(), because only a
 // stable value bounds an index scan.
-func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]int64, error) {
+func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]LeasesDueRow, error) {
 	rows, err := q.db.Query(ctx, leasesDue, arg.Floor, arg.Most)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []LeasesDueRow
 	for rows.Next() {
-		var order_no int64
-		if err := rows.Scan(&order_no); err != nil {
+		var i LeasesDueRow
+		if err := rows.Scan(&i.OrderNo, &i.DueAt); err != nil {
 			return nil, err
 		}
-		items = append(items, order_no)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -132,10 +137,10 @@ func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]int64, 
 }
 
 const leasesDueFloor = `-- name: LeasesDueFloor :one
-SELECT (now() - interval '1 minute')::timestamptz AS floor
+SELECT (now() - interval '5 seconds')::timestamptz AS floor
 `
 
-// Where the next scans may start: a minute before now, on the database's clock.
+// Where the next scan may start: a little before now, on the database's clock.
 func (q *Queries) LeasesDueFloor(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, leasesDueFloor)
 	var floor time.Time
@@ -146,7 +151,7 @@ func (q *Queries) LeasesDueFloor(ctx context.Context) (time.Time, error) {
 const leasesRelease = `-- name: LeasesRelease :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($1::bigint[])
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
@@ -188,7 +193,7 @@ func (q *Queries) LeasesRelease(ctx context.Context, arg LeasesReleaseParams) ([
 const leasesRenew = `-- name: LeasesRenew :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY($3::bigint[])
+  WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE orders AS o SET due_at = clock_timestamp() + make_interval(secs => $1::float8)

@@ -89,7 +89,7 @@ SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.ge
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_id = ANY($1::text[])
+WHERE o.order_id = ANY((SELECT $1::text[])::text[])
 `
 
 type OrdersByIDRow struct {
@@ -155,7 +155,7 @@ SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.ge
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no = ANY($1::bigint[])
+WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
 type OrdersByNoRow struct {
@@ -220,7 +220,7 @@ const ordersWatched = `-- name: OrdersWatched :many
 SELECT o.order_no, o.owner,
   (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due
-FROM orders AS o WHERE o.order_no = ANY($1::bigint[])
+FROM orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
 type OrdersWatchedRow struct {

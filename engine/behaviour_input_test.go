@@ -51,7 +51,7 @@ func TestAmounts(t *testing.T) {
 	b.setStock(t, "none", 0)
 	for _, amount := range []string{
 		"99.99", "12345678901.23", "0", "999999999999999.99", "999999999999999.9999", "5", "5.5", "5.50", "0.01", "0.10",
-		"1000000", "100.00", "100000000000000", "0.000001", "9007199254740993",
+		"1000000", "100.00", "100000000000000", "0.0001", "9007199254740993",
 	} {
 		in := engine.Input{OrderID: amount, Amount: decimal.MustParse(amount), Item: "widget"}
 		if strings.HasPrefix(amount, "9007") { // the limit of a float64, and over ours

@@ -30,10 +30,10 @@ func AllowedActions(o *Order) []string {
 	return []string{}
 }
 
-// stoppable: going forward, and nobody has asked yet.
+// stoppable: going forward, and nobody has asked yet; or held on the way, whichever way.
 func stoppable(o *Order) bool {
 	s := o.Order.Status
-	return !s.Final() && !s.Undoing() && o.Order.StopRequested == nil
+	return !s.Final() && (o.Order.Hold != nil || !s.Undoing() && o.Order.StopRequested == nil)
 }
 
 // Cancel asks that the order be stopped and waits, like Process, for what comes of it:

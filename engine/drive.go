@@ -103,12 +103,14 @@ func (e *Engine) hold(r *run, why error) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	o := &r.order.Order
-	e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "error", why)
+	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
 	_, err := e.query.OrdersHold(ctx, db.OrdersHoldParams{
 		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
 		Hold: "attention", HoldReason: db.Describe(why),
 	})
-	if err == nil {
+	if err != nil {
+		e.log.Error("hold order", "order_id", o.OrderID, "error", err)
+	} else {
 		e.Stats.Held.Add(1)
 	}
 	e.readBack([]*run{r})
@@ -120,8 +122,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
 		e.complete(runs)
 	}
-	e.runs.remove(runs)
-	for _, r := range runs {
+	for _, r := range e.runs.remove(runs) {
 		if err == nil {
 			r.isKnown()
 		}

@@ -15,16 +15,28 @@ import (
 // one run of it with everybody else. Errors: *Conflict, ErrOverloaded, ErrStopping,
 // ErrUnavailable, or that of ctx if it was canceled.
 func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
-	r, err := e.enter(in)
+	r, made, err := e.enter(in)
 	if err != nil {
 		return Order{}, err
+	}
+	stored := r.known
+	if made {
+		stored = r.found
+	}
+	select {
+	case <-stored:
+		if d := differences(&r.stored, &in); d != nil {
+			return Order{}, e.conflict(ctx, in.OrderID, d)
+		}
+	case <-r.done:
+	case <-ctx.Done():
 	}
 	return e.await(ctx, r, &in)
 }
 
 // Admit is Process that does not wait for the end: it answers when the order is stored.
 func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
-	r, err := e.enter(in)
+	r, _, err := e.enter(in)
 	if err != nil {
 		return Order{}, err
 	}
@@ -42,28 +54,29 @@ func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
 }
 
 // enter joins the run of the order, or sends a new one to be admitted.
-func (e *Engine) enter(in Input) (*run, error) {
+func (e *Engine) enter(in Input) (r *run, made bool, err error) {
 	if e.stopping.Load() {
-		return nil, ErrStopping
+		return nil, false, ErrStopping
 	}
-	if e.overloaded() {
+	if e.overloaded(in.Item) && !e.runs.has(in.OrderID) {
 		e.Stats.Overloaded.Add(1)
-		return nil, ErrOverloaded
+		return nil, false, ErrOverloaded
 	}
-	r, made := e.runs.join(in.OrderID, in)
+	r, made = e.runs.join(in.OrderID, in)
 	if r == nil {
-		return nil, ErrStopping
+		return nil, false, ErrStopping
 	}
 	if made {
 		e.admits.add(r)
 	}
-	return r, nil
+	return r, made, nil
 }
 
 // overloaded: a quarter of the lease in one line means that leases of what waits will
-// end before it is moved, and all that work would be done again.
-func (e *Engine) overloaded() bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) {
+// end before it is moved, and all that work would be done again. The orders of an item
+// whose stock row is locked may take a quarter of the memory.
+func (e *Engine) overloaded(item string) bool {
+	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
 	}
 	limit := e.cfg.Lease / 4

@@ -57,8 +57,8 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		default:
 			ours = append(ours, r)
 		}
-		tries := r.lost
-		r.order, r.moved, r.lost = *row, false, tries
+		r.order, r.moved = *row, false
+		r.isFound()
 	}
 	e.end(ended)
 	e.watch(foreign)
@@ -67,13 +67,33 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		e.runs.lead(again)
 		e.later(again)
 	}
-	e.admitAgain(absent)
+	e.absent(absent)
+}
+
+// absent deals with orders that are not stored: the row was never written, or somebody
+// deleted it. What came as a request is admitted; what did not is gone.
+func (e *Engine) absent(runs []*run) {
+	if e.ctx.Err() != nil {
+		return // nothing was read
+	}
+	var gone, again []*run
+	e.runs.unlead(runs)
+	for _, r := range runs {
+		r.order.Order.OrderNo = 0
+		if r.input.OrderID == "" {
+			gone = append(gone, r)
+		} else {
+			again = append(again, r)
+		}
+	}
+	e.finish(ErrNotFound, gone...)
+	e.admitAgain(again)
 }
 
 // admitAgain sends orders that are not stored to be admitted, after a pause that grows
 // with every try: a server that reads and refuses to write is not to be beset.
 func (e *Engine) admitAgain(runs []*run) {
-	if len(runs) == 0 || e.ctx.Err() != nil {
+	if len(runs) == 0 {
 		return
 	}
 	time.AfterFunc(pauseAfter(runs), func() { e.admits.add(runs...) })
@@ -84,9 +104,7 @@ func (e *Engine) end(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	e.runs.remove(runs)
-	for _, r := range runs {
-		r.isKnown()
+	for _, r := range e.runs.remove(runs) {
 		r.end(nil)
 	}
 }

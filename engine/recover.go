@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"pawl/db"
@@ -26,49 +25,52 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 		if time.Since(swept) >= sweepInterval {
 			floor = time.Time{} // from the beginning
 		}
-		if err := e.recoverFrom(floor); err != nil {
+		next, err := e.recoverFrom(floor)
+		if err != nil {
 			e.log.Warn("look for due orders", "error", err)
 			continue
 		}
-		if floor.IsZero() {
-			floor, swept = e.nextFloor(floor), time.Now()
+		if floor.IsZero() && !next.IsZero() {
+			swept = time.Now()
 		}
+		floor = next
 	}
 }
 
-// recoverFrom claims what has come due since floor and sends it on its way.
-func (e *Engine) recoverFrom(floor time.Time) error {
-	for !e.stopping.Load() && !e.overloaded() {
-		due, err := e.due(floor)
+// recoverFrom claims what has come due since floor, sends it on its way and returns the
+// floor of the next look, a little before this one began: an order that was locked comes
+// again with the next few looks, and with the sweep at the latest.
+func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	if e.overloaded("") {
+		return floor, nil
+	}
+	if next, err = e.query.LeasesDueFloor(ctx); err != nil {
+		return floor, err
+	}
+	for from := floor; !e.stopping.Load(); {
+		rows, err := e.query.LeasesDue(ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
 		if err != nil {
-			return err
+			return floor, err
 		}
-		full := len(due) == claimMost
-		// What we drive and could not renew in time is still ours to renew, not to claim.
-		due = slices.DeleteFunc(due, e.runs.leads)
-		if e.claim(due) == 0 || !full {
-			return nil
+		var due []int64
+		for _, row := range rows {
+			if !e.runs.leads(row.OrderNo) { // what we drive is ours to renew, not to claim
+				due = append(due, row.OrderNo)
+			}
+		}
+		claimed := e.claim(due)
+		switch {
+		case len(rows) < claimMost:
+			return next, nil
+		case e.overloaded(""):
+			return floor, nil
+		case claimed == 0: // all of them are locked: look behind them
+			from = rows[len(rows)-1].DueAt
 		}
 	}
-	return nil
-}
-
-func (e *Engine) due(floor time.Time) ([]int64, error) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	return e.query.LeasesDue(ctx, db.LeasesDueParams{Floor: floor, Most: claimMost})
-}
-
-// nextFloor is a minute before now on the database's clock, or the old one if it does
-// not answer.
-func (e *Engine) nextFloor(old time.Time) time.Time {
-	ctx, cancel := e.statement()
-	defer cancel()
-	floor, err := e.query.LeasesDueFloor(ctx)
-	if err != nil {
-		return old
-	}
-	return floor
+	return floor, nil
 }
 
 // claim takes up those of the orders that are due and returns how many became ours. An
@@ -87,7 +89,14 @@ func (e *Engine) claim(orderNos []int64) int {
 	for i, row := range rows {
 		claimed[i] = Order{Order: row.Order}
 	}
-	if err != nil {
+	switch fault := db.FaultOf(err); {
+	case fault == db.Bad && len(orderNos) == 1:
+		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
+		return 0
+	case fault == db.Bad:
+		half := len(orderNos) / 2
+		return e.claim(orderNos[:half]) + e.claim(orderNos[half:])
+	case fault != db.None:
 		// It may have committed. The owner tells: it is written by admission and claim
 		// only, so a row that names us is ours.
 		e.unknown("claim orders", err)

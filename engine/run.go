@@ -37,9 +37,11 @@ type run struct {
 	lost  int  // tries in a row that moved nothing
 
 	known chan struct{} // closed when the order is stored
+	found chan struct{} // closed when it was there before: then it may have other input
 	done  chan struct{} // closed when it is final, held, or this replica gave up
 	err   error         // set before done is closed
-	once  bool          // known is closed
+
+	wasKnown, wasFound bool
 }
 
 // terms are what a request is compared with.
@@ -50,7 +52,7 @@ type terms struct {
 }
 
 func newRun(orderID string, in Input) *run {
-	r := &run{orderID: orderID, input: in, known: make(chan struct{}), done: make(chan struct{})}
+	r := &run{orderID: orderID, input: in, known: make(chan struct{}), found: make(chan struct{}), done: make(chan struct{})}
 	r.order.Order.OrderID = orderID
 	return r
 }
@@ -60,11 +62,21 @@ func (r *run) status() fsm.State { return r.order.Order.Status }
 
 // isKnown opens the first latch. Only the holder calls it.
 func (r *run) isKnown() {
-	if !r.once {
-		r.once = true
+	if !r.wasKnown {
+		r.wasKnown = true
 		o := &r.order.Order
 		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity}
 		close(r.known)
+	}
+}
+
+// isFound is isKnown for an order whose row was read. Its maker wakes up once more for
+// it, which the maker of a new order must not have to.
+func (r *run) isFound() {
+	r.isKnown()
+	if !r.wasFound {
+		r.wasFound = true
+		close(r.found)
 	}
 }
 
@@ -88,19 +100,14 @@ func numbersOf(runs []*run) []int64 {
 type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
-	driven map[int64]lease
+	driven map[int64]time.Time
 	closed bool          // takes no more runs
 	empty  chan struct{} // closed when somebody waits and the last run has gone
 	size   atomic.Int64
 }
 
-type lease struct {
-	run     *run
-	renewed time.Time
-}
-
 func (g *registry) init() {
-	g.byID, g.driven = map[string]*run{}, map[int64]lease{}
+	g.byID, g.driven = map[string]*run{}, map[int64]time.Time{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -128,7 +135,7 @@ func (g *registry) lead(runs []*run) {
 	defer g.mu.Unlock()
 	for _, r := range runs {
 		if _, led := g.driven[r.no()]; !led {
-			g.driven[r.no()] = lease{r, now}
+			g.driven[r.no()] = now
 		}
 	}
 }
@@ -154,8 +161,8 @@ func (g *registry) older(t time.Time) []int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var out []int64
-	for no, l := range g.driven {
-		if l.renewed.Before(t) {
+	for no, renewed := range g.driven {
+		if renewed.Before(t) {
 			out = append(out, no)
 		}
 	}
@@ -167,22 +174,37 @@ func (g *registry) renewed(orderNos []int64, t time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, no := range orderNos {
-		if l, led := g.driven[no]; led {
-			g.driven[no] = lease{l.run, t}
+		if _, led := g.driven[no]; led {
+			g.driven[no] = t
 		}
 	}
 }
 
-// remove forgets runs that have ended. Callers hold them and wait for done.
-func (g *registry) remove(runs []*run) {
+// remove forgets runs that have ended and returns those that were there: the caller, and
+// nobody else, ends them.
+func (g *registry) remove(runs []*run) []*run {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	removed := make([]*run, 0, len(runs))
 	for _, r := range runs {
+		if g.byID[r.orderID] != r {
+			continue
+		}
 		delete(g.byID, r.orderID)
 		delete(g.driven, r.no())
+		removed = append(removed, r)
 	}
 	g.size.Store(int64(len(g.byID)))
 	g.signalEmpty()
+	return removed
+}
+
+// has reports whether the order has a run.
+func (g *registry) has(orderID string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.byID[orderID]
+	return ok
 }
 
 // takeAll returns what is left, and lets nothing in any more: nobody would end it.

@@ -21,14 +21,14 @@ type slowLane struct {
 	used   atomic.Bool // nearly always false: one load is all the fast path pays
 
 	mu    sync.Mutex
-	items map[string]bool
+	items map[string]int // orders that came here since the item was last let go
 }
 
 // slowPause is how long an item that is still locked is left alone.
 const slowPause = 100 * time.Millisecond
 
 func newSlowLane(e *Engine) *slowLane {
-	s := &slowLane{engine: e, items: map[string]bool{}}
+	s := &slowLane{engine: e, items: map[string]int{}}
 	s.line = newLine(e.cfg.MaxSet, s.flush)
 	return s
 }
@@ -37,7 +37,7 @@ func newSlowLane(e *Engine) *slowLane {
 func (s *slowLane) add(set []*run) {
 	s.mu.Lock()
 	for _, r := range set {
-		s.items[r.order.Order.Item] = true
+		s.items[r.order.Order.Item]++
 	}
 	s.used.Store(true)
 	s.mu.Unlock()
@@ -52,7 +52,8 @@ func (s *slowLane) divert(runs []*run) []*run {
 	s.mu.Lock()
 	var slow, fast []*run
 	for _, r := range runs {
-		if s.items[r.order.Order.Item] {
+		if item := r.order.Order.Item; s.items[item] > 0 {
+			s.items[item]++
 			slow = append(slow, r)
 		} else {
 			fast = append(fast, r)
@@ -61,6 +62,16 @@ func (s *slowLane) divert(runs []*run) []*run {
 	s.mu.Unlock()
 	s.line.add(slow...)
 	return fast
+}
+
+// holds is how many orders of the item wait here.
+func (s *slowLane) holds(item string) int {
+	if !s.used.Load() {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.items[item]
 }
 
 // waitsForStock tells the states whose moves write the stock row of their item.

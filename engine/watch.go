@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -27,8 +29,7 @@ func newWatcher(e *Engine) *watcher {
 
 func (w *watcher) add(runs []*run) {
 	if !w.keep(runs) {
-		w.engine.runs.remove(runs)
-		for _, r := range runs {
+		for _, r := range w.engine.runs.remove(runs) {
 			r.end(ErrStopping)
 		}
 		return
@@ -80,8 +81,7 @@ func (w *watcher) numbers() []int64 {
 // dropAll lets the callers of watched orders go; what they wait for is not ours.
 func (w *watcher) dropAll() {
 	runs := w.take(w.numbers())
-	w.engine.runs.remove(runs)
-	for _, r := range runs {
+	for _, r := range w.engine.runs.remove(runs) {
 		r.end(ErrStopping)
 	}
 }
@@ -138,12 +138,18 @@ func (w *watcher) once() bool {
 	e := w.engine
 	ctx, cancel := e.statement()
 	defer cancel()
-	rows, err := e.query.OrdersWatched(ctx, w.numbers())
+	gone := map[int64]bool{} // until its row is seen
+	numbers := w.numbers()
+	rows, err := e.query.OrdersWatched(ctx, numbers)
 	if err != nil {
 		return false // the next look will do
 	}
+	for _, no := range numbers {
+		gone[no] = true
+	}
 	var changed, due []int64
 	for _, row := range rows {
+		delete(gone, row.OrderNo)
 		switch {
 		case row.Ended, row.Owner != nil && *row.Owner == e.owner:
 			changed = append(changed, row.OrderNo)
@@ -151,6 +157,7 @@ func (w *watcher) once() bool {
 			due = append(due, row.OrderNo)
 		}
 	}
+	changed = slices.AppendSeq(changed, maps.Keys(gone))
 	if runs := w.take(changed); len(runs) > 0 {
 		e.settle(runs, e.readUntilKnown(numbersOf(runs)))
 	}

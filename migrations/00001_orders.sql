@@ -41,7 +41,8 @@ CREATE TABLE orders (
     ('pending', 'charging', 'reserving', 'confirming', 'completed',
      'releasing', 'refunding', 'failed', 'canceled')),
   CONSTRAINT orders_input CHECK (amount >= 0 AND amount < 1e15 AND quantity >= 1
-    AND order_id <> '' AND item <> '' AND currency ~ '^[A-Z]{3}$'),
+    AND scale(amount) <= 4 AND order_id <> '' AND item <> '' AND currency ~ '^[A-Z]{3}$'),
+  CONSTRAINT orders_times CHECK (isfinite(created_at) AND isfinite(due_at) AND isfinite(finished_at)),
   CONSTRAINT orders_counters CHECK (fence >= 0 AND generation >= 0 AND seq >= 1 AND take_overs >= 0),
   CONSTRAINT orders_words CHECK (
     hold IN ('retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention')

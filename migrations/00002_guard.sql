@@ -12,6 +12,10 @@ BEGIN
     RAISE EXCEPTION 'order % can not start as % of generation %', NEW.order_id, NEW.status, NEW.generation
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard_insert';
   END IF;
+  IF OLD.status = NEW.status THEN
+    RAISE EXCEPTION 'order %: what an order is about does not change, and its counters do not fall', OLD.order_id
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
+  END IF;
   RAISE EXCEPTION 'order % can not go from % (generation %, fence %, seq %) to % (generation %, fence %, seq %)',
     OLD.order_id, OLD.status, OLD.generation, OLD.fence, OLD.seq, NEW.status, NEW.generation, NEW.fence, NEW.seq
     USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
@@ -23,8 +27,9 @@ CREATE TRIGGER orders_guard AFTER UPDATE ON orders FOR EACH ROW WHEN (
   OR NEW.seq < OLD.seq
   OR NEW.order_no <> OLD.order_no
   OR NEW.order_id <> OLD.order_id
+  OR NEW.amount <> OLD.amount OR NEW.currency <> OLD.currency OR NEW.item <> OLD.item OR NEW.quantity <> OLD.quantity
   OR NEW.generation <> OLD.generation + (OLD.status = 'failed' AND NEW.status = 'pending')::integer
-  OR OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN (
+  OR OLD.status <> NEW.status AND (NEW.seq <> OLD.seq + 1 OR (OLD.status, NEW.status) NOT IN (
     ('pending', 'charging'),
     ('pending', 'canceled'),
     ('charging', 'reserving'),
@@ -39,7 +44,7 @@ CREATE TRIGGER orders_guard AFTER UPDATE ON orders FOR EACH ROW WHEN (
     ('releasing', 'refunding'),
     ('refunding', 'failed'),
     ('refunding', 'canceled'),
-    ('failed', 'pending'))
+    ('failed', 'pending')))
 ) EXECUTE FUNCTION refuse_order_change();
 
 CREATE TRIGGER orders_guard_insert AFTER INSERT ON orders FOR EACH ROW WHEN (

@@ -51,6 +51,18 @@ CREATE TABLE inventory (
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
+-- +goose StatementBegin
+CREATE FUNCTION refuse_inventory_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'item % has % units reserved', OLD.item, OLD.reserved
+    USING ERRCODE = 'check_violation', CONSTRAINT = 'inventory_guard';
+END $$;
+-- +goose StatementEnd
+
+-- Confirming and releasing rely on the row that the reservation made or found.
+CREATE TRIGGER inventory_guard BEFORE DELETE ON inventory FOR EACH ROW WHEN (OLD.reserved > 0)
+EXECUTE FUNCTION refuse_inventory_delete();
+
 -- Empty pages, for the reason given at orders.
 ALTER TABLE charges SET (vacuum_truncate = false, fillfactor = 10);
 ALTER TABLE reservations SET (vacuum_truncate = false, fillfactor = 10);
@@ -69,6 +81,7 @@ ALTER TABLE inventory SET (fillfactor = 50);
 
 -- +goose Down
 DROP TABLE inventory;
+DROP FUNCTION refuse_inventory_delete();
 DROP TABLE reservations;
 DROP TABLE refunds;
 DROP TABLE charges;

@@ -54,15 +54,28 @@ func TestEffectsAreInBounds(t *testing.T) {
 	c.refused("23514 reservations_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
 	for _, set := range []string{
 		"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "quantity = 0", "quantity = -1", "item = ''",
-		"currency = 'usd'", "currency = 'US'", "currency = 'USDX'",
+		"currency = 'usd'", "currency = 'US'", "currency = 'USDX'", "amount = 1.00001",
 	} {
 		c.refused("23514 orders_input", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
 	}
 	for _, set := range []string{"fence = -1", "generation = -1", "seq = 0", "take_overs = -1"} {
 		c.refused("23514 orders_counters", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
 	}
-	c.accepted(`UPDATE orders SET amount = 999999999999999.99 WHERE order_id = 'planted'`)
-	c.accepted(`UPDATE orders SET amount = 0 WHERE order_id = 'planted'`)
+	for _, set := range []string{"due_at = 'infinity'", "created_at = '-infinity'"} {
+		c.refused("23514 orders_times", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
+	}
+	for _, amount := range []string{"999999999999999.99", "0"} {
+		c.accepted(`INSERT INTO orders (order_id, status, due_at, currency, item, amount)
+			VALUES ('of ' || $1, 'pending', now(), 'USD', 'widget', $1::text::numeric)`, amount)
+	}
+}
+
+func TestReservedItemsStay(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.do(`INSERT INTO inventory (item, reserved) VALUES ('wanted', 1), ('idle', 0)`)
+	c.refused("23514 inventory_guard", `DELETE FROM inventory WHERE item = 'wanted'`)
+	c.accepted(`DELETE FROM inventory WHERE item = 'idle'`)
 }
 
 func TestStockIsNotOversold(t *testing.T) {

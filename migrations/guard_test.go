@@ -97,6 +97,7 @@ func (c *client) counters(id string) {
 	for _, set := range []string{
 		"fence = fence - 1", "seq = seq - 1", "fence = 0", "fence = fence - 1, seq = seq + 1",
 		"order_id = order_id || 'x'", "generation = generation + 1",
+		"amount = 1", "item = 'other'", "currency = 'EUR'", "quantity = 7",
 	} {
 		c.refused(guard, "UPDATE orders SET "+set+" WHERE order_id = $1", id)
 	}
@@ -104,6 +105,15 @@ func (c *client) counters(id string) {
 		c.accepted("UPDATE orders SET "+set+" WHERE order_id = $1", id)
 	}
 	c.refused("428C9", "UPDATE orders SET order_no = order_no + 1 WHERE order_id = $1", id) // generated always
+}
+
+func TestGuardCountsMoves(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.plant("counted", fsm.Charging)
+	c.refused(guard, "UPDATE orders SET status = 'reserving' WHERE order_id = 'counted'")
+	c.refused(guard, "UPDATE orders SET status = 'reserving', seq = seq + 2 WHERE order_id = 'counted'")
+	c.accepted("UPDATE orders SET status = 'reserving', seq = seq + 1 WHERE order_id = 'counted'")
 }
 
 func TestGuardOfGenerations(t *testing.T) {

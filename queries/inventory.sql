@@ -11,7 +11,8 @@ WHERE i.item > @after ORDER BY i.item LIMIT @most;
 -- lock orders this with the reservations under way.
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT @item::text, @on_hand::bigint, true
-WHERE sqlc.narg('if_version')::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text)
+WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  AND (sqlc.narg('if_version')::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)

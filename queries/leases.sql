@@ -6,20 +6,20 @@
 -- Finds orders to claim. The floor keeps the scan away from the dead entries that
 -- finished orders leave in the index; now() and not clock_timestamp(), because only a
 -- stable value bounds an index scan.
-SELECT o.order_no FROM orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at FROM orders AS o
 WHERE o.due_at > @floor::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT @most;
 
 -- name: LeasesDueFloor :one
--- Where the next scans may start: a minute before now, on the database's clock.
-SELECT (now() - interval '1 minute')::timestamptz AS floor;
+-- Where the next scan may start: a little before now, on the database's clock.
+SELECT (now() - interval '5 seconds')::timestamptz AS floor;
 
 -- name: LeasesClaim :many
 -- Takes up those of the given orders that are due. An order taken over three times
 -- without a move is held: whatever it does to its driver, it does it no more.
 WITH due AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[]) AND o.due_at <= now()
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND o.due_at <= now()
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
@@ -43,7 +43,7 @@ SELECT sqlc.embed(orders) FROM claimed AS orders;
 -- The one write without seq and history: it is idempotent.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE orders AS o SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
@@ -55,7 +55,7 @@ RETURNING o.order_no;
 -- back is no failure of its driver, so it takes the claim it came with off the count.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY(@order_nos::bigint[])
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)

@@ -29,7 +29,7 @@ SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_id = ANY(@order_ids::text[]);
+WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);
 
 -- name: OrdersByNo :many
 -- The same by number.
@@ -37,11 +37,11 @@ SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no = ANY(@order_nos::bigint[]);
+WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 
 -- name: OrdersWatched :many
 -- What somebody who waits for another replica needs to know.
 SELECT o.order_no, o.owner,
   (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due
-FROM orders AS o WHERE o.order_no = ANY(@order_nos::bigint[]);
+FROM orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
