@@ -66,7 +66,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 	if err := migrations.Up(ctx, database.url); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
+		return migrationError(err)
 	}
 	pool, err := db.Open(ctx, database.url, int32(cfg.MaxConns))
 	if err != nil {

@@ -47,7 +47,7 @@ func completedOrders(t *testing.T, orders int, more string) *dbtest.Database {
 		t.Fatal(err)
 	}
 	for _, statement := range []string{
-		"UPDATE orders SET status = 'reserving'", "UPDATE orders SET status = 'confirming'",
+		"UPDATE orders SET status = 'reserving', seq = 2", "UPDATE orders SET status = 'confirming', seq = 3",
 		"UPDATE orders SET status = 'completed', ended_as = 'completed', finished_at = now(), due_at = NULL, seq = 4", more,
 	} {
 		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {

@@ -23,6 +23,6 @@
 //
 // Ownership is a lease on the row (due_at), a fence raised by every claim and the
 // owner, a uuid of this process: a row with another owner or fence is somebody else's
-// (Kleppmann, "How to do distributed locking", 2016). The clock of this machine
-// decides nothing.
+// (Kleppmann, "How to do distributed locking", 2016). No clock of this machine decides
+// who may write.
 package engine

@@ -1,18 +1,17 @@
 // Package fsm is the one definition of an order's machine: its states, its
 // events and every edge between them.
 //
-//	                  ┌─────────┐  start   ┌──────────┐ charged ┌───────────┐ reserved ┌────────────┐ confirmed ┌───────────┐
-//	admit ──────────▶ │ pending │ ───────▶ │ charging │ ──────▶ │ reserving │ ───────▶ │ confirming │ ────────▶ │ completed │
-//	                  └─────────┘          └──────────┘         └───────────┘          └────────────┘           └───────────┘
-//	                    ▲     │ canceled     │   │  │ undo_charge   │     │ undo_reserve      │ undo_reserve
-//	            redrive │     ▼              │   │  ▼               ▼     ▼                   ▼
-//	                    │  ┌──────────┐      │   │  ┌───────────┐ released ┌───────────┐
-//	                    │  │ canceled │ ◀────┘   │  │ refunding │ ◀─────── │ releasing │
-//	                    │  └──────────┘ canceled │  └───────────┘          └───────────┘
-//	                    │       ▲                ▼ declined │
-//	                    │       │            ┌────────┐     │ refunded
-//	                    └───────┼─────────── │ failed │ ◀───┤
-//	                            └────────────┴────────┴─────┘ canceled
+//	pending ──start──▶ charging ──charged──▶ reserving ──reserved──▶ confirming ──confirmed──▶ completed
+//	   │                │  │  │                │    │                    │
+//	   │                │  │  └─undo_charge──┐ │    └───undo_reserve──┐  └─undo_reserve─┐
+//	   │                │  │                 ▼ ▼ undo_charge          ▼                 ▼
+//	   │                │  │              refunding ◀──released── releasing ◀───────────┘
+//	   │                │  │               │     │
+//	   │stopped  stopped│  │declined       │     │refunded
+//	   ▼                ▼  │               │     │
+//	canceled ◀─────────────┼───stopped─────┘     │
+//	                       ▼                     │
+//	                    failed ◀─────────────────┘          failed ──redrive──▶ pending
 //
 // The machine is declared with looplab/fsm (Lifecycle) and compiled once, at
 // start, into a small table: a look-up takes nanoseconds, allocates nothing and
