@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/books"
+	"pawl/dbtest"
 )
 
 // row is an order as the books have it.
@@ -181,5 +182,30 @@ func stockUp(t testing.TB, url, item string, onHand int) {
 	a := c.send(t.Context(), request{method: http.MethodPut, url: url + "/api/inventory/" + item, body: fmt.Sprintf(`{"onHand":%d}`, onHand)})
 	if a.err != nil || a.code/100 != 2 {
 		t.Fatalf("PUT inventory: %s", a)
+	}
+}
+
+// sign makes the database note on every row of the history which process wrote it.
+func sign(t testing.TB, database *dbtest.Database) {
+	t.Helper()
+	_, err := database.Pool.Exec(t.Context(),
+		`ALTER TABLE transitions ADD COLUMN written_by text NOT NULL DEFAULT current_setting('application_name')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// proveFences fails for orders to which anybody wrote but the process that had admitted or claimed them last: a write
+// that came too late.
+func proveFences(t testing.TB, url string) {
+	t.Helper()
+	for _, id := range query[string](t, url, `
+		SELECT o.order_id FROM (
+		  SELECT t.order_no, t.written_by, count(*) FILTER (WHERE t.seq = 1 OR t.verb = 'take_over')
+		    OVER (PARTITION BY t.order_no ORDER BY t.seq) AS tenure
+		  FROM transitions AS t
+		) AS x JOIN orders AS o ON o.order_no = x.order_no
+		GROUP BY o.order_id, x.tenure HAVING count(DISTINCT x.written_by) > 1`) {
+		t.Errorf("order %s: written to by a process whose lease had ended", id)
 	}
 }

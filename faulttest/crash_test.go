@@ -33,6 +33,7 @@ func crash(t *testing.T, n, rounds int) {
 	s := seed(t)
 	random := newRandom(s)
 	database := dbtest.New(t)
+	sign(t, database)
 	r := startReplicas(t, n, database.URL, hasty...)
 	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("crash")}
@@ -50,6 +51,7 @@ func crash(t *testing.T, n, rounds int) {
 	load.finish()
 	took := settle(t, database.URL, 15*time.Second)
 	prove(t, database.URL, load)
+	proveFences(t, database.URL)
 	proveStock(t, database.URL, scarce, stock)
 	seen, taken := load.seen(), takeOvers(t, database.URL)
 	t.Logf("%d replicas killed: %d orders; %s; %d take-overs; settled in %s", rounds, len(load.orders), seen, taken, took)
@@ -72,6 +74,7 @@ func crashWithDefaults(t *testing.T) {
 	const limit = 15 * time.Second
 	s := seed(t)
 	database := dbtest.New(t)
+	sign(t, database)
 	r := startReplicas(t, 3, database.URL)
 	load := &traffic{url: r.mostly(0), cuts: true, once: true, callers: 96, seed: s, order: smallOrders("default")}
 	load.start(t)
@@ -83,6 +86,7 @@ func crashWithDefaults(t *testing.T) {
 	settle(t, database.URL, limit)
 	took := time.Since(killed)
 	prove(t, database.URL, load)
+	proveFences(t, database.URL)
 	taken := takeOvers(t, database.URL)
 	t.Logf("%d orders; %s; %d left behind, %d take-overs; all ended %s after the kill", len(load.orders), load.seen(), left, taken, took)
 	if taken == 0 {

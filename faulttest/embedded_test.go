@@ -14,9 +14,9 @@ import (
 )
 
 // alone is the program with nothing but a place for its data.
-func alone(t *testing.T, dir string) *process {
+func alone(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
-	return launch(t, nil, "--data-dir", dir, "--listen", "127.0.0.1", "--port", "0")
+	return launch(t, nil, append([]string{"--data-dir", dir, "--listen", "127.0.0.1", "--port", "0"}, flags...)...)
 }
 
 // TestOwnDatabase runs the program as on a machine where nobody has set up a database.
@@ -124,9 +124,7 @@ func killAlone(t *testing.T) {
 	s := seed(t)
 	dir := filepath.Join(publicFolder(t), "pawl")
 	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
-	start := func() {
-		r.serves(0, launch(t, nil, "--data-dir", dir, "--listen", "127.0.0.1", "--port", "0", "--lease", "1s", "--poll", "100ms"))
-	}
+	start := func() { r.serves(0, alone(t, dir, hasty...)) }
 	start()
 	stockUp(t, r.urls[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("alone")}
@@ -159,7 +157,7 @@ func orphan(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(publicFolder(t), "pawl")
 	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
-	r.serves(0, alone(t, dir))
+	r.serves(0, alone(t, dir, hasty...))
 	stockUp(t, r.urls[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, once: true, callers: 24, seed: seed(t), order: smallOrders("orphan")}
 	load.start(t)
@@ -172,7 +170,7 @@ func orphan(t *testing.T) {
 	if code != 70 || took > 10*time.Second {
 		t.Errorf("ended with %d after %s", code, took)
 	}
-	r.serves(0, alone(t, dir))
+	r.serves(0, alone(t, dir, hasty...))
 	url := socketURL(dir)
 	settle(t, url, 30*time.Second)
 	heard(t, url, load)

@@ -1,11 +1,13 @@
 package faulttest
 
 import (
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -34,6 +36,7 @@ func build(t *testing.T) {
 			t.Fatal(err)
 		}
 		built.path = filepath.Join(dir, "pawl")
+		readSources(t)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", built.path, "pawl")
 		if said, err := cmd.CombinedOutput(); err != nil {
 			os.RemoveAll(dir)
@@ -48,6 +51,21 @@ func build(t *testing.T) {
 			os.RemoveAll(filepath.Dir(built.path))
 		}
 	})
+}
+
+// readSources looks at the folders of the module, as the go command notes: it would take the result of an earlier run
+// for the present one's otherwise, because the program is not a part of this test.
+func readSources(t *testing.T) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if name := entry.Name(); err == nil && entry.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || name == "bin" || name == "bench") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // program is where build put it.

@@ -14,63 +14,100 @@ import (
 	"pawl/dbtest"
 )
 
-// pauses are what others have done with the orders of a replica when it wakes up, and the counter that shows that it
-// came too late.
-var pauses = []struct {
-	name      string
-	meanwhile func(t *testing.T, url string, unlock func())
-	late      string
-}{
-	{"wakes up when others have finished its orders", func(t *testing.T, url string, unlock func()) {
-		t.Helper()
-		unlock()
-		settle(t, url, 15*time.Second)
-	}, "pawl_moves_lost_total"},
-	{"wakes up while others are at its orders", func(t *testing.T, url string, _ func()) {
-		t.Helper()
-		eventually(t, 15*time.Second, "its orders are taken over", func() bool {
-			return count(t, url, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
-		})
-	}, "pawl_moves_fenced_total"},
-}
-
 // TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does. It wakes up in
 // the middle of what it did and does not know that time has passed. When it is stopped, a lock keeps orders from ending,
 // so that it has some.
 func TestPausedReplica(t *testing.T) {
 	build(t)
 	t.Parallel()
-	for _, c := range pauses {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := seed(t)
-			database := dbtest.New(t)
-			paused := startReplicas(t, 1, database.URL, hasty...)
-			url := paused.addresses()[0]
-			stockUp(t, url, scarce, stock)
-			load := &traffic{url: paused.any, callers: 48, seed: s, order: smallOrders("pause")}
-			load.start(t)
-			startReplicas(t, 1, database.URL, hasty...)
-			for range rounds(t, 2) {
-				load.flows(100)
-				unlock := lockStock(t, database.URL)
-				eventually(t, 15*time.Second, "orders wait", func() bool { return unfinished(t, database.URL) >= 20 })
-				paused.all[0].signal(syscall.SIGSTOP)
-				c.meanwhile(t, database.URL, unlock)
-				paused.all[0].signal(syscall.SIGCONT)
-				unlock()
-			}
-			load.flows(100)
-			load.finish()
-			settle(t, database.URL, 15*time.Second)
-			prove(t, database.URL, load)
-			proveStock(t, database.URL, scarce, stock)
-			taken, late := takeOvers(t, database.URL), metric(t, url, c.late)
-			t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(load.orders), load.seen(), taken, late)
-			if taken == 0 || late == 0 {
-				t.Error("the fault did not bite")
-			}
-		})
+	t.Run("wakes up when another has finished its orders", func(t *testing.T) {
+		t.Parallel()
+		s := newSleeper(t, "1s")
+		for range rounds(t, 2) {
+			unlock := s.fallAsleep()
+			unlock()
+			settle(t, s.database, 15*time.Second)
+			s.wake()
+		}
+		s.proves("pawl_moves_lost_total")
+	})
+	t.Run("wakes up when another holds its orders and stands still", func(t *testing.T) {
+		t.Parallel()
+		s := newSleeper(t, "10m")
+		for range rounds(t, 2) {
+			fenced := s.late("pawl_moves_fenced_total")
+			unlock := s.fallAsleep()
+			eventually(t, 15*time.Second, "its orders are taken over", func() bool {
+				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
+			})
+			s.other.signal(syscall.SIGSTOP)
+			eventually(t, 15*time.Second, "no statement runs", func() bool {
+				return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
+					WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
+			})
+			orders := unfinished(t, s.database)
+			unlock()
+			s.wake() // nothing but their fence keeps it from moving these orders
+			eventually(t, 15*time.Second, "it finds out", func() bool { return s.late("pawl_moves_fenced_total")-fenced >= orders })
+			s.other.signal(syscall.SIGCONT)
+		}
+		s.proves("pawl_moves_fenced_total")
+	})
+}
+
+// sleeper is a replica under load that is stopped, and another one without callers.
+type sleeper struct {
+	t        *testing.T
+	database string
+	load     *traffic
+	url      string
+	sleeps   *process
+	other    *process
+}
+
+func newSleeper(t *testing.T, lease string) *sleeper {
+	t.Helper()
+	database := dbtest.New(t)
+	sign(t, database)
+	r := startReplicas(t, 1, database.URL, hasty...)
+	s := &sleeper{t: t, database: database.URL, url: r.addresses()[0], sleeps: r.all[0]}
+	stockUp(t, s.url, scarce, stock)
+	s.load = &traffic{url: r.any, callers: 48, seed: seed(t), order: smallOrders("pause")}
+	s.load.start(t)
+	s.other = startReplicas(t, 1, database.URL, "--poll", "100ms", "--lease", lease).all[0]
+	return s
+}
+
+// fallAsleep stops the replica with some orders in its hands, behind a lock.
+func (s *sleeper) fallAsleep() (unlock func()) {
+	s.t.Helper()
+	s.load.flows(100)
+	unlock = lockStock(s.t, s.database)
+	eventually(s.t, 15*time.Second, "orders wait", func() bool { return unfinished(s.t, s.database) >= 20 })
+	s.sleeps.signal(syscall.SIGSTOP)
+	return unlock
+}
+
+func (s *sleeper) wake() { s.sleeps.signal(syscall.SIGCONT) }
+
+func (s *sleeper) late(counter string) int64 {
+	s.t.Helper()
+	return metric(s.t, s.url, counter)
+}
+
+// proves ends the load and looks at what has come of it.
+func (s *sleeper) proves(counter string) {
+	s.t.Helper()
+	s.load.flows(100)
+	s.load.finish()
+	settle(s.t, s.database, 15*time.Second)
+	prove(s.t, s.database, s.load)
+	proveFences(s.t, s.database)
+	proveStock(s.t, s.database, scarce, stock)
+	taken, late := takeOvers(s.t, s.database), s.late(counter)
+	s.t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(s.load.orders), s.load.seen(), taken, late)
+	if taken == 0 || late == 0 {
+		s.t.Error("the fault did not bite")
 	}
 }
 

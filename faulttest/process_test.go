@@ -74,10 +74,18 @@ func (p *process) create(name string) *os.File {
 	return file
 }
 
+// never are words that the log must not hold, whatever happens: GOFLAGS=-race builds a program that can say the last.
+var never = []string{`"level":"ERROR"`, "panic", "DATA RACE"}
+
 func (p *process) cleanup() {
 	p.kill()
+	said := p.stderr()
+	for _, words := range never {
+		if strings.Contains(said, words) {
+			p.t.Errorf("process %d logged %s", p.cmd.Process.Pid, words)
+		}
+	}
 	if p.t.Failed() {
-		said := p.stderr()
 		p.t.Logf("process %d (%s) said:\n%s", p.cmd.Process.Pid, p.cmd.ProcessState, said[max(0, len(said)-3000):])
 	}
 }

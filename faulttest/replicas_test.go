@@ -1,7 +1,9 @@
 package faulttest
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"sync"
 	"testing"
@@ -17,9 +19,10 @@ type replicas struct {
 	database string
 	flags    []string
 
-	mu   sync.Mutex
-	all  []*process
-	urls []string
+	mu      sync.Mutex
+	all     []*process
+	urls    []string
+	started int
 }
 
 func startReplicas(t testing.TB, n int, databaseURL string, flags ...string) *replicas {
@@ -37,18 +40,26 @@ func startReplicas(t testing.TB, n int, databaseURL string, flags ...string) *re
 // launch starts another process and does not wait for it.
 func (r *replicas) launch() *process {
 	r.t.Helper()
+	r.started++
+	database, err := url.Parse(r.database)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	query := database.Query()
+	query.Set("application_name", fmt.Sprintf("%p-%d", r, r.started)) // for sign
+	database.RawQuery = query.Encode()
 	// The databases of the tests run with fsync off: our faults end processes, not the machine.
-	args := append([]string{"serve", "--database-url", r.database, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}, r.flags...)
+	args := append([]string{"serve", "--database-url", database.String(), "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}, r.flags...)
 	return launch(r.t, nil, args...)
 }
 
 // serves waits until a process serves as the i-th replica.
 func (r *replicas) serves(i int, p *process) {
 	r.t.Helper()
-	url := p.url()
+	address := p.url()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all[i], r.urls[i] = p, url
+	r.all[i], r.urls[i] = p, address
 }
 
 // replace starts a process in the place of the i-th, which has ended.

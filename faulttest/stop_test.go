@@ -32,6 +32,7 @@ func stopUnderLoad(t *testing.T) {
 	t.Helper()
 	s := seed(t)
 	database := dbtest.New(t)
+	sign(t, database)
 	var loads []*traffic
 	for round := range rounds(t, 3) {
 		r := startReplicas(t, 1, database.URL)
@@ -52,6 +53,7 @@ func stopUnderLoad(t *testing.T) {
 		loads = append(loads, load)
 	}
 	prove(t, database.URL, loads...)
+	proveFences(t, database.URL)
 }
 
 // heard fails for callers who got no answer, or part of one, although their order arrived.
@@ -74,6 +76,7 @@ func stopWithoutHope(t *testing.T) {
 	const grace, lease, soon = 4 * time.Second, time.Minute, 5 * time.Second
 	s := seed(t)
 	database := dbtest.New(t)
+	sign(t, database)
 	flags := []string{"--grace", grace.String(), "--lease", lease.String()}
 	r := startReplicas(t, 1, database.URL, flags...)
 	load := &traffic{url: r.any, cuts: true, once: true, callers: 32, seed: s, order: smallOrders("hope")}
@@ -102,6 +105,7 @@ func stopWithoutHope(t *testing.T) {
 		t.Errorf("%d orders were handed back and ended %s after they could", released, settled)
 	}
 	prove(t, database.URL, load)
+	proveFences(t, database.URL)
 }
 
 // stopTwice is somebody who does not want to wait.
