@@ -37,6 +37,8 @@ func (f pidFile) socket() string { return strings.TrimSpace(f.lines[4]) }
 
 func socketURL(socket, port, database string) string {
 	query := url.Values{"host": {socket}, "port": {port}}
-	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query.Encode()}
+	// A plus stands for a space in forms only: neither libpq nor pgx takes it for one.
+	encoded := strings.ReplaceAll(query.Encode(), "+", "%20")
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: encoded}
 	return u.String()
 }
