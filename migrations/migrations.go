@@ -72,7 +72,10 @@ func with(url string, do func(*goose.Provider) error) error {
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	db := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
 	defer db.Close()
-	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(200*time.Millisecond, 300))
+	// The lease is short, so that a process killed while it migrates holds up the next
+	// start for seconds only; a beat renews it during a long migration.
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(200*time.Millisecond, 300),
+		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
 	if err != nil {
 		return fmt.Errorf("make migration lock: %w", err)
 	}
