@@ -36,5 +36,18 @@ SELECT i.item, i.on_hand, i.reserved, i.tracked,
        CASE WHEN i.tracked THEN i.on_hand - i.reserved END AS available
 FROM inventory i;
 
+-- The two views of a single table would take writes and pass them on.
+-- +goose StatementBegin
+CREATE FUNCTION books.refuse_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'books.% is for reading only', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.orders
+FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.inventory
+FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+
 -- +goose Down
 DROP SCHEMA books CASCADE;

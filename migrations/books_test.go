@@ -125,3 +125,14 @@ func TestBooksSayWhatHappened(t *testing.T) {
 		t.Errorf("an item that is not tracked has %d left", *left)
 	}
 }
+
+func TestBooksAreForReadingOnly(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.plant("written", "charging")
+	c.do(`INSERT INTO inventory (item) VALUES ('counted')`)
+	c.refused("55000", `UPDATE books.orders SET hold_reason = 'mine' WHERE order_id = 'written'`)
+	c.refused("55000", `DELETE FROM books.orders WHERE order_id = 'written'`)
+	c.refused("55000", `UPDATE books.inventory SET on_hand = 5 WHERE item = 'counted'`)
+	c.refused("55000", `INSERT INTO books.inventory (item, on_hand) VALUES ('new', 5)`)
+}
