@@ -25,7 +25,7 @@ func lockFolder(base string) (*os.File, error) {
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
 	if err := writeHolder(file); err != nil {
-		file.Close()
+		unlock(file)
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
 	return file, nil
@@ -46,7 +46,14 @@ func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// flock locks the file at path without waiting. The lock belongs to the open file: closing it unlocks.
+// unlock gives the lock back. To close the file would not do: a child that was forked meanwhile and has not come to its
+// exec yet holds the same open file, and with it the lock (flock(2)).
+func unlock(file *os.File) {
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // it can only fail for what is no lock
+	file.Close()
+}
+
+// flock locks the file at path without waiting. The lock belongs to the open file.
 func flock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -52,7 +52,7 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	if err != nil {
 		return binaries{}, fmt.Errorf("lock cache: %w", err)
 	}
-	defer lock.Close()
+	defer unlock(lock)
 	dir := filepath.Join(cache, npmVersion+"-"+pkg.platform)
 	if bin, err := s.probe(ctx, filepath.Join(dir, "bin")); err == nil {
 		return bin, nil

@@ -181,7 +181,7 @@ func (s *Server) start(ctx context.Context) (version string, err error) {
 func (s *Server) close() {
 	s.release.Do(func() {
 		s.folders.removeTemporary()
-		s.lock.Close()
+		unlock(s.lock)
 	})
 }
 
