@@ -26,18 +26,21 @@ var mayImport = map[string][]string{
 	"fsm":        {},
 	"migrations": {},
 	"db":         {"fsm"},
-	"step":       {"fsm", "db"},
-	"engine":     {"fsm", "db", "step"},
+	"policy":     {"fsm"},
+	"step":       {"fsm", "db", "policy"},
+	"engine":     {"fsm", "db", "policy", "step"},
 	"books":      {"fsm", "db"},
 	"outbox":     {"db"},
-	"httpapi":    {"fsm", "db", "engine"},
+	"httpapi":    {"fsm", "db", "policy", "step", "engine"},
 	"pgembed":    {},
+	"simulator":  {},
 	"console":    {},
-	"main":       {"fsm", "migrations", "db", "step", "engine", "books", "outbox", "httpapi", "pgembed", "console"},
+	"main":       {"fsm", "migrations", "db", "policy", "step", "engine", "books", "outbox", "httpapi", "pgembed", "simulator", "console"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "step", "engine", "books", "outbox", "httpapi", "pgembed", "console", "dbtest"},
+	"faulttest": {"fsm", "migrations", "db", "policy", "step", "engine", "books", "outbox", "httpapi", "pgembed", "simulator", "console", "dbtest"},
+	"model":     {"fsm"},
 }
 
 // statusDoors may call the statements that set orders.status; nobody else may.

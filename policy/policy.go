@@ -1,0 +1,129 @@
+// Package policy says how the orders of a shop are done: which executor does each step,
+// how long it is tried, what has to be approved, how many orders go at a time.
+//
+// A policy is a YAML file. It is stored as an immutable version, and an order keeps the
+// version it started with. It names secrets and never holds them. No policy at all means
+// the ledger for every step: all in the database, nothing waits.
+package policy
+
+import (
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/fsm"
+)
+
+// Policy is one version, checked, with every default filled in. It is never changed.
+type Policy struct {
+	Charge, Reserve, Confirm Step
+	Approval                 []Approval    // the first rule that fits counts
+	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: for ever
+	CompleteWithin           time.Duration // the deadline of an order that names none; 0: none
+	Concurrency              *Concurrency  // nil: no limit
+}
+
+// Of returns how a step is done.
+func (p *Policy) Of(s fsm.Step) *Step {
+	switch s {
+	case fsm.Charge:
+		return &p.Charge
+	case fsm.Reserve:
+		return &p.Reserve
+	default:
+		return &p.Confirm
+	}
+}
+
+// Executor is what does a step.
+type Executor string
+
+// The executors. The ledger does its step in the database, in the commit of the move;
+// the others reach outside.
+const (
+	Ledger    Executor = "ledger"
+	HTTP      Executor = "http"
+	Stripe    Executor = "stripe"
+	Simulator Executor = "simulator"
+)
+
+// Outside reports whether the executor does its step outside the database.
+func (e Executor) Outside() bool { return e != "" && e != Ledger }
+
+// When Stripe takes the money of a charge.
+const (
+	CaptureImmediately = "immediately"
+	CaptureOnConfirm   = "on_confirm" // the charge authorizes; the confirm step captures
+)
+
+// Step is how one step is done. What an executor does not use is empty.
+type Step struct {
+	Executor Executor
+
+	URL       string // http: where to do it; simulator: the base URL of pawl simulate; stripe: empty, or where the API is
+	UndoURL   string // http: where to undo it; charge and reserve must have one
+	LookupURL string // http: where to ask after a key; empty: there is no such place
+	Secret    Secret // http: signs requests and callbacks (Standard Webhooks); stripe: the API key
+
+	WebhookSecret Secret // stripe: signs what Stripe sends to us
+	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm
+
+	Timeout      time.Duration // of one call; charge 30 s, reserve 5 s, confirm 10 s
+	KeyRetention time.Duration // how long the other side remembers a key; 24 h
+	WaitTimeout  time.Duration // how long an answer 202 may wait for its callback; 1 h
+	InFlight     int           // calls at a time, per replica; 256
+	Queue        int           // orders that wait for a call, per replica; 10,000
+	Retry        Retry
+	Breaker      Breaker
+}
+
+// Retry says how a step is tried again. The attempts and the budget of a window must
+// both be spent before a person is asked.
+type Retry struct {
+	Initial      time.Duration // 200 ms; the first delay is drawn from 0 to this
+	Factor       float64       // 2
+	Cap          time.Duration // 60 s
+	Attempts     int           // answers that were in doubt or retryable; charge 8, others 20
+	Budget       time.Duration // 15 min
+	NonRetryable []string      // codes that end the step where the answer would have been tried again
+}
+
+// Breaker says when an executor that keeps failing is left alone.
+type Breaker struct {
+	Failures int           // in a row; 20
+	Open     time.Duration // how long it is left alone; 5 s
+}
+
+// Approval is a rule: an order it fits waits for a person before its charge. All that
+// is given must fit.
+type Approval struct {
+	AmountOver *decimal.Decimal // with Currency
+	Currency   string
+	Items      []string
+	Customers  []string
+	Timeout    time.Duration // 0: no time-out
+	OnTimeout  string        // ApprovalCancel or ApprovalApprove
+}
+
+// What the end of the time for an approval means.
+const (
+	ApprovalCancel  = "cancel"
+	ApprovalApprove = "approve"
+)
+
+// Concurrency limits how many orders with the same key are under way.
+type Concurrency struct {
+	By    string // ByItem, ByCustomer, or ByKey: the concurrencyKey of the request
+	Limit int
+}
+
+// What a concurrency limit goes by.
+const (
+	ByItem     = "item"
+	ByCustomer = "customerId"
+	ByKey      = "concurrencyKey"
+)
+
+// Secret names a secret: env:NAME or file:/path. It is read when it is used, so that it
+// can be replaced while the service runs.
+type Secret string
