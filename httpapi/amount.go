@@ -11,6 +11,8 @@ import (
 // decimal.Decimal.
 const maxWhole = 15
 
+const tooManyDigits = "too_many_fraction_digits"
+
 // parseAmount reads an amount from the text of a JSON number, never through a
 // float. Digits is how many fraction digits the currency has. The result keeps
 // the digits as sent, without the zeros beyond the currency's. A fault is
@@ -34,7 +36,7 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 	case len(coefficient)-scale > maxWhole:
 		return amount, "too_large", "must have at most " + strconv.Itoa(maxWhole) + " digits before the point"
 	case scale > digits:
-		return amount, "too_many_fraction_digits", "must have at most " + strconv.Itoa(digits) + " digits after the point"
+		return amount, tooManyDigits, "must have at most " + strconv.Itoa(digits) + " digits after the point"
 	}
 	return decimalOf(coefficient, scale), "", ""
 }

@@ -15,18 +15,34 @@ type input struct {
 	amount   []byte
 	currency currency
 	given    struct{ orderID, amount, item bool }
+	fine     bool // nothing is wrong but what tooFine says
 }
 
 // decodeInput reads and checks the body of a process request. The amount of an
 // order that names no currency is checked as if it had named the fallback; its
-// Currency stays empty. Nothing in the result refers to data.
+// Currency stays empty. When that is all that is wrong, the error is a *tooFine.
+// Nothing in the result refers to data.
 func decodeInput(data []byte, fallback currency) (engine.Input, error) {
 	in := input{currency: fallback}
-	if err := decode(data, inputNames, in.field, in.finish); err != nil {
-		return engine.Input{}, err
+	err := decode(data, inputNames, in.field, in.finish)
+	switch {
+	case err == nil:
+		return in.order, nil
+	case in.fine && problemOf(err).Code == "invalid_input": // and not what stands behind the object
+		return engine.Input{}, &tooFine{order: in.order, error: err}
 	}
-	return in.order, nil
+	return engine.Input{}, err
 }
+
+// tooFine refuses an order that names no currency, because its amount has more fraction
+// digits than the fallback. An order that was stored in another currency, under another
+// fallback, matches all the same: only the books tell.
+type tooFine struct {
+	order engine.Input
+	error
+}
+
+func (t *tooFine) Unwrap() error { return t.error }
 
 func (in *input) field(d *decoder, name string) (err error) {
 	switch name {
@@ -61,7 +77,12 @@ func (in *input) finish(d *decoder) {
 	}
 	amount, code, detail := parseAmount(in.amount, in.currency.digits)
 	if code != "" {
+		in.fine = len(d.faults) == 0 && in.order.Currency == "" && code == tooManyDigits
 		d.fault("/amount", code, detail)
+	}
+	if in.fine {
+		amount, code, _ = parseAmount(in.amount, mostFractionDigits)
+		in.fine = code == ""
 	}
 	in.order.Amount = amount
 }

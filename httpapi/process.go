@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -51,6 +52,9 @@ type orderAnswer struct {
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	in, err := s.readInput(w, r)
 	if err != nil {
+		in, err = s.knownInput(r.Context(), err)
+	}
+	if err != nil {
 		return err
 	}
 	want := preferenceOf(r.Header["Prefer"], s.wait)
@@ -69,6 +73,27 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 		return engine.Input{}, err
 	}
 	return decodeInput(body.bytes, s.currency)
+}
+
+// knownInput is the input of an order that was refused because the default currency has
+// too few digits for it, if the order exists: it is compared in the currency it was
+// stored in. With no such order, or any other refusal, that is the error.
+func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, error) {
+	var fine *tooFine
+	if !errors.As(refused, &fine) {
+		return engine.Input{}, refused
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	stored, err := s.engine.Get(ctx, fine.order.OrderID)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return engine.Input{}, refused
+	case err != nil:
+		return engine.Input{}, err
+	}
+	fine.order.Currency = stored.Order.Currency
+	return fine.order, nil
 }
 
 // run waits for the end of the order, or with no time to wait only until it is

@@ -127,6 +127,45 @@ func TestProcessKnownOrder(t *testing.T) {
 	})
 }
 
+func TestProcessAfterTheDefaultCurrencyChanged(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const body = `{"orderId":"o","amount":99.99,"item":"widget"}`
+	before := b.process(t, body)
+	before.wantStatus(t, 200)
+	yen := &bundle{Database: b.Database, grace: patience}
+	yen.serve(t, b.URL, engine.Config{Currency: "JPY"}, Config{Currency: "JPY", Wait: patience})
+
+	t.Run("the same request gets the same answer", func(t *testing.T) {
+		t.Parallel()
+		for _, header := range [][]string{nil, {"Prefer", "respond-async"}} {
+			if a := yen.process(t, body, header...); a.status != 200 || a.body != before.body {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		}
+	})
+	t.Run("another amount is a conflict, by value", func(t *testing.T) {
+		t.Parallel()
+		p := yen.process(t, `{"orderId":"o","amount":99.9899,"item":"widget"}`).wantProblem(t, 409, "order_conflict")
+		if len(p.Errors) != 1 || *p.Errors[0].Stored != "99.99" || *p.Errors[0].Sent != "99.9899" {
+			t.Errorf("%+v", p.Errors)
+		}
+	})
+	t.Run("a new order is held to the digits of the default, and so is what has other faults", func(t *testing.T) {
+		t.Parallel()
+		for _, refused := range []string{
+			`{"orderId":"new","amount":99.99,"item":"widget"}`, `{"orderId":"o","amount":99.99,"item":""}`,
+			`{"orderId":"o","amount":99.99999,"item":"widget"}`, `{"orderId":"o","amount":99.99,"item":"widget","currency":"JPY"}`,
+		} {
+			yen.process(t, refused).wantProblem(t, 422, "invalid_input")
+		}
+		yen.process(t, body+" x").wantProblem(t, 400, "malformed_json")
+		if n := b.count(t, `SELECT count(*) FROM orders`); n != 1 {
+			t.Errorf("%d orders", n)
+		}
+	})
+}
+
 func TestProcessFiftyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
