@@ -82,7 +82,8 @@ const inventorySet = `-- name: InventorySet :many
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT $1::text, $2::bigint, true
 WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND ($3::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
+  AND ($3::bigint IS NULL OR $3::bigint = 0
+    OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND ($3::bigint IS NULL OR i.version = $3::bigint)
@@ -104,8 +105,9 @@ type InventorySetRow struct {
 }
 
 // Sets the stock on the shelf, sold units already gone from it. No row comes back when
-// less than what is reserved was asked for, or when the version is another. The row
-// lock orders this with the reservations under way.
+// less than what is reserved was asked for, or when the version is another: 0 is that of
+// an item that is not there, which no row has. The row lock orders this with the
+// reservations under way.
 func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) ([]InventorySetRow, error) {
 	rows, err := q.db.Query(ctx, inventorySet, arg.Item, arg.OnHand, arg.IfVersion)
 	if err != nil {

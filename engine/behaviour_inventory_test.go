@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"pawl/db"
@@ -110,6 +111,31 @@ func TestSetStockAtOnce(t *testing.T) {
 	}
 	callers.Wait()
 	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 80, Tracked: true, Version: 81})
+}
+
+// Of those who set the stock at once, each only if the item is not there, one makes it.
+func TestSetStockOfNewItemsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, item := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		var callers sync.WaitGroup
+		var made atomic.Int32
+		for onHand := range int64(4) {
+			callers.Go(func() {
+				var absent int64
+				switch _, err := b.engine.SetStock(t.Context(), item, onHand, &absent); {
+				case err == nil:
+					made.Add(1)
+				case !errors.Is(err, engine.ErrPrecondition):
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		if got, err := b.engine.StockOf(t.Context(), item); err != nil || made.Load() != 1 || got.Version != 1 {
+			t.Errorf("made %d times: %+v, %v", made.Load(), got, err)
+		}
+	}
 }
 
 func TestStockList(t *testing.T) {

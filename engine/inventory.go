@@ -14,8 +14,9 @@ type Stock = db.InventoryGetRow
 
 // SetStock sets the units on hand and tracks the item from now on. Sold units are gone
 // from the shelf already, so the number is what can be counted there. With ifVersion it
-// does so only if nobody set the stock since. Errors: *StockTooLow, ErrPrecondition,
-// ErrUnavailable; after the last, the stock may have been set.
+// does so only if nobody set the stock since; versions begin at 1, and with 0 it does so
+// only if there is no such item. Errors: *StockTooLow, ErrPrecondition, ErrUnavailable;
+// after the last, the stock may have been set.
 func (e *Engine) SetStock(ctx context.Context, item string, onHand int64, ifVersion *int64) (Stock, error) {
 	detached, cancel := e.statement()
 	defer cancel()

@@ -22,7 +22,7 @@ func matches(header, tag string) bool {
 }
 
 // ifMatch reads If-Match (RFC 9110, 13.1.1) as the version the caller wants to
-// find. Nil means any. A tag that is none of ours, or weak, can't match; a list is
+// find, from 1 on. Nil means any. A tag that is none of ours, or weak, can't match; a list is
 // refused, because the version has to be compared in one statement with the write.
 func ifMatch(header string, bits int) (*int64, error) {
 	header = strings.TrimSpace(header)
@@ -36,7 +36,7 @@ func ifMatch(header string, bits int) (*int64, error) {
 	quoted, opened := strings.CutPrefix(header, `"`)
 	text, closed := strings.CutSuffix(quoted, `"`)
 	version, err := strconv.ParseInt(text, 10, bits)
-	if !opened || !closed || err != nil || text != decimalText(version) {
+	if !opened || !closed || err != nil || version < 1 || text != decimalText(version) {
 		return nil, engine.ErrPrecondition
 	}
 	return &version, nil

@@ -68,13 +68,10 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	if !possible(name) {
 		return invalidParameter("item", "invalid", "must have 1 to 255 characters, without control characters")
 	}
-	version, err := ifMatch(r.Header.Get("If-Match"), 64)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	if err := s.checkPresence(ctx, name, r.Header); err != nil {
+	version, err := s.wantedVersion(ctx, name, r.Header)
+	if err != nil {
 		return err
 	}
 	row, err := s.engine.SetStock(ctx, name, onHand, version)
@@ -86,24 +83,29 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, itemOf(&row))
 }
 
-// checkPresence holds an item to If-Match and If-None-Match when they ask for any
-// version, or for none. Items are never removed, so one that is there stays; but one
-// that is not may be made by somebody else before it is set, and is then set again.
-func (s *server) checkPresence(ctx context.Context, name string, header http.Header) error {
+// noVersion is that of an item that is not there.
+var noVersion int64
+
+// wantedVersion is the version of the item to be set that If-Match and If-None-Match ask
+// for; nil when any will do. Items are never removed, so whether there is any can be
+// looked up beforehand; that there is none is left to the statement that makes it.
+func (s *server) wantedVersion(ctx context.Context, name string, header http.Header) (*int64, error) {
+	present := header.Get("If-Match")
 	absent, err := ifNoneMatch(header.Get("If-None-Match"))
-	present := strings.TrimSpace(header.Get("If-Match")) == "*"
-	if err != nil || !absent && !present {
-		return err
-	}
-	_, err = s.engine.StockOf(ctx, name)
-	missing := errors.Is(err, engine.ErrNotFound)
 	switch {
-	case err != nil && !missing:
-		return err
-	case present && missing, absent && !missing:
-		return engine.ErrPrecondition
+	case err != nil:
+		return nil, err
+	case absent && present != "":
+		return nil, engine.ErrPrecondition // nothing is there and is not
+	case absent:
+		return &noVersion, nil
+	case strings.TrimSpace(present) != "*":
+		return ifMatch(present, 64)
 	}
-	return nil
+	if _, err = s.engine.StockOf(ctx, name); errors.Is(err, engine.ErrNotFound) {
+		err = engine.ErrPrecondition
+	}
+	return nil, err
 }
 
 var stockNames = []string{"onHand"}

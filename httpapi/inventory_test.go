@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -46,7 +48,9 @@ func TestInventory(t *testing.T) {
 		}
 		b.stock(t, "versioned", `{"onHand":6}`, "If-Match", tag).wantStatus(t, 200)
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
-		b.stock(t, "unheard of", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
+		for _, tag := range []string{tag, `"0"`, `"-1"`} {
+			b.stock(t, "unheard of", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
+		}
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", `"1","2"`).wantProblem(t, 422, "invalid_parameter")
 	})
 	t.Run("any version is 412 when there is none", func(t *testing.T) {
@@ -69,6 +73,24 @@ func TestInventory(t *testing.T) {
 		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", `"1"`).wantProblem(t, 422, "invalid_parameter")
 		if i := b.get(t, "/api/inventory/fresh").wantStatus(t, 200); i.OnHand != 7 {
 			t.Errorf("%+v", i)
+		}
+	})
+	t.Run("no version is 412 for all but one who ask at once", func(t *testing.T) {
+		t.Parallel()
+		var made atomic.Int32
+		for item := range 8 {
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					if a := b.stock(t, fmt.Sprint("contested ", item), `{"onHand":7}`, "If-None-Match", "*"); a.status == 200 {
+						made.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if made.Load() != 8 {
+			t.Errorf("8 items were made %d times", made.Load())
 		}
 	})
 	t.Run("less than is reserved is 409", func(t *testing.T) {

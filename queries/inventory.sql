@@ -7,12 +7,14 @@ WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventorySet :many
 -- Sets the stock on the shelf, sold units already gone from it. No row comes back when
--- less than what is reserved was asked for, or when the version is another. The row
--- lock orders this with the reservations under way.
+-- less than what is reserved was asked for, or when the version is another: 0 is that of
+-- an item that is not there, which no row has. The row lock orders this with the
+-- reservations under way.
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT @item::text, @on_hand::bigint, true
 WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND (sqlc.narg('if_version')::bigint IS NULL OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
+  AND (sqlc.narg('if_version')::bigint IS NULL OR sqlc.narg('if_version')::bigint = 0
+    OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)
