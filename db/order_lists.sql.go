@@ -239,16 +239,22 @@ WITH reserved AS MATERIALIZED (
       WHERE u.order_no = v.order_no AND u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz
         AND (NOT $6::boolean OR u.status = 'completed'))
   ORDER BY v.item DESC, v.order_no DESC LIMIT $7
-), ended AS MATERIALIZED (
+), failed AS MATERIALIZED (
   SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as IN ('failed', 'canceled') AND NOT $6::boolean
+  WHERE u.ended_as = 'failed' AND NOT $6::boolean
+    AND (u.item, u.order_no) > ($1::text, $2::bigint) AND (u.item, u.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz THEN true END
+  ORDER BY u.item DESC, u.order_no DESC LIMIT $7
+), canceled AS MATERIALIZED (
+  SELECT u.order_no FROM orders AS u
+  WHERE u.ended_as = 'canceled' AND NOT $6::boolean
     AND (u.item, u.order_no) > ($1::text, $2::bigint) AND (u.item, u.order_no) < ($1::text, $3::bigint)
     AND CASE WHEN u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz THEN true END
   ORDER BY u.item DESC, u.order_no DESC LIMIT $7
 ), unfinished AS MATERIALIZED (
   SELECT u.order_no, u.item, u.created_at FROM orders AS u WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND NOT $6::boolean
 ), page AS (
-  SELECT x.order_no FROM reserved AS x UNION SELECT y.order_no FROM ended AS y
+  SELECT x.order_no FROM reserved AS x UNION SELECT f.order_no FROM failed AS f UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
   WHERE z.item = $1::text AND z.order_no > $2::bigint AND z.order_no < $3::bigint
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
@@ -342,10 +348,9 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 const ordersListItemEnded = `-- name: OrdersListItemEnded :many
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled')
-    AND (o.item, o.order_no) > ($1::text, $2::bigint) AND (o.item, o.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
-      AND o.ended_as = $6::text THEN true END
+  WHERE o.ended_as IN ('failed', 'canceled') AND o.ended_as = $1::text
+    AND (o.item, o.order_no) > ($2::text, $3::bigint) AND (o.item, o.order_no) < ($2::text, $4::bigint)
+    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
@@ -357,12 +362,12 @@ ORDER BY o.order_no DESC
 `
 
 type OrdersListItemEndedParams struct {
+	Status      string
 	Item        string
 	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
-	Status      string
 	Most        int32
 }
 
@@ -377,12 +382,12 @@ type OrdersListItemEndedRow struct {
 // Failed or canceled orders for an item.
 func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEndedParams) ([]OrdersListItemEndedRow, error) {
 	rows, err := q.db.Query(ctx, ordersListItemEnded,
+		arg.Status,
 		arg.Item,
 		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
-		arg.Status,
 		arg.Most,
 	)
 	if err != nil {

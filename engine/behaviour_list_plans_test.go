@@ -12,12 +12,12 @@ import (
 )
 
 // stored makes 200,000 orders as they lie in a database in use: half of them for one item, nearly all completed, one in
-// fifty failed or canceled, and some under way or held; one came every five seconds.
+// fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds.
 const stored = `
 ALTER TABLE orders DISABLE TRIGGER USER;
 INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, due_at, hold, outcome)
 SELECT md5(n::text), now() - make_interval(secs => (200000 - n) * 5), 'USD',
-  CASE WHEN n IN (7, 50, 100001, 150000, 199999) THEN 'rare' WHEN n % 2 = 0 THEN 'hot' ELSE 'item ' || n % 10000 END, 10,
+  CASE WHEN n IN (7, 50, 100001, 150000, 199999) THEN 'rare' WHEN n % 100 = 50 THEN 'withdrawn' WHEN n % 2 = 0 THEN 'hot' ELSE 'item ' || n % 10000 END, 10,
   status, 4, 1, ended, CASE WHEN ended <> '' THEN now() END, CASE WHEN ended IS NULL AND hold IS NULL THEN now() + interval '1 hour' END,
   hold, CASE WHEN ended <> 'completed' THEN ended END
 FROM generate_series(1, 200000) AS n, LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'failed' WHEN n % 100 = 50 THEN 'canceled'
@@ -42,7 +42,7 @@ var listed = []struct {
 	{"OrdersListItemEnded", "'failed'", someItems}, {"OrdersListItemEnded", "'canceled'", someItems},
 }
 
-var someItems = []string{"'hot'", "'rare'", "'item 77'", "'nobody''s'"}
+var someItems = []string{"'hot'", "'withdrawn'", "'rare'", "'item 77'", "'nobody''s'"}
 
 // TestListPlans reads a page of fifty of every list, for the newest, the oldest and a window in between.
 func TestListPlans(t *testing.T) {

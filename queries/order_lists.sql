@@ -79,10 +79,9 @@ ORDER BY o.order_no DESC;
 -- Failed or canceled orders for an item.
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled')
+  WHERE o.ended_as IN ('failed', 'canceled') AND o.ended_as = @status::text
     AND (o.item, o.order_no) > (@item::text, @after::bigint) AND (o.item, o.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
-      AND o.ended_as = @status::text THEN true END
+    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
@@ -103,16 +102,22 @@ WITH reserved AS MATERIALIZED (
       WHERE u.order_no = v.order_no AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
         AND (NOT @completed::boolean OR u.status = 'completed'))
   ORDER BY v.item DESC, v.order_no DESC LIMIT @most
-), ended AS MATERIALIZED (
+), failed AS MATERIALIZED (
   SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as IN ('failed', 'canceled') AND NOT @completed::boolean
+  WHERE u.ended_as = 'failed' AND NOT @completed::boolean
+    AND (u.item, u.order_no) > (@item::text, @after::bigint) AND (u.item, u.order_no) < (@item::text, @before::bigint)
+    AND CASE WHEN u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz THEN true END
+  ORDER BY u.item DESC, u.order_no DESC LIMIT @most
+), canceled AS MATERIALIZED (
+  SELECT u.order_no FROM orders AS u
+  WHERE u.ended_as = 'canceled' AND NOT @completed::boolean
     AND (u.item, u.order_no) > (@item::text, @after::bigint) AND (u.item, u.order_no) < (@item::text, @before::bigint)
     AND CASE WHEN u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz THEN true END
   ORDER BY u.item DESC, u.order_no DESC LIMIT @most
 ), unfinished AS MATERIALIZED (
   SELECT u.order_no, u.item, u.created_at FROM orders AS u WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND NOT @completed::boolean
 ), page AS (
-  SELECT x.order_no FROM reserved AS x UNION SELECT y.order_no FROM ended AS y
+  SELECT x.order_no FROM reserved AS x UNION SELECT f.order_no FROM failed AS f UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
   WHERE z.item = @item::text AND z.order_no > @after::bigint AND z.order_no < @before::bigint
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
