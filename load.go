@@ -75,7 +75,7 @@ func (l *load) command(cmd *cobra.Command, cfg *config) error {
 	result := l.run(cmd.Context())
 	_ = bar.Exit()
 	result.print(cmd.OutOrStdout())
-	err := proveBooks(cmd, cfg, l.url)
+	err := booksAfter(cmd, cfg, l.url)
 	if result.failed > 0 {
 		err = errors.Join(fmt.Errorf("%d of %d requests went wrong: %w", result.failed, l.orders, result.first), err)
 	}
@@ -102,27 +102,22 @@ func (r *loadResult) print(out io.Writer) {
 	}
 }
 
-// proveBooks runs the checks of the verify command on the database that was given, or
-// on our own where a service on this machine uses it. A service elsewhere has books
-// that can't be read from here.
-func proveBooks(cmd *cobra.Command, cfg *config, service string) error {
+// booksAfter proves the books of the database that was given, or of our own where a
+// service on this machine uses it. A service elsewhere has books that can't be read from
+// here.
+func booksAfter(cmd *cobra.Command, cfg *config, service string) error {
 	if cfg.DatabaseURL == "" && !servedHere(cfg, service) {
 		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no --database-url")
 		return nil
 	}
-	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
-	if err != nil {
-		return fmt.Errorf("check books: %w", err)
-	}
-	defer database.close()
-	report, err := readBooks(cmd.Context(), database.url, books.Options{}, cmd.ErrOrStderr())
+	report, place, err := proveBooks(cmd, cfg, books.Options{})
 	if err != nil {
 		return fmt.Errorf("check books: %w", err)
 	}
 	if !report.OK() {
 		return printReport(cmd.OutOrStdout(), report, false)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s)\n", len(report.Checks), database.place, report.Seconds)
+	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s)\n", len(report.Checks), place, report.Seconds)
 	return nil
 }
 

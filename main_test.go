@@ -17,17 +17,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 
 	"pawl/dbtest"
 	"pawl/fsm"
 	"pawl/pgembed"
 )
 
-// A progress bar whose end was not known at first leaves its goroutine to the end of the command.
-func TestMain(m *testing.M) {
-	dbtest.Main(m, goleak.IgnoreAnyFunction("github.com/schollz/progressbar/v3.NewOptions64.func1"))
-}
+func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // execute runs a command line in this process and returns what it printed to standard output.
 func execute(t *testing.T, args ...string) (string, error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"pawl/books"
@@ -33,12 +34,7 @@ func verifyCommand() *cobra.Command {
 			if err := cfg.load(cmd); err != nil {
 				return configError{err}
 			}
-			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
-			if err != nil {
-				return err
-			}
-			defer database.close()
-			report, err := readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
+			report, _, err := proveBooks(cmd, &cfg, opt)
 			if err != nil {
 				return err
 			}
@@ -52,6 +48,17 @@ func verifyCommand() *cobra.Command {
 	return cmd
 }
 
+// proveBooks verifies the database of the settings, which lies at place.
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, place string, err error) {
+	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
+	if err != nil {
+		return report, "", err
+	}
+	defer database.close()
+	report, err = readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
+	return report, database.place, err
+}
+
 // readBooks verifies the database at url, with a progress bar for a person.
 func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
 	pool, err := db.Open(ctx, url, 2)
@@ -59,13 +66,18 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer pool.Close()
-	bar := progress(-1, "books", bars)
+	var bar *progressbar.ProgressBar
 	opt.Progress = func(done, total int64) {
+		if bar == nil { // a bar without an end would turn in a goroutine that outlives it
+			bar = progress(total, "books", bars)
+		}
 		bar.ChangeMax64(total)
 		_ = bar.Set64(done)
 	}
 	report, err := books.Verify(ctx, pool, opt)
-	_ = bar.Exit()
+	if bar != nil {
+		_ = bar.Exit()
+	}
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
 		return report, fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
