@@ -1,0 +1,116 @@
+package simulator
+
+import (
+	"fmt"
+	"time"
+)
+
+// event is a line of the file: something that has happened to a key of a do. The state
+// is what applying all events in their order makes of nothing.
+type event struct {
+	Event      string    `json:"event"`
+	At         time.Time `json:"at"`
+	Key        string    `json:"key"`
+	OrderID    string    `json:"orderId"`
+	Step       string    `json:"step"`
+	Generation int32     `json:"generation"`
+	Amount     string    `json:"amount"`
+	Currency   string    `json:"currency"`
+	Quantity   int32     `json:"quantity"`
+	Item       string    `json:"item"`
+	Body       string    `json:"body"` // fingerprint of the request
+	Reference  string    `json:"reference,omitempty"`
+	Code       string    `json:"code,omitempty"`
+	Detail     string    `json:"detail,omitempty"`
+	UndoKey    string    `json:"undoKey,omitempty"` // of the request, for an undo
+	Promise    *promise  `json:"promise,omitempty"`
+}
+
+const (
+	eventPending = "pending"
+	eventDone    = "done"
+	eventRefused = "refused"
+	eventUndone  = "undone"
+)
+
+// state is everything the simulator knows for good. It is not safe for concurrent use.
+type state struct {
+	entries    []*entry            // with an event, in the order of the first
+	keys       map[string]*entry   // by key of the do, also those only heard of
+	undos      map[string]string   // fingerprints by key of the undo
+	orders     map[string][]*entry // by order id
+	overlaps   int                 // effects while another of that order and step was live
+	references int                 // given out so far
+}
+
+func newState() *state {
+	return &state{keys: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}}
+}
+
+// entry returns what is known of a key of a do, be it nothing yet.
+func (s *state) entry(key string) *entry {
+	e, ok := s.keys[key]
+	if !ok {
+		e = &entry{Entry: Entry{Key: key}}
+		s.keys[key] = e
+	}
+	return e
+}
+
+func (s *state) apply(ev event) (*entry, error) {
+	e := s.entry(ev.Key)
+	if e.State == "" {
+		e.OrderID, e.Step, e.Generation = ev.OrderID, ev.Step, ev.Generation
+		e.Amount, e.Currency, e.Quantity, e.Item = ev.Amount, ev.Currency, ev.Quantity, ev.Item
+		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
+	}
+	if ev.Reference != "" {
+		s.references++
+	}
+	switch ev.Event {
+	case eventPending:
+		e.State, e.body, e.promise, e.Reference = Pending, ev.Body, ev.Promise, ev.Reference
+	case eventDone:
+		s.done(e, ev)
+	case eventRefused:
+		e.State, e.body, e.Code, e.Detail = Refused, ev.Body, ev.Code, ev.Detail
+	case eventUndone:
+		s.undone(e, ev)
+	default:
+		return nil, fmt.Errorf("unknown event %q", ev.Event)
+	}
+	e.At = ev.At
+	return e, nil
+}
+
+func (s *state) done(e *entry, ev event) {
+	for _, other := range s.orders[e.OrderID] {
+		if other.Step == e.Step && other.State == Live {
+			s.overlaps++ // also under the key itself
+			break
+		}
+	}
+	e.State, e.body = Live, ev.Body
+	e.Effects++
+	if ev.Reference != "" { // a pending key has its name already
+		e.Reference = ev.Reference
+	}
+}
+
+// undone takes an effect back, or sees to it that there never will be one. Afterwards
+// nothing is live under the key, and it stays so.
+func (s *state) undone(e *entry, ev event) {
+	s.undos[ev.UndoKey] = ev.Body
+	switch e.State {
+	case Live:
+		e.State, e.undoName = Undone, ev.Reference
+	case Refused, Undone, Voided:
+	default:
+		e.State = Voided
+	}
+}
+
+// prefixes of our names for effects and for taking them back.
+var prefixes = map[string][2]string{"charge": {"ch", "rf"}, "reserve": {"rs", "rl"}, "confirm": {"cf", ""}}
+
+func (s *state) name(prefix string) string { return fmt.Sprintf("%s_%d", prefix, s.references+1) }

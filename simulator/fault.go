@@ -1,0 +1,179 @@
+package simulator
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govalues/decimal"
+)
+
+// Fault is something a provider does.
+type Fault string
+
+// The faults. "Nothing was done" means by this request: another with the same key may
+// have done it before.
+const (
+	Approve        Fault = "approve"         // nothing goes wrong, whatever later rules say
+	Decline        Fault = "decline"         // 402 with Code; a do is remembered as refused, an undo changes nothing and may come again
+	ForgetDeclines Fault = "forget_declines" // 402 with Code once per key, and not remembered: the next do with it is approved
+	Slow           Fault = "slow"            // done after Delay, also when the caller has left; the key is in progress until then
+	Hang           Fault = "hang"            // never answered, nothing is done; the key is in progress until the caller leaves
+
+	RefuseConnection Fault = "refuse_connection" // the connection is closed without an answer, nothing was done
+	TimeoutBefore    Fault = "timeout_before"    // never answered, nothing was done
+	TimeoutAfter     Fault = "timeout_after"     // done, never answered
+	CutAfter         Fault = "cut_after"         // done, the connection is cut in the middle of the answer
+	Error            Fault = "error"             // answered with Status, nothing was done
+	ErrorAfter       Fault = "error_after"       // done, answered with Status
+	NotDone          Fault = "not_done"          // 503 {"outcome":"not_done"}, nothing was done
+	RateLimit        Fault = "rate_limit"        // 429 with Retry-After: Delay, nothing was done
+
+	Async          Fault = "async"           // 202; decided after Delay, then told by callback
+	CallbackTwice  Fault = "callback_twice"  // as async, told twice
+	CallbackLate   Fault = "callback_late"   // decided, 202, told by callback after Delay
+	CallbackNever  Fault = "callback_never"  // decided, 202, never told
+	CallbackBefore Fault = "callback_before" // decided, told by callback, and when that was answered 202
+	AnswerTwice    Fault = "answer_twice"    // decided and answered, then told by callback, too
+
+	// LateAfterVoid breaks the contract: the effect happens, Delay after the request,
+	// although its key was undone before or meanwhile.
+	LateAfterVoid Fault = "late_after_void"
+)
+
+var faults = []Fault{
+	Approve, Decline, ForgetDeclines, Slow, Hang, RefuseConnection, TimeoutBefore, TimeoutAfter, CutAfter, Error, ErrorAfter, NotDone,
+	RateLimit, Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice, LateAfterVoid,
+}
+
+// byCallback are the faults that need somebody to call back. Without a callbackUrl the
+// request is answered as if they were not.
+var byCallback = []Fault{Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice}
+
+// doOnly are the faults an undo can't have.
+var doOnly = append([]Fault{ForgetDeclines, LateAfterVoid}, byCallback...)
+
+// Rule says what goes wrong, and for whom: for requests that match all that is given.
+// What is left out matches everything, but for Operation.
+type Rule struct {
+	Fault Fault `json:"fault"`
+
+	Item        string  `json:"item,omitempty"`
+	Amount      string  `json:"amount,omitempty"` // by value: 13.0 matches 13.00
+	OrderPrefix string  `json:"orderPrefix,omitempty"`
+	Step        string  `json:"step,omitempty"`      // charge, reserve or confirm
+	Operation   string  `json:"operation,omitempty"` // do or undo; empty: do
+	Fraction    float64 `json:"fraction,omitempty"`  // of the requests, drawn from the seed; 0: of all
+
+	// Code of the refusal. With any fault but late_after_void that does the step, the
+	// step is refused instead: slow with a code is a late refusal.
+	Code   string        `json:"code,omitempty"`
+	Delay  time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
+	Status int           `json:"status,omitempty"`
+	Times  int           `json:"times,omitempty"` // to how many requests of each key it applies; 0: to all
+
+	amount decimal.Decimal
+}
+
+// checked fills in what was left out.
+func (r Rule) checked() (Rule, error) {
+	if r.Operation == "" {
+		r.Operation = operationDo
+	}
+	switch {
+	case r.Fault == Decline && r.Code == "", r.Fault == ForgetDeclines && r.Code == "":
+		r.Code = "card_declined"
+	case r.Fault == Error && r.Status == 0, r.Fault == ErrorAfter && r.Status == 0:
+		r.Status = 500
+	case r.Fault == RateLimit && r.Delay == 0:
+		r.Delay = time.Second
+	case r.Fault == Slow && r.Delay == 0:
+		r.Delay = 2 * time.Second
+	}
+	if r.Fault == ForgetDeclines && r.Times == 0 {
+		r.Times = 1
+	}
+	var err error
+	if r.Amount != "" {
+		r.amount, err = decimal.Parse(r.Amount)
+	}
+	for _, wrong := range []struct {
+		is   bool
+		text string
+	}{
+		{!slices.Contains(faults, r.Fault), fmt.Sprintf("fault %q: not known", r.Fault)},
+		{err != nil, "amount: must be a decimal number"},
+		{r.Step != "" && prefixes[r.Step] == [2]string{}, "step: must be charge, reserve or confirm"},
+		{r.Operation != operationDo && r.Operation != operationUndo, "operation: must be do or undo"},
+		{r.Operation == operationUndo && slices.Contains(doOnly, r.Fault), fmt.Sprintf("fault %s: not of an undo", r.Fault)},
+		{!(r.Fraction >= 0 && r.Fraction <= 1), "fraction: must be from 0 to 1"},
+		{r.Delay < 0, "delay: must not be negative"},
+		{r.Fault == LateAfterVoid && r.Code != "", "code: not with late_after_void"},
+		{r.Status != 0 && (r.Status < 400 || r.Status > 599 || r.Status == 402), "status: must be from 400 to 599, and not 402"},
+		{r.Times < 0, "times: must not be negative"},
+	} {
+		if wrong.is {
+			return r, fmt.Errorf("check rule: %s", wrong.text)
+		}
+	}
+	return r, nil
+}
+
+func (r *Rule) matches(q *request) bool {
+	return r.Operation == q.operation &&
+		(r.Item == "" || r.Item == q.body.Item) &&
+		(r.Amount == "" || r.amount.Cmp(q.amount) == 0) &&
+		strings.HasPrefix(q.body.OrderID, r.OrderPrefix) &&
+		(r.Step == "" || r.Step == q.step) &&
+		(q.body.CallbackURL != "" || !slices.Contains(byCallback, r.Fault))
+}
+
+// plan is the rules in force. It is not safe for concurrent use.
+type plan struct {
+	seed  uint64
+	rules []Rule
+	used  map[use]int
+}
+
+// use is a rule and a key it was applied to.
+type use struct {
+	rule int // of the list; -1: of the item
+	key  string
+}
+
+// pick returns the first rule that applies to a request, the one named by its item
+// last; number counts the requests of its key.
+func (p *plan) pick(q *request, number int) Rule {
+	for i := range p.rules {
+		if rule := &p.rules[i]; rule.matches(q) && p.drawn(i, q, number) && p.spend(use{i, q.key}, rule.Times) {
+			return *rule
+		}
+	}
+	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, q.key}, rule.Times) {
+		return rule
+	}
+	return Rule{}
+}
+
+func (p *plan) spend(u use, times int) bool {
+	if times == 0 {
+		return true
+	}
+	p.used[u]++
+	return p.used[u] <= times
+}
+
+// drawn throws the dice. The seed and what the request is about decide: not its key, and
+// not what else goes on, so that the same run has the same faults.
+func (p *plan) drawn(rule int, q *request, number int) bool {
+	fraction := p.rules[rule].Fraction
+	if fraction == 0 {
+		return true
+	}
+	about := fmt.Appendf(nil, "%d %d %q %s %s %d %d", p.seed, rule, q.body.OrderID, q.step, q.operation, q.body.Generation, number)
+	sum := sha256.Sum256(about)
+	return float64(binary.BigEndian.Uint64(sum[:])>>11)/(1<<53) < fraction
+}

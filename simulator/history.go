@@ -1,0 +1,107 @@
+package simulator
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Request is a do or undo that has arrived, in the order of arrival. The log of them is
+// in memory, and long, not endless.
+type Request struct {
+	Number     int       `json:"number"`
+	At         time.Time `json:"at"`
+	Key        string    `json:"key"`
+	UndoKey    string    `json:"undoKey,omitempty"` // the key of the do that is to be undone
+	Attempt    int       `json:"attempt"`           // of the requests with this key
+	OrderID    string    `json:"orderId"`
+	Step       string    `json:"step"`
+	Operation  string    `json:"operation"`
+	Generation int32     `json:"generation"`
+	Fence      int64     `json:"fence"` // Fencing-Token; 0: none was sent
+	Fault      Fault     `json:"fault,omitempty"`
+	// Outcome is empty at first, running while a do holds its key, and then done, pending, refused,
+	// voided, refunded, released, in_progress, idempotency_mismatch, error, not_done,
+	// unknown (the file can't be written) or none (nothing was done or answered).
+	Outcome  string `json:"outcome,omitempty"`
+	Replayed bool   `json:"replayed,omitempty"` // by an earlier request with this key
+	Answered bool   `json:"answered"`           // whole; false also until it is decided
+}
+
+// keep is how many requests the log has room for.
+const keep = 20_000
+
+type history struct {
+	log     []*Request
+	changed chan struct{} // closed and replaced with every change
+}
+
+func newHistory() history { return history{changed: make(chan struct{})} }
+
+func (h *history) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// arrive counts a request, puts it into the log and picks what goes wrong with it.
+func (s *Simulator) arrive(q *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.requests++
+	s.requests[q.key]++
+	attempt := s.requests[q.key]
+	q.rule = s.plan.pick(q, attempt)
+	q.logged = &Request{
+		Number: s.counts.requests, At: time.Now().UTC(), Key: q.key, UndoKey: q.body.UndoKey, Attempt: attempt,
+		OrderID: q.body.OrderID, Step: q.step, Operation: q.operation, Generation: q.body.Generation,
+		Fence: q.fence, Fault: q.rule.Fault,
+	}
+	if len(s.history.log) == 2*keep {
+		s.history.log = slices.Clone(s.history.log[keep:])
+	}
+	s.history.log = append(s.history.log, q.logged)
+	s.history.change()
+}
+
+// leave notes what came of a request, before it is told.
+func (s *Simulator) leave(q *request, a reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q.logged.Outcome, q.logged.Replayed, q.logged.Answered = a.outcome, a.replayed, a.delivery == whole
+	s.history.change()
+}
+
+// Requests returns the latest requests of an order, at least 20,000 of all orders; of all
+// of them when orderID is empty.
+func (s *Simulator) Requests(orderID string) []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []Request{}
+	for _, r := range s.history.log {
+		if orderID == "" || r.OrderID == orderID {
+			all = append(all, *r)
+		}
+	}
+	return all
+}
+
+// Await returns the first request that matches, waiting for it if there is none yet:
+// also for one to be decided. It returns the error of ctx when that ends first.
+func (s *Simulator) Await(ctx context.Context, match func(Request) bool) (Request, error) {
+	for {
+		s.mu.Lock()
+		changed := s.history.changed
+		for _, r := range s.history.log {
+			if match(*r) {
+				s.mu.Unlock()
+				return *r, nil
+			}
+		}
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return Request{}, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// reply is what is answered, and how.
+type reply struct {
+	status   int
+	body     any
+	replayed bool          // it was decided by an earlier request
+	after    time.Duration // Retry-After
+	outcome  string        // in the log of requests
+	delivery delivery
+	before   func() // is called before it goes out
+	then     func() // a job, started when it is out
+}
+
+type delivery int
+
+const (
+	whole   delivery = iota
+	cut              // in the middle of the body
+	silent           // not at all; the connection stays open
+	dropped          // not at all; the connection is closed
+)
+
+type (
+	done struct {
+		Reference string          `json:"reference"`
+		Data      json.RawMessage `json:"data,omitempty"`
+	}
+	undone struct {
+		State     string `json:"state"`
+		Reference string `json:"reference,omitempty"`
+	}
+	problem struct {
+		Outcome string `json:"outcome,omitempty"`
+		Code    string `json:"code"`
+		Detail  string `json:"detail,omitempty"`
+	}
+)
+
+func refusal(code, detail string) reply {
+	return reply{status: http.StatusPaymentRequired, outcome: "refused", body: problem{Outcome: "refused", Code: code, Detail: detail}}
+}
+
+func mismatch(detail string) reply {
+	const code = "idempotency_mismatch"
+	return reply{status: http.StatusUnprocessableEntity, outcome: code, body: problem{Code: code, Detail: detail}}
+}
+
+func notDone(status int, code, detail string) reply {
+	return reply{status: status, outcome: "not_done", body: problem{Outcome: "not_done", Code: code, Detail: detail}}
+}
+
+var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulator is being stopped")
+
+// durable holds an answer back until what it says is on disk. If that can't be, nobody
+// knows what the next start will find, and the answer says neither.
+func (s *Simulator) durable(e *entry, a reply) reply {
+	s.mu.Lock()
+	written := e.written
+	s.mu.Unlock()
+	if err := written.wait(); err != nil {
+		s.log.Error("write simulator file", "error", err)
+		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: problem{Code: "storage"}}
+	}
+	return a
+}
+
+// front is what faults answer that keep a request from doing anything.
+func front(rule Rule) (reply, bool) {
+	switch rule.Fault {
+	case RefuseConnection:
+		return reply{outcome: "none", delivery: dropped}, true
+	case TimeoutBefore:
+		return reply{outcome: "none", delivery: silent}, true
+	case Error:
+		return reply{status: rule.Status, outcome: "error", body: problem{Code: "error", Detail: "by the fault plan"}}, true
+	case NotDone:
+		return notDone(http.StatusServiceUnavailable, "not_done", "by the fault plan"), true
+	case RateLimit:
+		a := notDone(http.StatusTooManyRequests, "rate_limit", "by the fault plan")
+		a.after = rule.Delay
+		return a, true
+	default:
+		return reply{}, false
+	}
+}
+
+// spoil is what faults make of an answer that was earned.
+func spoil(rule Rule, a reply) reply {
+	switch rule.Fault {
+	case TimeoutAfter:
+		a.delivery = silent
+	case CutAfter:
+		a.delivery = cut
+	case ErrorAfter:
+		a.status, a.body = rule.Status, problem{Code: "error", Detail: "by the fault plan"}
+	}
+	return a
+}
+
+// deliver writes a reply. It panics with http.ErrAbortHandler to close the connection.
+func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
+	if a.then != nil {
+		defer s.start(a.then) // also when the caller has left
+	}
+	if a.before != nil {
+		a.before()
+	}
+	switch a.delivery {
+	case silent:
+		s.untilLeft(r.Context())
+		panic(http.ErrAbortHandler)
+	case dropped:
+		panic(http.ErrAbortHandler)
+	}
+	body, err := json.Marshal(a.body)
+	if err != nil {
+		panic(err) // our own types
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	if a.replayed {
+		header.Set("Idempotent-Replayed", "true")
+	}
+	if a.after > 0 { // whole seconds, rounded up
+		header.Set("Retry-After", strconv.FormatInt(int64((a.after+time.Second-1)/time.Second), 10))
+	}
+	w.WriteHeader(a.status)
+	if a.delivery == cut {
+		body = body[:len(body)/2]
+	}
+	_, _ = w.Write(body)
+	_ = http.NewResponseController(w).Flush()
+	if a.delivery == cut {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// untilLeft waits for the caller to leave.
+func (s *Simulator) untilLeft(caller context.Context) {
+	select {
+	case <-caller.Done():
+	case <-s.closing.Done():
+	}
+}
