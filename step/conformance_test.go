@@ -1,0 +1,458 @@
+package step_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/simulator"
+	"pawl/step"
+)
+
+// subject is an executor whose provider's own books can be read.
+type subject struct {
+	step.Executor
+	of      fsm.Step
+	books   func(c *step.Call) books
+	decline func(c *step.Call) // makes it a call the provider refuses; nil: it refuses none
+}
+
+// books is what the provider has in its own books under the key of a Do.
+type books struct {
+	made     int // effects that ever happened
+	standing int // those that were not taken back
+}
+
+// newSubject makes an executor, and a provider that answers at the address serve returns
+// for it.
+type newSubject func(t *testing.T, serve func(http.Handler) string) subject
+
+// conform holds an executor to the contract of Executor, over real HTTP. Each part has an
+// executor and a provider of its own.
+func conform(t *testing.T, of newSubject) {
+	t.Helper()
+	for name, part := range map[string]func(*testing.T, newSubject){
+		"a key that is sent twice has one effect":                    sameKey,
+		"an attempt sends what the one before it sent":               sameBytes,
+		"one key at the same time has one effect":                    sameTime,
+		"a lost reply is unknown, and the next attempt is done":      lostReplies,
+		"a lost request is unknown, and the next attempt is done":    lostRequests,
+		"a slow answer is unknown at the deadline":                   slowAnswers,
+		"a call that is canceled before it begins did nothing":       canceledBefore,
+		"a call that is canceled on its way is unknown":              canceledDuring,
+		"a refused connection did nothing and does not count":        refusedConnection,
+		"a refusal stays one":                                        refusals,
+		"an undo takes back once":                                    undoOnce,
+		"an undo of an unseen key makes a late do fail":              undoUnseen,
+		"an undo with a lost reply is done by the next":              undoLost,
+		"an undo that races its do leaves nothing":                   undoRaces,
+		"an undo of what was refused is done, and a late do refused": undoRefused,
+		"a look-up says what became of a key":                        lookups,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part(t, of)
+		})
+	}
+}
+
+func (n newSubject) laid(t *testing.T) (subject, *wire) {
+	t.Helper()
+	var w *wire
+	s := n(t, func(provider http.Handler) (url string) {
+		w, url = lay(t, provider)
+		return url
+	})
+	return s, w
+}
+
+func (s subject) call() *step.Call { return aCall(s.of) }
+
+// undoable skips what is about undo for a step that has none.
+func (s subject) undoable(t *testing.T) {
+	t.Helper()
+	if s.of == fsm.Confirm {
+		t.Skip("confirm has no undo")
+	}
+}
+
+func (s subject) has(t *testing.T, c *step.Call, want books) {
+	t.Helper()
+	if got := s.books(c); got != want {
+		t.Errorf("the books of the provider say %+v, want %+v", got, want)
+	}
+}
+
+// mustDo sends a Do that has to be done.
+func (s subject) mustDo(t *testing.T, c *step.Call) step.Done {
+	t.Helper()
+	result := s.Do(t.Context(), c)
+	done, ok := result.(step.Done)
+	if !ok {
+		t.Fatalf("do: %#v", result)
+	}
+	return done
+}
+
+func (s subject) mustUndo(t *testing.T, c *step.Call) {
+	t.Helper()
+	if result, ok := s.Undo(t.Context(), c).(step.Done); !ok {
+		t.Fatalf("undo: %#v", result)
+	}
+}
+
+// mustFail sends a Do that must not have an effect any more, and say so.
+func (s subject) mustFail(t *testing.T, c *step.Call) {
+	t.Helper()
+	if result := s.Do(t.Context(), c); kind(result) != "refused" {
+		t.Errorf("a late do: %#v", result)
+	}
+}
+
+func kind(r step.Result) string {
+	switch r.(type) {
+	case step.Done:
+		return "done"
+	case step.Refused:
+		return "refused"
+	case step.Retry:
+		return "retry"
+	case step.Waiting:
+		return "waiting"
+	}
+	return "unknown"
+}
+
+// honest checks a result of the first Do of a call against the books.
+func (s subject) honest(t *testing.T, c *step.Call, r step.Result) {
+	t.Helper()
+	made := s.books(c).made
+	if k := kind(r); k == "done" && made != 1 || (k == "retry" || k == "refused") && made != 0 {
+		t.Errorf("%#v, and the effect happened %d times", r, made)
+	}
+}
+
+func sameKey(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	c := s.call()
+	first := s.mustDo(t, c)
+	second := s.mustDo(t, again(c))
+	if first.Reference == "" || second.Reference != first.Reference {
+		t.Errorf("references %q and %q", first.Reference, second.Reference)
+	}
+	s.has(t, c, books{made: 1, standing: 1})
+}
+
+func sameBytes(t *testing.T, of newSubject) {
+	s, w := of.laid(t)
+	c := s.call()
+	c.Metadata = []byte(`{"b":"2","aa":"<1>"}`)
+	s.mustDo(t, c)
+	first := w.seen()
+	next := again(c)
+	next.Reference = "ch_17"
+	next.Metadata = []byte(`{ "aa": "\u003c1>",  "b": "2" }`)
+	s.mustDo(t, next)
+	second := w.seen()[len(first):]
+	bodies := map[string]string{}
+	for _, r := range append(first, second...) {
+		if r.method != http.MethodPost {
+			continue
+		}
+		if r.key() == "" {
+			t.Errorf("%s %s has no key", r.method, r.uri)
+		}
+		if body, known := bodies[r.key()]; known && body != r.uri+r.body {
+			t.Errorf("%s has\n%s\nand\n%s", r.key(), body, r.uri+r.body)
+		}
+		bodies[r.key()] = r.uri + r.body
+	}
+}
+
+func sameTime(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	c := s.call()
+	results := make([]step.Result, 8)
+	var calls sync.WaitGroup
+	for i := range results {
+		calls.Go(func() { results[i] = s.Do(t.Context(), c) })
+	}
+	calls.Wait()
+	for _, r := range results {
+		if k := kind(r); k != "done" && k != "unknown" && k != "retry" {
+			t.Errorf("%#v", r)
+		}
+	}
+	s.mustDo(t, again(c))
+	s.has(t, c, books{made: 1, standing: 1})
+}
+
+// lostReplies loses the reply of each request a Do makes, in turn.
+func lostReplies(t *testing.T, of newSubject) {
+	if !eachRequest(t, of, lostReply) {
+		t.Error("no reply was lost after the effect")
+	}
+	eachRequest(t, of, cutReply)
+}
+
+func lostRequests(t *testing.T, of newSubject) { eachRequest(t, of, lostRequest) }
+
+// eachRequest breaks the first request of a Do, then the second, and so on. It reports
+// whether a Do was unknown after its effect had happened.
+func eachRequest(t *testing.T, of newSubject, f fault) (afterEffect bool) {
+	t.Helper()
+	for number := 0; ; number++ {
+		s, w := of.laid(t)
+		w.breaks(number, f)
+		c := s.call()
+		result := s.Do(t.Context(), c)
+		if len(w.seen()) <= number {
+			return afterEffect
+		}
+		s.honest(t, c, result)
+		if k := kind(result); k != "unknown" && k != "done" && k != "retry" {
+			t.Errorf("request %d: %#v", number, result)
+		}
+		afterEffect = afterEffect || kind(result) == "unknown" && s.books(c).made == 1
+		s.mustDo(t, again(c))
+		s.has(t, c, books{made: 1, standing: 1})
+	}
+}
+
+func slowAnswers(t *testing.T, of newSubject) {
+	for _, f := range []fault{hang, slowReply} {
+		s, w := of.laid(t)
+		w.breaks(0, f)
+		c := s.call()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		result := s.Do(ctx, c)
+		cancel()
+		if waited := time.Since(began); kind(result) != "unknown" || waited > 5*time.Second {
+			t.Errorf("after %s: %#v", waited, result)
+		}
+		s.mustDo(t, again(c))
+		s.has(t, c, books{made: 1, standing: 1})
+	}
+}
+
+func canceledBefore(t *testing.T, of newSubject) {
+	s, w := of.laid(t)
+	c := s.call()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if result, ok := s.Do(ctx, c).(step.Retry); !ok || result.Counts {
+		t.Errorf("%#v", result)
+	}
+	if n := len(w.seen()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func canceledDuring(t *testing.T, of newSubject) {
+	s, w := of.laid(t)
+	c := s.call()
+	ctx, cancel := context.WithCancel(t.Context())
+	w.breaks(0, func(to http.ResponseWriter, r *http.Request, provider http.Handler) {
+		within(r, provider)
+		cancel()
+		<-r.Context().Done()
+	})
+	if result := s.Do(ctx, c); kind(result) != "unknown" {
+		t.Errorf("%#v", result)
+	}
+	s.mustDo(t, again(c))
+	s.has(t, c, books{made: 1, standing: 1})
+}
+
+func refusedConnection(t *testing.T, of newSubject) {
+	s := of(t, func(provider http.Handler) string {
+		gone := httptest.NewServer(provider)
+		defer gone.Close()
+		return gone.URL
+	})
+	c := s.call()
+	if result, ok := s.Do(t.Context(), c).(step.Retry); !ok || result.Counts || result.Code == "" {
+		t.Errorf("%#v", result)
+	}
+	s.has(t, c, books{})
+}
+
+func refusals(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	if s.decline == nil {
+		t.Skip("this provider refuses nothing")
+	}
+	c := s.call()
+	s.decline(c)
+	for _, attempt := range []*step.Call{c, again(c)} {
+		if result, ok := s.Do(t.Context(), attempt).(step.Refused); !ok || result.Code == "" {
+			t.Errorf("%#v", result)
+		}
+	}
+	s.has(t, c, books{})
+}
+
+func undoOnce(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	s.undoable(t)
+	c := s.call()
+	done := s.mustDo(t, c)
+	c.Reference = done.Reference
+	s.mustUndo(t, c)
+	s.mustUndo(t, again(c))
+	s.has(t, c, books{made: 1})
+	s.mustFail(t, again(c))
+	s.has(t, c, books{made: 1})
+}
+
+func undoUnseen(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	s.undoable(t)
+	c := s.call()
+	s.mustUndo(t, c)
+	s.mustFail(t, c)
+	s.mustUndo(t, again(c))
+	s.has(t, c, books{})
+}
+
+// undoLost loses the reply of each request an Undo makes, in turn.
+func undoLost(t *testing.T, of newSubject) {
+	for number := 0; ; number++ {
+		s, w := of.laid(t)
+		s.undoable(t)
+		c := s.call()
+		c.Reference = s.mustDo(t, c).Reference
+		before := len(w.seen())
+		w.breaks(before+number, lostReply)
+		if result := s.Undo(t.Context(), c); kind(result) != "unknown" && kind(result) != "done" && kind(result) != "retry" {
+			t.Errorf("%#v", result)
+		}
+		if len(w.seen()) <= before+number {
+			return
+		}
+		s.mustUndo(t, again(c))
+		s.has(t, c, books{made: 1})
+	}
+}
+
+func undoRaces(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	s.undoable(t)
+	var calls sync.WaitGroup
+	for range 10 {
+		c := s.call()
+		calls.Go(func() { s.Do(t.Context(), c) })
+		calls.Go(func() {
+			s.Undo(t.Context(), again(c))
+		})
+		calls.Wait()
+		s.mustUndo(t, again(c))
+		if b := s.books(c); b.standing != 0 || b.made > 1 {
+			t.Errorf("%+v", b)
+		}
+	}
+}
+
+func undoRefused(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	s.undoable(t)
+	if s.decline == nil {
+		t.Skip("this provider refuses nothing")
+	}
+	c := s.call()
+	s.decline(c)
+	if result := s.Do(t.Context(), c); kind(result) != "refused" {
+		t.Fatalf("%#v", result)
+	}
+	s.mustUndo(t, c)
+	s.mustFail(t, again(c))
+	s.has(t, c, books{})
+}
+
+func lookups(t *testing.T, of newSubject) {
+	s, _ := of.laid(t)
+	looker, ok := s.Executor.(step.Looker)
+	if !ok {
+		t.Skip("it can't be asked")
+	}
+	asked := func(c *step.Call, want string) step.Result {
+		t.Helper()
+		result := looker.Lookup(t.Context(), again(c))
+		if kind(result) != want {
+			t.Errorf("look-up: %#v, want %s", result, want)
+		}
+		return result
+	}
+	c := s.call()
+	asked(c, "retry")
+	done := s.mustDo(t, c)
+	if found, _ := asked(c, "done").(step.Done); found.Reference != done.Reference {
+		t.Errorf("look-up found %q, and the do %q", found.Reference, done.Reference)
+	}
+	if s.decline != nil {
+		declined := s.call()
+		s.decline(declined)
+		s.Do(t.Context(), declined)
+		asked(declined, "refused")
+	}
+	if s.of == fsm.Confirm {
+		return
+	}
+	s.mustUndo(t, c)
+	asked(c, "refused")
+	unseen := s.call()
+	s.mustUndo(t, unseen)
+	asked(unseen, "refused")
+}
+
+// simulated is an executor whose provider is the simulator.
+func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
+	return func(t *testing.T, serve func(http.Handler) string) subject {
+		provider, err := simulator.Open(simulator.Config{Secret: secretText})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = provider.Close() })
+		return subject{
+			Executor: executorOf(t, policyOf(serve(provider)), of), of: of,
+			decline: func(c *step.Call) { c.Item = "decline" },
+			books: func(c *step.Call) (b books) {
+				for _, entry := range provider.Books(c.OrderID) {
+					if entry.Key != c.Key(step.Do) {
+						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+					}
+					b.made += entry.Effects
+					if entry.State == simulator.Live {
+						b.standing++
+					}
+				}
+				return b
+			},
+		}
+	}
+}
+
+func TestExecutorsConform(t *testing.T) {
+	t.Parallel()
+	for _, of := range fsm.Steps() {
+		t.Run("simulator "+string(of), func(t *testing.T) {
+			t.Parallel()
+			conform(t, simulated(of, func(url string) policy.Step {
+				return policy.Step{Executor: policy.Simulator, URL: url + "/", Secret: secretOf(t, secretText)}
+			}))
+		})
+		t.Run("http "+string(of), func(t *testing.T) {
+			t.Parallel()
+			conform(t, simulated(of, func(url string) policy.Step {
+				return policy.Step{Executor: policy.HTTP, URL: url + "/" + string(of), UndoURL: url + "/" + string(of) + "/undo",
+					LookupURL: url + "/lookup?shop=1", Secret: secretOf(t, secretText)}
+			}))
+		})
+	}
+}
