@@ -107,7 +107,7 @@ func (b *bundle) completesWithout(t *testing.T, p *proxy, f fate) {
 // meanwhile does something when the first admission comes by, which is then lost.
 func (p *proxy) meanwhile(do func()) {
 	var once sync.Once
-	p.on(func(statement string) fate {
+	p.On(func(statement string) fate {
 		f := passes
 		if statement == "OrdersAdmit" {
 			once.Do(func() {
@@ -127,7 +127,7 @@ func TestAdmissionThatIsRefused(t *testing.T) {
 	b.exec(t, `CREATE TRIGGER full_disk BEFORE INSERT ON orders EXECUTE FUNCTION full_disk()`)
 	var mu sync.Mutex
 	var sent []time.Time
-	p.on(func(statement string) fate {
+	p.On(func(statement string) fate {
 		mu.Lock()
 		defer mu.Unlock()
 		if statement == "OrdersAdmit" {

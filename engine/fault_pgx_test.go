@@ -79,7 +79,7 @@ type vain struct {
 func sendInVain(t *testing.T, b *bundle, v vain) error {
 	t.Helper()
 	p := newProxy(t, b.URL)
-	config, err := pgx.ParseConfig(p.url)
+	config, err := pgx.ParseConfig(p.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func pooler(t *testing.T, databaseURL string) string {
 		}
 	}
 	// PgBouncer does not run as root, and another user can't reach the server's socket: the proxy can.
-	server, err := pgconn.ParseConfig(newProxy(t, databaseURL).url)
+	server, err := pgconn.ParseConfig(newProxy(t, databaseURL).URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestLostConnections(t *testing.T) {
 						orderID := fmt.Sprintf("%s, %d to %d", f, n, n+more)
 						cut := p.cut(n, n+more, f)
 						order := j.take(t, b, orderID)
-						p.on(nil)
+						p.On(nil)
 						j.arrived(t, b, orderID, order)
 						if lost = append(lost, cut()...); len(cut()) == 0 {
 							break
@@ -147,7 +147,7 @@ func TestExecutedAfterAll(t *testing.T) {
 			t.Parallel()
 			b, p := setupBehind(t, byCallers)
 			unlock := b.delay(t, c.toStatus)
-			p.on(func(statement string) fate {
+			p.On(func(statement string) fate {
 				if statement == c.statement && b.engine.Stats.UnknownOutcome.Load() == 0 {
 					return loseClient
 				}
@@ -166,7 +166,7 @@ func TestExecutedAfterAll(t *testing.T) {
 		newGhost(b.Pool).admit(t, time.Hour, "one")
 		unlock := b.delay(t, "charging")
 		var claims atomic.Int32
-		p.on(func(statement string) fate {
+		p.On(func(statement string) fate {
 			if statement == "LeasesClaim" && claims.Add(1) == 1 {
 				return loseClient
 			}
@@ -189,6 +189,6 @@ func setupBehind(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 	t.Helper()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)
-	b.engine = startEngine(t, p.url, cfg)
+	b.engine = startEngine(t, p.URL, cfg)
 	return b, p
 }

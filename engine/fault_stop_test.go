@@ -88,7 +88,7 @@ func TestStopWithoutGrace(t *testing.T) {
 			t.Parallel()
 			b := &bundle{Database: dbtest.New(t)}
 			p := newProxy(t, b.URL)
-			e := b.stoppable(t, p.url, engine.Config{Poll: time.Hour, Lease: time.Hour})
+			e := b.stoppable(t, p.URL, engine.Config{Poll: time.Hour, Lease: time.Hour})
 			var answers <-chan answer
 			unlock := func() {}
 			if c.statement == "" {
@@ -126,7 +126,7 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)
-	e := b.stoppable(t, p.url, engine.Config{Poll: time.Hour, Lease: time.Hour})
+	e := b.stoppable(t, p.URL, engine.Config{Poll: time.Hour, Lease: time.Hour})
 	unlock := b.delay(t, "charging")
 	answers := ask(t, e, request("one"))
 	eventually(t, "the admission is at work", func() bool { return b.atWork(t, "OrdersAdmit") == 1 })
@@ -144,8 +144,8 @@ func TestStopWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)
-	e := b.stoppable(t, p.url, engine.Config{})
-	p.on(func(string) fate { return loseRequest })
+	e := b.stoppable(t, p.URL, engine.Config{})
+	p.On(func(string) fate { return loseRequest })
 	answers := ask(t, e, requests("order", 10)...)
 	eventually(t, "the engine has noticed", func() bool { return e.Stats.UnknownOutcome.Load() > 0 })
 	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {

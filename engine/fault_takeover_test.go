@@ -188,7 +188,7 @@ func TestLostRenewals(t *testing.T) {
 	release := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(release)
 	var renewals atomic.Int32
-	p.on(func(statement string) fate {
+	p.On(func(statement string) fate {
 		switch statement {
 		case "OrdersCharge":
 			<-gate

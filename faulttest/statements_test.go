@@ -66,7 +66,7 @@ func (s *stage) play(t *testing.T) {
 	t.Helper()
 	database := dbtest.New(t)
 	p := newProxy(t, database.URL)
-	doomed := startReplicas(t, 1, p.url, hasty...)
+	doomed := startReplicas(t, 1, p.URL, hasty...)
 	stockUp(t, doomed.addresses()[0], scarce, 0)
 	c := newClient(1, false)
 	p.watch(s.fatal, s.after, doomed.all[0].kill)

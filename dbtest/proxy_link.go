@@ -1,0 +1,140 @@
+package dbtest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+)
+
+// link is one connection through the proxy.
+type link struct {
+	proxy          *Proxy
+	client, server net.Conn
+	prepared       map[string]string // name of the prepared statement → name of the query
+	deaf           atomic.Bool       // no reply goes to the client any more
+}
+
+func (l *link) close() {
+	l.client.Close()
+	l.server.Close()
+}
+
+// cancelRequest begins a request to cancel a statement, which pgx sends when a connection ends under it. It is lost like
+// the connection.
+const cancelRequest = 80877102
+
+// fromClient forwards whole exchanges: what the client sends until it waits for an answer.
+func (l *link) fromClient() {
+	var startup [4]byte
+	if _, err := io.ReadFull(l.client, startup[:]); err != nil {
+		l.close()
+		return
+	}
+	rest := make([]byte, binary.BigEndian.Uint32(startup[:])-4)
+	if _, err := io.ReadFull(l.client, rest); err != nil || binary.BigEndian.Uint32(rest) == cancelRequest {
+		l.close()
+		return
+	}
+	exchange := append(startup[:], rest...)
+	for f := Passes; ; {
+		if f == LoseRequest {
+			l.proxy.lose()
+			l.close()
+			return
+		}
+		l.deaf.Store(f == LoseReply || f == LoseClient)
+		if _, err := l.server.Write(exchange); err != nil || f == LoseClient {
+			l.client.Close() // and the server's side when its answer is there
+			return
+		}
+		statement, next, err := l.exchange()
+		if err != nil {
+			l.close()
+			return
+		}
+		exchange, f = next, Passes
+		if statement != "" {
+			f = l.proxy.fateOf(statement)
+		}
+	}
+}
+
+// exchange reads messages up to one that is answered. It names the statement if one is executed.
+func (l *link) exchange() (statement string, exchange []byte, err error) {
+	bound := ""
+	for {
+		kind, body, message, err := readMessage(l.client)
+		if err != nil {
+			return "", nil, err
+		}
+		exchange = append(exchange, message...)
+		switch kind {
+		case 'P': // Parse: statement, query
+			name, query, _ := bytes.Cut(body, []byte{0})
+			l.prepared[string(name)] = queryName(query)
+		case 'B': // Bind: portal, statement
+			_, name, _ := bytes.Cut(body, []byte{0})
+			name, _, _ = bytes.Cut(name, []byte{0})
+			bound = l.prepared[string(name)]
+		case 'E': // Execute
+			statement = bound
+		case 'Q': // Query
+			return queryName(body), exchange, nil
+		case 'S', 'X', 'H', 'p': // Sync, Terminate, Flush, Password
+			return statement, exchange, nil
+		}
+	}
+}
+
+// fromServer forwards replies, until the client is not to hear them: then it waits for the end of the statement.
+func (l *link) fromServer() {
+	defer func() {
+		l.close()
+		l.proxy.mu.Lock()
+		delete(l.proxy.links, l)
+		l.proxy.mu.Unlock()
+	}()
+	for {
+		kind, _, message, err := readMessage(l.server)
+		if err != nil {
+			return
+		}
+		if l.deaf.Load() {
+			if kind == 'Z' { // ReadyForQuery: committed or rolled back
+				l.proxy.lose()
+				return
+			}
+			continue
+		}
+		if _, err := l.client.Write(message); err != nil {
+			return
+		}
+	}
+}
+
+func readMessage(from io.Reader) (kind byte, body, message []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(from, head[:]); err != nil {
+		return 0, nil, nil, err
+	}
+	message = make([]byte, 1+binary.BigEndian.Uint32(head[1:]))
+	copy(message, head[:])
+	_, err = io.ReadFull(from, message[5:])
+	return head[0], message[5:], message, err
+}
+
+// queryName is the name that sqlc writes above a query, or else its first words.
+func queryName(query []byte) string {
+	text := strings.TrimRight(string(query), "\x00")
+	if i := strings.IndexByte(text, 0); i >= 0 {
+		text = text[:i]
+	}
+	if rest, named := strings.CutPrefix(text, "-- name: "); named {
+		name, _, _ := strings.Cut(rest, " ")
+		return name
+	}
+	return text[:min(len(text), 30)]
+}
