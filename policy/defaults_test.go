@@ -1,0 +1,253 @@
+package policy_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/fsm"
+	"pawl/policy"
+)
+
+func parse(t *testing.T, source string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse([]byte(source))
+	if err != nil {
+		t.Fatalf("%s\n%v", source, err)
+	}
+	return p
+}
+
+func same(t *testing.T, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// outside is a step of which nothing was given but the executor.
+func outside(executor policy.Executor, timeout time.Duration, attempts int) policy.Step {
+	return policy.Step{
+		Executor: executor, Timeout: timeout, KeyRetention: 24 * time.Hour, WaitTimeout: time.Hour, InFlight: 256, Queue: 10_000,
+		Retry:   policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: attempts, Budget: 15 * time.Minute},
+		Breaker: policy.Breaker{Failures: 20, Open: 5 * time.Second},
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	ledger := policy.Step{Executor: policy.Ledger}
+	t.Run("nothing given is the ledger for every step", func(t *testing.T) {
+		t.Parallel()
+		for _, source := range []string{"{}", "charge: {}\nreserve: {executor: ledger}\n", "# a comment\n---\n{}\n...\n"} {
+			same(t, parse(t, source), &policy.Policy{Charge: ledger, Reserve: ledger, Confirm: ledger})
+		}
+	})
+	t.Run("simulator", func(t *testing.T) {
+		t.Parallel()
+		p := parse(t, "charge: &a {executor: simulator, url: 'http://a'}\nreserve: {executor: simulator, url: 'http://b'}\nconfirm: {executor: simulator, url: 'http://c'}\n")
+		charge := outside(policy.Simulator, 30*time.Second, 8)
+		charge.URL = "http://a"
+		reserve := outside(policy.Simulator, 5*time.Second, 20)
+		reserve.URL = "http://b"
+		confirm := outside(policy.Simulator, 10*time.Second, 20)
+		confirm.URL = "http://c"
+		same(t, p, &policy.Policy{Charge: charge, Reserve: reserve, Confirm: confirm})
+	})
+	t.Run("stripe takes the money at once", func(t *testing.T) {
+		t.Parallel()
+		charge := outside(policy.Stripe, 30*time.Second, 8)
+		charge.Secret, charge.Capture = "env:KEY", policy.CaptureImmediately
+		same(t, parse(t, "charge: {executor: stripe, secret: 'env:KEY'}"), &policy.Policy{Charge: charge, Reserve: ledger, Confirm: ledger})
+	})
+	t.Run("stripe captures in the account of the charge", func(t *testing.T) {
+		t.Parallel()
+		p := parse(t, `
+charge: {executor: stripe, url: "http://127.0.0.1:12111", secret: "file:/run/secrets/key", webhookSecret: "env:HOOK", capture: on_confirm}
+confirm: {executor: stripe, timeout: 20s}`)
+		confirm := outside(policy.Stripe, 20*time.Second, 20)
+		confirm.URL, confirm.Secret, confirm.WebhookSecret = "http://127.0.0.1:12111", "file:/run/secrets/key", "env:HOOK"
+		same(t, p.Confirm, confirm)
+	})
+	t.Run("a rule cancels when its time is over", func(t *testing.T) {
+		t.Parallel()
+		same(t, parse(t, "approval: [{}]").Approval, []policy.Approval{{OnTimeout: policy.ApprovalCancel}})
+	})
+}
+
+func TestAllThatCanBeGiven(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+charge:
+  executor: http
+  url: https://payments.internal/charges?shop=1
+  undoUrl: https://payments.internal/refunds
+  lookupUrl: https://payments.internal/charges
+  secret: env:PAYMENTS_SECRET
+  timeout: 1m30s
+  keyRetention: 72h
+  waitTimeout: 48h
+  inFlight: 10000
+  queue: 1
+  retry: {initial: 1s, factor: 1.5, cap: 30m, attempts: 3, budget: 0s, nonRetryable: [card_declined, "402"]}
+  breaker: {failures: 1, open: 1h}
+reservationTtl: 30m
+completeWithin: 24h
+approval:
+  - {amountOver: 500.50, currency: USD, items: [car], customers: ["17", bob], timeout: 2h, onTimeout: approve}
+  - {currency: VED}
+concurrency: {by: concurrencyKey, limit: 1000000}`)
+	over := decimal.MustParse("500.50")
+	same(t, p, &policy.Policy{
+		Charge: policy.Step{
+			Executor: policy.HTTP, URL: "https://payments.internal/charges?shop=1", UndoURL: "https://payments.internal/refunds",
+			LookupURL: "https://payments.internal/charges", Secret: "env:PAYMENTS_SECRET",
+			Timeout: 90 * time.Second, KeyRetention: 72 * time.Hour, WaitTimeout: 48 * time.Hour, InFlight: 10_000, Queue: 1,
+			Retry: policy.Retry{Initial: time.Second, Factor: 1.5, Cap: 30 * time.Minute, Attempts: 3, Budget: 0,
+				NonRetryable: []string{"card_declined", "402"}},
+			Breaker: policy.Breaker{Failures: 1, Open: time.Hour},
+		},
+		Reserve: policy.Step{Executor: policy.Ledger}, Confirm: policy.Step{Executor: policy.Ledger},
+		ReservationTTL: 30 * time.Minute, CompleteWithin: 24 * time.Hour,
+		Approval: []policy.Approval{
+			{AmountOver: &over, Currency: "USD", Items: []string{"car"}, Customers: []string{"17", "bob"}, Timeout: 2 * time.Hour, OnTimeout: policy.ApprovalApprove},
+			{Currency: "VED", OnTimeout: policy.ApprovalCancel},
+		},
+		Concurrency: &policy.Concurrency{By: policy.ByKey, Limit: 1_000_000},
+	})
+}
+
+func TestKeyRetentionAtItsLimit(t *testing.T) {
+	t.Parallel()
+	parse(t, http("url: http://a/do\n  keyRetention: 2h15m"))
+	parse(t, http("url: http://a/do\n  waitTimeout: 22h45m"))
+}
+
+func TestLongest(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		retry policy.Retry
+		want  time.Duration
+	}{
+		{"the budget", policy.Retry{Initial: time.Second, Factor: 2, Cap: time.Minute, Attempts: 2, Budget: time.Hour}, time.Hour},
+		{"the attempts", policy.Retry{Initial: time.Second, Factor: 2, Cap: 3 * time.Second, Attempts: 4}, 4*10*time.Second + 9*time.Second},
+		{"the attempts without growth", policy.Retry{Initial: time.Second, Factor: 1, Cap: time.Hour, Attempts: 1000}, 11_000 * time.Second},
+		{"the most there can be", policy.Retry{Initial: 30 * time.Minute, Factor: 10, Cap: 30 * time.Minute, Attempts: 1000}, 10_000*time.Second + 500*time.Hour},
+	} {
+		if got := c.retry.Longest(10 * time.Second); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	t.Parallel()
+	p := &policy.Policy{}
+	for s, want := range map[fsm.Step]*policy.Step{fsm.Charge: &p.Charge, fsm.Reserve: &p.Reserve, fsm.Confirm: &p.Confirm} {
+		if p.Of(s) != want {
+			t.Errorf("%s is another step", s)
+		}
+	}
+}
+
+func TestSecrets(t *testing.T) { //nolint:paralleltest // it sets the environment
+	folder := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	t.Setenv("PAWL_TEST_SECRET", " hidden\n")
+	t.Setenv("PAWL_TEST_BLANK", "\n")
+	for secret, want := range map[string]string{
+		"env:PAWL_TEST_SECRET":                                    "hidden",
+		"file:" + write("key", "\thidden\r\n"):                    "hidden",
+		"env:PAWL_TEST_MISSING":                                   "",
+		"env:PAWL_TEST_BLANK":                                     "",
+		"file:" + write("empty", ""):                              "",
+		"file:" + filepath.Join(folder, "none"):                   "",
+		"file:" + folder:                                          "",
+		"file:" + write("long", strings.Repeat("hidden", 20_000)): "",
+		"file:relative":                                           "",
+		"hidden":                                                  "",
+		"":                                                        "",
+	} {
+		got, err := policy.Secret(secret).Read()
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: read %q, error %v", secret, got, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%q: the error tells it: %v", secret, err)
+		}
+	}
+	t.Run("are read when they are used", func(t *testing.T) {
+		p := parse(t, "charge: {executor: stripe, secret: 'env:PAWL_TEST_KEY', webhookSecret: 'env:PAWL_TEST_HOOK'}")
+		usable := func(want string) {
+			t.Helper()
+			if err := p.Usable(fsm.Charge); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+		usable("use stripe of charge: read secret: env:PAWL_TEST_KEY is empty or not set")
+		t.Setenv("PAWL_TEST_KEY", "x")
+		usable("env:PAWL_TEST_HOOK")
+		t.Setenv("PAWL_TEST_HOOK", "x")
+		usable("")
+		if err := p.Usable(fsm.Reserve); err != nil {
+			t.Errorf("the ledger needs no secret: %v", err)
+		}
+	})
+}
+
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+approval:
+  - {amountOver: 500, currency: USD}
+  - {items: [car, boat], currency: EUR}
+  - {customers: [mallory]}`)
+	for _, c := range []struct {
+		name  string
+		order policy.Order
+		rule  int
+	}{
+		{"more than the amount", policy.Order{Amount: decimal.MustParse("500.01"), Currency: "USD"}, 0},
+		{"the amount itself", policy.Order{Amount: decimal.MustParse("500.00"), Currency: "USD"}, -1},
+		{"more in another currency", policy.Order{Amount: decimal.MustParse("501"), Currency: "JPY"}, -1},
+		{"an item", policy.Order{Item: "boat", Currency: "EUR"}, 1},
+		{"an item in another currency", policy.Order{Item: "boat", Currency: "USD"}, -1},
+		{"a customer", policy.Order{CustomerID: "mallory"}, 2},
+		{"nobody", policy.Order{}, -1},
+		{"the first of two", policy.Order{Amount: decimal.MustParse("999"), Currency: "USD", CustomerID: "mallory"}, 0},
+	} {
+		rule, i := p.ApprovalOf(c.order)
+		if i != c.rule || (rule == nil) != (i < 0) || rule != nil && rule != &p.Approval[i] {
+			t.Errorf("%s: rule %d, want %d", c.name, i, c.rule)
+		}
+	}
+}
+
+func TestKey(t *testing.T) {
+	t.Parallel()
+	order := policy.Order{Item: "widget", CustomerID: "bob", ConcurrencyKey: "k"}
+	for by, want := range map[string]string{policy.ByItem: "item:widget", policy.ByCustomer: "customerId:bob", policy.ByKey: "concurrencyKey:k"} {
+		p := &policy.Policy{Concurrency: &policy.Concurrency{By: by, Limit: 1}}
+		if got := p.Key(order); got != want {
+			t.Errorf("by %s: %q", by, got)
+		}
+		if got := p.Key(policy.Order{}); got != "" {
+			t.Errorf("by %s, of an order without: %q", by, got)
+		}
+	}
+	if got := (&policy.Policy{}).Key(order); got != "" {
+		t.Errorf("without a limit: %q", got)
+	}
+}
