@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/policy"
+)
+
+// policies are the versions this process knows. Reading takes no lock.
+type policies struct {
+	query *db.Queries
+	log   *slog.Logger
+	now   atomic.Pointer[knownPolicies]
+	mu    sync.Mutex // one load at a time
+	seen  []int32    // versions that need not be read again, those it can't run included
+}
+
+// knownPolicies is what was known at one moment. It is never changed.
+type knownPolicies struct {
+	byVersion map[int32]*policy.Policy
+	versions  []int32 // of byVersion, rising
+	active    *int32
+}
+
+// newPolicies knows nothing before the first load, and says so: no order must start as
+// if there were no policy because nobody looked.
+func newPolicies(query *db.Queries, log *slog.Logger) *policies {
+	p := &policies{query: query, log: log, seen: []int32{}}
+	p.now.Store(&knownPolicies{active: new(int32)})
+	return p
+}
+
+// load reads what has been added since the last load: two statements that find nothing,
+// most of the time. On an error all stays as it was.
+func (p *policies) load(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The active version first: it is among the versions that are read after it.
+	active, err := p.query.PolicyActive(ctx)
+	if err != nil {
+		return fmt.Errorf("read active policy: %w", err)
+	}
+	added, err := p.query.PoliciesUnknown(ctx, p.seen)
+	if err != nil {
+		return fmt.Errorf("read policies: %w", err)
+	}
+	before := p.now.Load()
+	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions}
+	if len(active) > 0 {
+		now.active = &active[0].Version
+	}
+	if len(added) > 0 {
+		p.add(now, added)
+	}
+	p.now.Store(now)
+	if v := now.active; v != nil && now.byVersion[*v] == nil && (before.active == nil || *before.active != *v) {
+		p.log.Error("the active policy can't be run by this process, which takes no new orders", "version", *v)
+	}
+	return nil
+}
+
+// add puts versions to those known. One that can't be parsed, as it may be from a newer
+// release, is left out: its orders are left to others.
+func (p *policies) add(now *knownPolicies, added []db.PoliciesUnknownRow) {
+	now.byVersion = maps.Clone(now.byVersion)
+	if now.byVersion == nil {
+		now.byVersion = map[int32]*policy.Policy{}
+	}
+	for _, row := range added {
+		p.seen = append(p.seen, row.Version)
+		parsed, err := policy.Parse([]byte(row.Source))
+		if err != nil {
+			p.log.Error("a stored policy can't be run by this process; its orders are left to others",
+				"version", row.Version, "error", err)
+			continue
+		}
+		now.byVersion[row.Version] = parsed
+	}
+	now.versions = slices.Sorted(maps.Keys(now.byVersion))
+}
+
+// active returns the version new orders start with: nil, nil when there has never been
+// one. A version without a policy is one this process can't run, or does not know yet:
+// it must not take new orders then. The policy is not to be changed.
+func (p *policies) active() (*int32, *policy.Policy) {
+	now := p.now.Load()
+	if now.active == nil {
+		return nil, nil
+	}
+	return now.active, now.byVersion[*now.active]
+}
+
+// of returns the policy of an order. No version means the ledger for every step: nil,
+// true. false means that the order must be left alone.
+func (p *policies) of(version *int32) (*policy.Policy, bool) {
+	if version == nil {
+		return nil, true
+	}
+	found, known := p.now.Load().byVersion[*version]
+	return found, known
+}
+
+// versions are those this process can run, rising. The slice is not to be changed.
+func (p *policies) versions() []int32 { return p.now.Load().versions }
+
+// StorePolicy stores a policy unless it is stored already, and activates nothing.
+// created tells whether it is new. The error is a policy.Problems when the source is no
+// policy.
+func StorePolicy(ctx context.Context, query *db.Queries, source []byte) (version int32, created bool, err error) {
+	stored, err := storePolicy(ctx, query, source, db.PolicyStoreParams{})
+	return stored.Version, stored.Created, err
+}
+
+// UsedPolicy is what came of UsePolicy.
+type UsedPolicy struct {
+	Version   int32 // of the source
+	Created   bool  // it is stored now for the first time
+	Activated bool  // it became the active version now
+	Active    int32 // the active version
+}
+
+// UsePolicy stores a policy and makes it the active version if it was never stored
+// before, or if none has ever been active. One that was stored before does not push
+// another aside: replicas that start with an old and a new file would do so in turns.
+func UsePolicy(ctx context.Context, query *db.Queries, source []byte, actor string) (UsedPolicy, error) {
+	stored, err := storePolicy(ctx, query, source, db.PolicyStoreParams{Activate: true, Actor: actor})
+	if err != nil {
+		return UsedPolicy{}, err
+	}
+	used := UsedPolicy{Version: stored.Version, Created: stored.Created, Activated: stored.Activated}
+	active, err := query.PolicyActive(ctx)
+	if err != nil {
+		return used, fmt.Errorf("read active policy: %w", err)
+	}
+	if len(active) > 0 {
+		used.Active = active[0].Version
+	}
+	return used, nil
+}
+
+func storePolicy(ctx context.Context, query *db.Queries, source []byte, params db.PolicyStoreParams) (db.PolicyStoreRow, error) {
+	if _, err := policy.Parse(source); err != nil {
+		return db.PolicyStoreRow{}, err
+	}
+	params.Source = string(source)
+	for {
+		rows, err := query.PolicyStore(ctx, params)
+		if err != nil {
+			return db.PolicyStoreRow{}, fmt.Errorf("store policy: %w", err)
+		}
+		if len(rows) > 0 { // else somebody stored the same just now, and is found next time
+			return rows[0], nil
+		}
+	}
+}
+
+// ActivatePolicy makes a version the one new orders start with. It does nothing if it is
+// already. Replicas see it when they load next. The error is ErrNotFound where there is
+// no such version, and a policy.Problems where this process can't run it.
+func ActivatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
+	source, err := query.PolicyGet(ctx, version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("policy %d: %w", version, ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("read policy: %w", err)
+	}
+	if _, err := policy.Parse([]byte(source)); err != nil {
+		return fmt.Errorf("policy %d: %w", version, err)
+	}
+	if _, err := query.PolicyActivate(ctx, db.PolicyActivateParams{Version: version, Actor: actor}); err != nil {
+		return fmt.Errorf("activate policy: %w", err)
+	}
+	return nil
+}
+
+// StorePolicy stores a policy; see the function of this name. New orders of this replica
+// know it from now on.
+func (e *Engine) StorePolicy(ctx context.Context, source []byte) (version int32, created bool, err error) {
+	version, created, err = StorePolicy(ctx, e.query, source)
+	if err == nil {
+		err = e.policies.load(ctx)
+	}
+	return version, created, err
+}
+
+// ActivatePolicy makes a version the active one; see the function of this name. This
+// replica goes by it when the call returns, the others within seconds.
+func (e *Engine) ActivatePolicy(ctx context.Context, version int32, actor string) error {
+	if err := ActivatePolicy(ctx, e.query, version, actor); err != nil {
+		return err
+	}
+	return e.policies.load(ctx)
+}
