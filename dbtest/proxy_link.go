@@ -74,7 +74,8 @@ func (l *link) exchange() (statement string, exchange []byte, err error) {
 		switch kind {
 		case 'P': // Parse: statement, query
 			name, query, _ := bytes.Cut(body, []byte{0})
-			l.prepared[string(name)] = queryName(query)
+			query, _, _ = bytes.Cut(query, []byte{0})
+			l.prepared[string(name)] = QueryName(string(query))
 		case 'B': // Bind: portal, statement
 			_, name, _ := bytes.Cut(body, []byte{0})
 			name, _, _ = bytes.Cut(name, []byte{0})
@@ -82,7 +83,8 @@ func (l *link) exchange() (statement string, exchange []byte, err error) {
 		case 'E': // Execute
 			statement = bound
 		case 'Q': // Query
-			return queryName(body), exchange, nil
+			query, _, _ := bytes.Cut(body, []byte{0})
+			return QueryName(string(query)), exchange, nil
 		case 'S', 'X', 'H', 'p': // Sync, Terminate, Flush, Password
 			return statement, exchange, nil
 		}
@@ -126,15 +128,11 @@ func readMessage(from io.Reader) (kind byte, body, message []byte, err error) {
 	return head[0], message[5:], message, err
 }
 
-// queryName is the name that sqlc writes above a query, or else its first words.
-func queryName(query []byte) string {
-	text := strings.TrimRight(string(query), "\x00")
-	if i := strings.IndexByte(text, 0); i >= 0 {
-		text = text[:i]
-	}
-	if rest, named := strings.CutPrefix(text, "-- name: "); named {
+// QueryName is the name that sqlc writes above a query, or else its first words.
+func QueryName(query string) string {
+	if rest, named := strings.CutPrefix(query, "-- name: "); named {
 		name, _, _ := strings.Cut(rest, " ")
 		return name
 	}
-	return text[:min(len(text), 30)]
+	return query[:min(len(query), 30)]
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"pawl/dbtest"
 	"pawl/engine"
 )
 
@@ -28,7 +29,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	c.sent.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.by[queryName([]byte(data.SQL))]++
+	c.by[dbtest.QueryName(data.SQL)]++
 	return ctx
 }
 

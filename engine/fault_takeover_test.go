@@ -98,7 +98,7 @@ func TestStalledReplica(t *testing.T) {
 			_, resume := p.stall(t, everything) // also what it does by the clock
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
-			startEngine(t, other.url, engine.Config{Poll: 10 * time.Millisecond})
+			startEngine(t, other.URL, engine.Config{Poll: 10 * time.Millisecond})
 			eventually(t, "the other replica has taken the orders over", func() bool {
 				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
 			})
