@@ -32,11 +32,14 @@ type knownPolicies struct {
 	active    *int32
 }
 
-// newPolicies knows nothing before the first load, and says so: no order must start as
-// if there were no policy because nobody looked.
+// notLoaded is the version that is active before anybody has looked: one nobody knows.
+// No order must start without a policy because it was not read yet.
+const notLoaded = -1
+
+// newPolicies knows nothing before the first load.
 func newPolicies(query *db.Queries, log *slog.Logger) *policies {
 	p := &policies{query: query, log: log, seen: []int32{}}
-	p.now.Store(&knownPolicies{active: new(int32)})
+	p.now.Store(&knownPolicies{active: new(int32(notLoaded))})
 	return p
 }
 
