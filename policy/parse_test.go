@@ -54,7 +54,7 @@ var refusals = []struct {
 	{"a time-out for the ledger", "charge: {executor: ledger, timeout: 1s}\n", "charge.timeout: ledger has no use for it in charge"},
 	{"capture for http", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', capture: immediately}\n", "charge.capture: http has no use for it in charge"},
 	{"an undo URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', undoUrl: 'http://a/undo'}\n", "charge.undoUrl: stripe has no use for it in charge"},
-	{"a secret for the simulator", "charge: {executor: simulator, url: 'http://a', secret: 'env:KEY'}\n", "charge.secret: simulator has no use for it in charge"},
+	{"a webhook secret for the simulator", "charge: {executor: simulator, url: 'http://a', webhookSecret: 'env:KEY'}\n", "charge.webhookSecret: simulator has no use for it in charge"},
 	{"http that can't undo a charge", "charge:\n  executor: http\n  url: http://a/do\n", "line 2, column 13: charge.undoUrl: is missing; http needs it"},
 	{"http that can't undo a reservation", "reserve:\n  executor: http\n  url: http://a/do\n", "line 2, column 13: reserve.undoUrl: is missing; http needs it"},
 	{"http that would undo a confirmation", "confirm: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo'}\n", "confirm.undoUrl: nothing undoes a confirmation"},

@@ -56,14 +56,15 @@ const (
 	CaptureOnConfirm   = "on_confirm" // the charge authorizes; the confirm step captures
 )
 
-// Step is how one step is done. What an executor does not use is empty.
+// Step is how one step is done. What an executor does not use is empty. The confirm step of
+// Stripe has the URL and the secrets of the charge.
 type Step struct {
 	Executor Executor
 
 	URL       string // http: where to do it; simulator: the base URL of pawl simulate; stripe: empty, or where the API is
 	UndoURL   string // http: where to undo it; charge and reserve must have one
 	LookupURL string // http: where to ask after a key; empty: there is no such place
-	Secret    Secret // http: signs requests and callbacks (Standard Webhooks); stripe: the API key
+	Secret    Secret // http, simulator: signs requests and callbacks (Standard Webhooks), empty: none are signed; stripe: the API key
 
 	WebhookSecret Secret // stripe: signs what Stripe sends to us
 	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm

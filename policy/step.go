@@ -22,7 +22,7 @@ var executorKeys = map[Executor]struct{ must, may []string }{
 	Ledger:    {},
 	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "lookupUrl", "secret"}, callKeys)},
 	Stripe:    {[]string{"secret"}, slices.Concat([]string{"url", "webhookSecret", "capture"}, callKeys)},
-	Simulator: {[]string{"url"}, callKeys},
+	Simulator: {[]string{"url"}, slices.Concat([]string{"secret"}, callKeys)},
 }
 
 // step reads the step of a policy. A step without an executor is the ledger's.
