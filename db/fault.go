@@ -2,6 +2,7 @@ package db
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -62,6 +63,15 @@ func FaultOf(err error) Fault {
 	default:
 		return Bad
 	}
+}
+
+// Unfit reports that the database is not the one the statement was written for: a table, a
+// column or a function is missing, or the role may not use it (SQLSTATE class 42). It was
+// certainly rolled back, whatever the data, and sent again it does no better until somebody
+// changes the database: to be sent rarely, and to blame no order for.
+func Unfit(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "42") && !again[pg.Code]
 }
 
 // Describe names an SQLSTATE and the constraint for a hold reason or a log line:

@@ -33,3 +33,20 @@ func (q *Queries) InstallationID(ctx context.Context) (uuid.UUID, error) {
 	err := row.Scan(&id)
 	return id, err
 }
+
+const installationSecret = `-- name: InstallationSecret :one
+SELECT i.id, i.callback_secret FROM installation AS i
+`
+
+type InstallationSecretRow struct {
+	ID             uuid.UUID
+	CallbackSecret []byte
+}
+
+// Who we are to providers, and what tokens of callbacks are derived from.
+func (q *Queries) InstallationSecret(ctx context.Context) (InstallationSecretRow, error) {
+	row := q.db.QueryRow(ctx, installationSecret)
+	var i InstallationSecretRow
+	err := row.Scan(&i.ID, &i.CallbackSecret)
+	return i, err
+}

@@ -14,30 +14,33 @@ import (
 
 const leasesClaim = `-- name: LeasesClaim :many
 WITH due AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no, o.hold FROM orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.due_at <= now()
+    AND (o.policy IS NULL OR o.policy = ANY($2::integer[])) -- only what this process can run
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
-    take_overs = least(o.take_overs + 1, 100),
-    hold = CASE WHEN o.take_overs >= 3 THEN 'attention' END,
-    hold_reason = CASE WHEN o.take_overs >= 3 THEN 'taken over three times without a move' END,
-    owner = CASE WHEN o.take_overs >= 3 THEN NULL ELSE $2::uuid END,
-    due_at = CASE WHEN o.take_overs >= 3 THEN NULL ELSE clock_timestamp() + make_interval(secs => $3::float8) END
+    take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
+    hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
+    hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,
+    owner = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN $3::uuid END,
+    due_at = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN clock_timestamp() + make_interval(secs => $4::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM due AS d)) AND o.due_at <= now()
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT c.order_no, c.seq, c.status, c.status, c.fence,
-    CASE WHEN c.hold IS NULL THEN 'take_over' ELSE 'hold' END, c.hold_reason FROM claimed AS c
+    CASE WHEN c.hold IS NOT NULL THEN 'hold' WHEN d.hold IS NOT NULL THEN 'wake' ELSE 'take_over' END, c.hold_reason
+  FROM claimed AS c JOIN due AS d ON d.order_no = c.order_no
 )
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata FROM claimed AS orders
+SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM claimed AS orders
 `
 
 type LeasesClaimParams struct {
 	OrderNos     []int64
+	Policies     []int32
 	Owner        uuid.UUID
 	LeaseSeconds float64
 }
@@ -46,10 +49,16 @@ type LeasesClaimRow struct {
 	Order Order
 }
 
-// Takes up those of the given orders that are due. An order taken over three times
-// without a move is held: whatever it does to its driver, it does it no more.
+// Takes up those of the given orders that are due. An order taken over from a driver three
+// times without a move is held: whatever it does to its driver, it does it no more. One
+// whose hold has run out is woken, which says nothing against it.
 func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]LeasesClaimRow, error) {
-	rows, err := q.db.Query(ctx, leasesClaim, arg.OrderNos, arg.Owner, arg.LeaseSeconds)
+	rows, err := q.db.Query(ctx, leasesClaim,
+		arg.OrderNos,
+		arg.Policies,
+		arg.Owner,
+		arg.LeaseSeconds,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +91,22 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 		); err != nil {
 			return nil, err
 		}
@@ -95,7 +120,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 
 const leasesDue = `-- name: LeasesDue :many
 
-SELECT o.order_no, o.due_at::timestamptz AS due_at FROM orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM orders AS o
 WHERE o.due_at > $1::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT $2
 `
@@ -108,6 +133,7 @@ type LeasesDueParams struct {
 type LeasesDueRow struct {
 	OrderNo int64
 	DueAt   time.Time
+	Policy  *int32
 }
 
 // A lease is orders.due_at: until then the owner drives the order, from then on
@@ -125,7 +151,7 @@ func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]LeasesD
 	var items []LeasesDueRow
 	for rows.Next() {
 		var i LeasesDueRow
-		if err := rows.Scan(&i.OrderNo, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.OrderNo, &i.DueAt, &i.Policy); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -196,7 +222,7 @@ WITH locked AS MATERIALIZED (
   WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE orders AS o SET due_at = clock_timestamp() + make_interval(secs => $1::float8)
+UPDATE orders AS o SET due_at = greatest(o.due_at, clock_timestamp() + make_interval(secs => $1::float8))
 WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = $2::uuid
 RETURNING o.order_no
 `
@@ -207,7 +233,8 @@ type LeasesRenewParams struct {
 	OrderNos     []int64
 }
 
-// The one write without seq and history: it is idempotent.
+// The one write without seq and history: it is idempotent. A lease that outlasts a call
+// is not cut short.
 func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesRenew, arg.LeaseSeconds, arg.Owner, arg.OrderNos)
 	if err != nil {
@@ -221,6 +248,102 @@ func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int
 			return nil, err
 		}
 		items = append(items, order_no)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const leasesTake = `-- name: LeasesTake :many
+WITH held AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.hold = $2::text
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE orders AS o SET
+    fence = o.fence + 1, seq = o.seq + 1, owner = $3::uuid, hold = NULL, hold_reason = NULL,
+    due_at = clock_timestamp() + make_interval(secs => $4::float8)
+  WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h)) AND o.hold = $2::text
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT t.order_no, t.seq, t.status, t.status, t.fence, 'wake' FROM taken AS t
+)
+SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM taken AS orders
+`
+
+type LeasesTakeParams struct {
+	OrderNos     []int64
+	Hold         string
+	Owner        uuid.UUID
+	LeaseSeconds float64
+}
+
+type LeasesTakeRow struct {
+	Order Order
+}
+
+// Takes up orders out of a hold before its time, because what they waited for is there.
+func (q *Queries) LeasesTake(ctx context.Context, arg LeasesTakeParams) ([]LeasesTakeRow, error) {
+	rows, err := q.db.Query(ctx, leasesTake,
+		arg.OrderNos,
+		arg.Hold,
+		arg.Owner,
+		arg.LeaseSeconds,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeasesTakeRow
+	for rows.Next() {
+		var i LeasesTakeRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -13,30 +13,63 @@ import (
 )
 
 type Order struct {
-	OrderNo       int64
-	CreatedAt     time.Time
-	DueAt         *time.Time
-	FinishedAt    *time.Time
-	Owner         *uuid.UUID
-	Fence         int64
-	Generation    int32
-	Quantity      int32
-	Seq           int32
-	TakeOvers     int16
-	Status        fsm.State
-	Hold          *string
-	HoldReason    *string
-	StopRequested *string
-	Outcome       *string
-	EndedAs       *string
-	FailureStep   *string
-	FailureCode   *string
-	FailureDetail *string
-	OrderID       string
-	Currency      string
-	Item          string
-	Amount        decimal.Decimal
-	Metadata      []byte
+	OrderNo        int64
+	CreatedAt      time.Time
+	DueAt          *time.Time
+	FinishedAt     *time.Time
+	Owner          *uuid.UUID
+	Fence          int64
+	Generation     int32
+	Quantity       int32
+	Seq            int32
+	TakeOvers      int16
+	Status         fsm.State
+	Hold           *string
+	HoldReason     *string
+	StopRequested  *string
+	Outcome        *string
+	EndedAs        *string
+	FailureStep    *string
+	FailureCode    *string
+	FailureDetail  *string
+	OrderID        string
+	Currency       string
+	Item           string
+	Amount         decimal.Decimal
+	Metadata       []byte
+	Policy         *int32
+	Attempts       *int32
+	Tries          *int32
+	WindowFrom     *time.Time
+	InDoubtSince   *time.Time
+	StartAt        *time.Time
+	CompleteBy     *time.Time
+	ReservationTtl *float64
+	ReservedUntil  *time.Time
+	ApprovalUntil  *time.Time
+	ApprovedAt     *time.Time
+	TurnAt         *time.Time
+	CustomerID     *string
+	PaymentMethod  *string
+	ConcurrencyKey *string
+	Action         []byte
+}
+
+type StepAttempt struct {
+	OrderNo    int64
+	StartedAt  time.Time
+	FinishedAt *time.Time
+	Fence      int64
+	Attempt    int32
+	Generation int32
+	Policy     *int32
+	Fenced     *bool
+	Step       string
+	Operation  string
+	Outcome    *string
+	Code       *string
+	Detail     *string
+	Reference  *string
 }
 
 type Transition struct {

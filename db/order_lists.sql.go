@@ -58,7 +58,8 @@ WITH page AS MATERIALIZED (
       AND ($5::text IS NULL OR o.status = $5::text) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -76,11 +77,13 @@ type OrdersListParams struct {
 }
 
 type OrdersListRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // All orders, or the completed ones (nearly all are): along the primary key.
@@ -125,10 +128,28 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -148,7 +169,8 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -166,11 +188,13 @@ type OrdersListEndedParams struct {
 }
 
 type OrdersListEndedRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // Failed or canceled orders: by the index of what the final move wrote.
@@ -215,10 +239,28 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -260,7 +302,8 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -279,11 +322,13 @@ type OrdersListItemParams struct {
 }
 
 type OrdersListItemRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // All orders for an item, or the completed ones: those that reserved it, and unless only
@@ -330,10 +375,28 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -353,7 +416,8 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -372,11 +436,13 @@ type OrdersListItemEndedParams struct {
 }
 
 type OrdersListItemEndedRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // Failed or canceled orders for an item.
@@ -422,10 +488,28 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -446,7 +530,8 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
   ORDER BY u.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -465,11 +550,13 @@ type OrdersListUnfinishedParams struct {
 }
 
 type OrdersListUnfinishedRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // Orders in a state that does not last, of one item or of all: each is due some time or
@@ -516,10 +603,28 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}

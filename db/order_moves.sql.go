@@ -22,6 +22,7 @@ WITH moved AS (
   WHERE o.order_id = $5 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND o.status NOT IN ('completed', 'failed', 'canceled')
     AND (o.hold IS NOT NULL OR o.stop_requested IS NULL AND o.status NOT IN ('releasing', 'refunding'))
+    AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
     AND ($6::integer IS NULL OR o.seq = $6::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
@@ -68,6 +69,78 @@ func (q *Queries) OrderStop(ctx context.Context, arg OrderStopParams) ([]OrderSt
 	var items []OrderStopRow
 	for rows.Next() {
 		var i OrderStopRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Seq,
+			&i.ToStatus,
+			&i.At,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const orderWait = `-- name: OrderWait :many
+WITH moved AS (
+  UPDATE orders AS o SET
+    hold = $1::text, hold_reason = $2::text, seq = o.seq + 1, owner = NULL, take_overs = 0,
+    due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $3::float8 > 0
+        THEN now() + make_interval(secs => $3::float8)
+      WHEN $1::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
+      WHEN $1::text = 'scheduled' THEN o.start_at END,
+    approval_until = CASE WHEN $1::text <> 'approval' THEN o.approval_until
+      WHEN o.approval_until IS NOT NULL THEN o.approval_until
+      WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) ELSE '9999-01-01 00:00:00+00' END,
+    stop_requested = CASE WHEN $1::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
+  WHERE o.order_no = $4 AND o.status = $5 AND o.fence = $6 AND o.seq = $7
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, $1::text, $2::text FROM moved AS m
+RETURNING order_no, seq, to_status, at
+`
+
+type OrderWaitParams struct {
+	Hold       string
+	HoldReason *string
+	Seconds    float64
+	OrderNo    int64
+	Expected   fsm.State
+	Fence      int64
+	Seq        int32
+}
+
+type OrderWaitRow struct {
+	OrderNo  int64
+	Seq      int32
+	ToStatus fsm.State
+	At       time.Time
+}
+
+// Holds an order of ours until something comes: a time, a person, its turn, or an end of
+// a pause, which also answers the request for it.
+func (q *Queries) OrderWait(ctx context.Context, arg OrderWaitParams) ([]OrderWaitRow, error) {
+	rows, err := q.db.Query(ctx, orderWait,
+		arg.Hold,
+		arg.HoldReason,
+		arg.Seconds,
+		arg.OrderNo,
+		arg.Expected,
+		arg.Fence,
+		arg.Seq,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrderWaitRow
+	for rows.Next() {
+		var i OrderWaitRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Seq,
@@ -479,7 +552,8 @@ WITH asked AS (
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4

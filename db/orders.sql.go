@@ -84,8 +84,157 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 	return items, nil
 }
 
+const ordersAdmitWith = `-- name: OrdersAdmitWith :many
+WITH incoming AS (
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_seconds
+  FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
+                  unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
+                  unnest($7::integer[]), unnest($8::text[]), unnest($9::text[]),
+                  unnest($10::timestamptz[]), unnest($11::timestamptz[]), unnest($12::float8[]),
+                  unnest($13::float8[]), unnest($14::text[]),
+                  unnest($15::boolean[]), unnest($16::float8[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds)
+), judged AS (
+  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_seconds, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
+    WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
+  FROM incoming AS i
+), admitted AS (
+  INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until)
+  SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $17::uuid END,
+    CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
+      WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
+      ELSE clock_timestamp() + make_interval(secs => $18::float8) END,
+    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb,
+    nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
+    coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
+    nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
+    CASE WHEN j.hold = 'approval' THEN
+      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END
+  FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY j.order_id COLLATE "C"
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+)
+SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM admitted AS orders
+`
+
+type OrdersAdmitWithParams struct {
+	OrderIds        []string
+	Amounts         []string
+	Currencies      []string
+	Items           []string
+	Quantities      []int32
+	Metadata        []string
+	Policies        []int32
+	CustomerIds     []string
+	PaymentMethods  []string
+	StartAts        []time.Time
+	CompleteBys     []time.Time
+	CompleteSeconds []float64
+	TtlSeconds      []float64
+	ConcurrencyKeys []string
+	Approvals       []bool
+	ApprovalSeconds []float64
+	Owner           uuid.UUID
+	LeaseSeconds    float64
+}
+
+type OrdersAdmitWithRow struct {
+	Order Order
+}
+
+// The same for orders that bring more: a policy, a customer, times, a key of which only
+// so many may be under way, or a rule that asks a person first. One that has to wait starts as
+// pending and is held, for the first of what it waits for; the others go on like any.
+func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams) ([]OrdersAdmitWithRow, error) {
+	rows, err := q.db.Query(ctx, ordersAdmitWith,
+		arg.OrderIds,
+		arg.Amounts,
+		arg.Currencies,
+		arg.Items,
+		arg.Quantities,
+		arg.Metadata,
+		arg.Policies,
+		arg.CustomerIds,
+		arg.PaymentMethods,
+		arg.StartAts,
+		arg.CompleteBys,
+		arg.CompleteSeconds,
+		arg.TtlSeconds,
+		arg.ConcurrencyKeys,
+		arg.Approvals,
+		arg.ApprovalSeconds,
+		arg.Owner,
+		arg.LeaseSeconds,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersAdmitWithRow
+	for rows.Next() {
+		var i OrdersAdmitWithRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -93,11 +242,13 @@ WHERE o.order_id = ANY((SELECT $1::text[])::text[])
 `
 
 type OrdersByIDRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // Orders as they are, with what stands and what was undone of their generation.
@@ -135,10 +286,28 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -151,7 +320,8 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -159,11 +329,13 @@ WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
 type OrdersByNoRow struct {
-	Order      Order
-	ChargedAt  *time.Time
-	RefundedAt *time.Time
-	ReservedAt *time.Time
-	ReleasedAt *time.Time
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
 }
 
 // The same by number.
@@ -201,10 +373,28 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
 			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
 		); err != nil {
 			return nil, err
 		}
@@ -218,7 +408,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 
 const ordersWatched = `-- name: OrdersWatched :many
 SELECT o.order_no, o.owner,
-  (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
+  (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due
 FROM orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `

@@ -76,14 +76,20 @@ func (e *Engine) admitted(set []*run, rows []db.OrdersAdmitRow) {
 	}
 	e.Stats.Admitted.Add(int64(len(fresh)))
 	e.lead(fresh)
-	if len(byID) > 0 {
-		e.Stats.Known.Add(int64(len(byID)))
-		known := make([]*run, 0, len(byID))
-		for _, r := range byID {
-			known = append(known, r)
-		}
-		e.readBack(known)
+	e.found(byID)
+}
+
+// found reads the orders of a set that were there before.
+func (e *Engine) found(byID map[string]*run) {
+	if len(byID) == 0 {
+		return
 	}
+	e.Stats.Known.Add(int64(len(byID)))
+	known := make([]*run, 0, len(byID))
+	for _, r := range byID {
+		known = append(known, r)
+	}
+	e.readBack(known)
 }
 
 // lead notes that the runs are ours and sends each where its state says.

@@ -118,16 +118,23 @@ func (e *Engine) seen(ctx context.Context, o *Order, requestID string) (bool, er
 // awaitStored waits for the end of an order that is known to exist: with the run that
 // drives it here, or by watching it.
 func (e *Engine) awaitStored(ctx context.Context, o *Order) (Order, error) {
-	r, made := e.runs.join(o.Order.OrderID, Input{})
+	r := e.rejoin(o)
 	if r == nil {
 		return e.Get(ctx, o.Order.OrderID)
 	}
+	return e.await(ctx, r, nil)
+}
+
+// rejoin returns the run of an order that is known to exist, making one that watches it
+// if there is none; nil when the engine is stopping.
+func (e *Engine) rejoin(o *Order) *run {
+	r, made := e.runs.join(o.Order.OrderID, Input{})
 	if made {
 		r.order = *o
 		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
 		e.watch([]*run{r})
 	}
-	return e.await(ctx, r, nil)
+	return r
 }
 
 func optional(s string) *string {

@@ -31,6 +31,9 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 		e.finish(nil, runs...)
 		return
 	}
+	if slices.ContainsFunc(runs, special) {
+		runs = e.route(runs)
+	}
 	if waitsForStock(state) {
 		runs = e.slow.divert(runs)
 	}
@@ -41,29 +44,43 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 // the status; fence and seq differ rarely, and each group is a statement of its own.
 func (e *Engine) move(state fsm.State, move step.Move, set []*run) {
 	for _, group := range alike(set) {
-		e.moveAlike(state, move, group, e.slow.add)
+		e.moveAlike(state, mover{move: move, moved: e.drive, busy: e.slow.add}, group)
 	}
 }
 
-// moveAlike moves runs of the same status, fence and seq; busy takes them when a stock
-// row stayed locked.
-func (e *Engine) moveAlike(state fsm.State, move step.Move, set []*run, busy func([]*run)) {
+// mover is a move and what comes after it.
+type mover struct {
+	move  step.Move
+	moved func([]*run) // takes the orders that moved
+	busy  func([]*run) // takes the set when a stock row stayed locked
+}
+
+// moveAlike moves runs of the same status, fence and seq.
+func (e *Engine) moveAlike(state fsm.State, m mover, set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
-	moved, lost, err := e.apply(ctx, move, set)
+	moved, lost, err := e.apply(ctx, m.move, set)
 	switch db.FaultOf(err) {
 	case db.None:
-		e.drive(moved)
+		m.moved(moved)
 		e.lose(lost)
 	case db.Bad:
-		e.split(set, func(half []*run) { e.moveAlike(state, move, half, busy) }, func(r *run) { e.hold(r, err) })
+		e.split(set, func(half []*run) { e.moveAlike(state, m, half) }, func(r *run) { e.hold(r, err) })
+	default:
+		e.failed(fmt.Sprintf("move orders out of %s", state), err, set, m.busy)
+	}
+}
+
+// failed goes on after a statement whose error is not the data's fault.
+func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) {
+	switch db.FaultOf(err) {
 	case db.Busy:
 		busy(set)
 	case db.Again:
 		e.Stats.Retried.Add(1)
 		e.later(set)
-	case db.Unknown:
-		e.unknown(fmt.Sprintf("move orders out of %s", state), err)
+	default:
+		e.unknown(doing, err)
 		e.readBack(slices.Clone(set))
 	}
 }
@@ -125,8 +142,16 @@ func (e *Engine) finish(err error, runs ...*run) {
 	for _, r := range e.runs.remove(runs) {
 		if err == nil {
 			r.isKnown()
+			e.turnOver(r)
 		}
 		r.end(err)
+	}
+}
+
+// turnOver lets the next one of its key start when an order has ended.
+func (e *Engine) turnOver(r *run) {
+	if key := r.order.Order.ConcurrencyKey; key != nil && r.status().Final() {
+		e.turns.ask(*key)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,11 @@ type Config struct {
 	MaxSet      int           // orders in one statement; 512
 	MaxInFlight int           // orders in memory before new ones are turned away; 20,000
 	Currency    string        // of orders that name none; USD
+	PublicURL   string        // where providers reach this service, for callbacks; http://localhost:3000
 	Log         *slog.Logger
+
+	// SchemaVersion is the migration without which Ready fails; 0: any will do.
+	SchemaVersion int64
 }
 
 func (c Config) withDefaults() Config {
@@ -35,6 +40,7 @@ func (c Config) withDefaults() Config {
 	c.MaxSet = cmp.Or(c.MaxSet, 512)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 20_000)
 	c.Currency = cmp.Or(c.Currency, "USD")
+	c.PublicURL = strings.TrimSuffix(cmp.Or(c.PublicURL, "http://localhost:3000"), "/")
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
@@ -50,11 +56,27 @@ type Engine struct {
 
 	Stats Stats
 
+	notReady perSecond // log lines that say why
+
 	runs    registry
 	admits  *line
 	lines   map[fsm.State]*line
 	slow    *slowLane
 	watches *watcher
+
+	policies  *policies
+	admitWith *line // of orders that bring terms
+	begins    *line // attempts to be committed before their calls
+	records   *line // answers to be committed
+	inbox     *line // orders that were called for before: an answer may be there
+	voids     *line // orders of a later generation, before their charge
+	waits     *line // orders to be held before their start, or paused
+	leaving   *line // orders to be handed back
+	turns     *turns
+	lanesMu   sync.Mutex
+	lanes     map[laneKey]*lane
+	identity  atomic.Pointer[identity]
+	clock     atomic.Int64 // the database's clock less ours, in nanoseconds
 
 	ctx      context.Context // ends when statements must not be sent any more
 	cancel   context.CancelFunc
@@ -76,6 +98,14 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
 	}
 	e.slow = newSlowLane(e)
+	e.policies = newPolicies(e.query, e.log)
+	e.lanes = map[laneKey]*lane{}
+	e.turns = newTurns(e)
+	e.admitWith = newLine(cfg.MaxSet, e.admitTerms)
+	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(cfg.MaxSet, e.recordSet)
+	e.begins.pace, e.records.pace = outsidePace, outsidePace
+	e.inbox, e.voids = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids)
+	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
 	e.watches = newWatcher(e)
 	return e
 }
@@ -83,14 +113,18 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 // Start starts the goroutines: one per line, one that watches the orders of other
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
+	e.loadPolicies(e.ctx)
 	for _, l := range e.lines {
 		e.goLine(l)
 	}
-	e.goLine(e.admits)
-	e.goLine(e.slow.line)
+	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving} {
+		e.goLine(l)
+	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
 	e.wg.Go(func() { e.renewLoop(e.ctx) })
+	e.wg.Go(func() { e.turns.loop(e.ctx) })
+	e.wg.Go(func() { e.timerLoop(e.ctx) })
 }
 
 func (e *Engine) goLine(l *line) {
@@ -107,14 +141,5 @@ func (e *Engine) Stop(ctx context.Context) error {
 	e.cancel()
 	e.wg.Wait()
 	e.handBack()
-	return err
-}
-
-// Ready returns nil when the database answers and its schema is there.
-func (e *Engine) Ready(ctx context.Context) error {
-	if e.stopping.Load() {
-		return ErrStopping
-	}
-	_, err := e.query.InstallationID(ctx)
 	return err
 }

@@ -13,6 +13,7 @@ import (
 type line struct {
 	flush func([]*run)
 	most  int
+	pace  time.Duration // between the beginnings of two flushes at least; a lone order waits for nothing
 
 	mu      sync.Mutex
 	waiting []*run
@@ -52,19 +53,43 @@ func (l *line) age() time.Duration {
 }
 
 func (l *line) loop(ctx context.Context) {
+	var began time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.wake:
+			l.gather(ctx, began)
 		}
-		for set := l.take(); len(set) > 0 && ctx.Err() == nil; set = l.take() {
+		for set := l.take(); len(set) > 0 && ctx.Err() == nil; set = l.next(ctx, began) {
+			began = time.Now()
 			for len(set) > l.most {
 				l.flush(set[:l.most:l.most])
 				set = set[l.most:]
 			}
 			l.flush(set)
 		}
+	}
+}
+
+func (l *line) next(ctx context.Context, began time.Time) []*run {
+	if l.pace > 0 && l.age() > 0 {
+		l.gather(ctx, began)
+	}
+	return l.take()
+}
+
+// gather waits until the pace allows another flush.
+func (l *line) gather(ctx context.Context, began time.Time) {
+	wait := l.pace - time.Since(began)
+	if l.pace == 0 || wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

@@ -110,6 +110,7 @@ type orderRow interface {
 	~struct {
 		Order                                         db.Order
 		ChargedAt, RefundedAt, ReservedAt, ReleasedAt *time.Time
+		ChargeReference, ReserveReference             *string
 	}
 }
 

@@ -3,10 +3,13 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/govalues/decimal"
+
+	"pawl/db"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
@@ -62,14 +65,25 @@ func (e *Engine) enter(in Input) (r *run, made bool, err error) {
 		e.Stats.Overloaded.Add(1)
 		return nil, false, ErrOverloaded
 	}
+	if version, p := e.policies.active(); version != nil && p == nil {
+		return nil, false, ErrUnavailable // the policy is not known here, or not yet
+	}
 	r, made = e.runs.join(in.OrderID, in)
 	if r == nil {
 		return nil, false, ErrStopping
 	}
 	if made {
-		e.admits.add(r)
+		e.admissionLine(&in).add(r)
 	}
 	return r, made, nil
+}
+
+// admissionLine: an order without a policy and without terms takes the short way.
+func (e *Engine) admissionLine(in *Input) *line {
+	if version, _ := e.policies.active(); version == nil && in.Terms == (Terms{}) {
+		return e.admits
+	}
+	return e.admitWith
 }
 
 // overloaded: a quarter of the lease in one line means that leases of what waits will
@@ -88,8 +102,34 @@ func (e *Engine) overloaded(item string) bool {
 	return e.admits.age() > limit
 }
 
-// await waits for the end of the run. in is nil for callers that bring no input.
+// await waits for the end of the run, and goes on waiting when the order is held for
+// something that comes by itself within the caller's time. in is nil for callers that
+// bring no input.
 func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
+	for {
+		order, err := e.awaitRun(ctx, r, in)
+		if err != nil || ctx.Err() != nil || !comesBack(ctx, &order.Order, e.now()) {
+			return order, err
+		}
+		if r = e.rejoin(&order); r == nil {
+			return order, nil
+		}
+	}
+}
+
+// comesBack reports whether the hold of an order may end before the caller's time does.
+// A person's hold does not count: whoever waits for it asks again later.
+func comesBack(ctx context.Context, o *db.Order, now time.Time) bool {
+	if o.Hold == nil || slices.Contains([]string{holdApproval, holdPaused, holdAttention}, *o.Hold) {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return !ok || o.DueAt == nil || o.DueAt.Sub(now) < time.Until(deadline)
+}
+
+func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (Order, error) {
+	r.waiters.Add(1)
+	defer r.waiters.Add(-1)
 	select {
 	case <-r.done:
 		return e.outcome(ctx, r, in)
@@ -164,6 +204,10 @@ func differences(stored *terms, in *Input) []Difference {
 		note(true, "/amount", stored.Amount.String(), in.Amount.String())
 	}
 	note(stored.Item != in.Item, "/item", stored.Item, in.Item)
+	note(in.CustomerID != "" && stored.CustomerID != in.CustomerID, "/customerId", stored.CustomerID, in.CustomerID)
+	if in.PaymentMethod != "" && stored.PaymentMethod != in.PaymentMethod {
+		note(true, "/paymentMethod", "(another)", "(as sent)") // not to be shown
+	}
 	note(in.Currency != "" && stored.Currency != in.Currency, "/currency", stored.Currency, in.Currency)
 	if in.Quantity != 0 && stored.Quantity != in.Quantity {
 		note(true, "/quantity", strconv.Itoa(int(stored.Quantity)), strconv.Itoa(int(in.Quantity)))

@@ -59,6 +59,9 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		}
 		r.order, r.moved = *row, false
 		r.isFound()
+		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
+			e.fenced(r)
+		}
 	}
 	e.end(ended)
 	e.watch(foreign)
@@ -105,6 +108,7 @@ func (e *Engine) end(runs []*run) {
 		return
 	}
 	for _, r := range e.runs.remove(runs) {
+		e.turnOver(r)
 		r.end(nil)
 	}
 }

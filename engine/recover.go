@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	claimMost     = 500         // orders found by one look
-	sweepInterval = time.Minute // between looks at everything that is due, however old
+	claimMost     = 500             // orders found by one look
+	dueFloor      = 5 * time.Second // how far before its beginning the floor of the next look lies
+	sweepInterval = time.Minute     // between looks at everything that is due, however old
 )
 
 // recoverLoop looks for orders left behind, by replicas that died as well as by people
@@ -49,6 +50,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	if next, err = e.query.LeasesDueFloor(ctx); err != nil {
 		return floor, err
 	}
+	e.tick(next.Add(dueFloor))
 	for from := floor; !e.stopping.Load(); {
 		rows, err := e.query.LeasesDue(ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
 		if err != nil {
@@ -56,6 +58,10 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		}
 		var due []int64
 		for _, row := range rows {
+			if _, known := e.policies.of(row.Policy); !known {
+				e.Stats.UnknownPolicy.Add(1) // a newer replica's; ours to leave alone
+				continue
+			}
 			if !e.runs.leads(row.OrderNo) { // what we drive is ours to renew, not to claim
 				due = append(due, row.OrderNo)
 			}
@@ -83,7 +89,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	ctx, cancel := e.statement()
 	defer cancel()
 	rows, err := e.query.LeasesClaim(ctx, db.LeasesClaimParams{
-		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
 	claimed := make([]Order, len(rows))
 	for i, row := range rows {
@@ -107,7 +113,7 @@ func (e *Engine) claim(orderNos []int64) int {
 
 func (e *Engine) takeUp(rows []Order) int {
 	var ours []*run
-	n := 0
+	n, takenOver := 0, 0
 	for i := range rows {
 		o := &rows[i].Order
 		if o.Hold != nil && *o.Hold == "attention" {
@@ -119,14 +125,17 @@ func (e *Engine) takeUp(rows []Order) int {
 			continue
 		}
 		n++
+		if o.TakeOvers > 0 {
+			takenOver++
+		}
 		if r, made := e.runs.join(o.OrderID, Input{}); made {
 			r.order = rows[i]
 			ours = append(ours, r)
 		}
 	}
-	if n > 0 {
-		e.Stats.TakenOver.Add(int64(n))
-		e.log.Info("orders taken over", "orders", n)
+	if takenOver > 0 {
+		e.Stats.TakenOver.Add(int64(takenOver))
+		e.log.Info("orders taken over", "orders", takenOver)
 	}
 	e.lead(ours)
 	return n

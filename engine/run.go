@@ -20,6 +20,17 @@ type Input struct {
 	Item     string
 	Quantity int32
 	Metadata []byte // a JSON object, or nil; never compared
+	Terms
+}
+
+// Terms are what most orders do without. Zero values were left out.
+type Terms struct {
+	CustomerID     string
+	PaymentMethod  string // opaque; never logged, shown to nobody
+	ConcurrencyKey string
+	StartAt        time.Time
+	CompleteBy     time.Time     // the deadline
+	ReservationTTL time.Duration // how long a reservation waits for its confirmation
 }
 
 // run is one order in the memory of this replica: being admitted, driven, or watched
@@ -36,6 +47,13 @@ type run struct {
 	moved bool // all undo-free moves of this order were ours, so order needs no reading back
 	lost  int  // tries in a row that moved nothing
 
+	attempt *attempt     // of a step that reaches outside: under way, or answered and not recorded
+	looked  bool         // whether an answer came without a call was looked up since this run began
+	voids   []voidKey    // keys of earlier generations to kill before the charge
+	voided  bool         // whether voids was filled
+	wait    string       // what a pending order is to be held for
+	waiters atomic.Int32 // callers that wait for the end of the run
+
 	known chan struct{} // closed when the order is stored
 	found chan struct{} // closed when it was there before: then it may have other input
 	done  chan struct{} // closed when it is final, held, or this replica gave up
@@ -46,9 +64,10 @@ type run struct {
 
 // terms are what a request is compared with.
 type terms struct {
-	Amount         decimal.Decimal
-	Currency, Item string
-	Quantity       int32
+	Amount                    decimal.Decimal
+	Currency, Item            string
+	Quantity                  int32
+	CustomerID, PaymentMethod string
 }
 
 func newRun(orderID string, in Input) *run {
@@ -65,7 +84,7 @@ func (r *run) isKnown() {
 	if !r.wasKnown {
 		r.wasKnown = true
 		o := &r.order.Order
-		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity}
+		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity, or(o.CustomerID), or(o.PaymentMethod)}
 		close(r.known)
 	}
 }

@@ -112,14 +112,15 @@ func (s *slowLane) flush(set []*run) {
 func (s *slowLane) through(state fsm.State, runs []*run) bool {
 	free := true
 	for _, group := range alike(runs) {
-		s.engine.moveAlike(state, step.Ledger[state], group, func(set []*run) {
+		busy := func(set []*run) {
 			free = false
 			again := slices.Clone(set)
 			// The next try locks these rows again for most of the time, and a renewal
 			// leaves out what is locked: now they are free.
 			s.engine.renew(numbersOf(again))
 			time.AfterFunc(slowPause, func() { s.line.add(again...) })
-		})
+		}
+		s.engine.moveAlike(state, mover{move: step.Ledger[state], moved: s.engine.drive, busy: busy}, group)
 	}
 	return free
 }

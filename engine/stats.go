@@ -1,6 +1,9 @@
 package engine
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Stats counts what the engine did since it was made. The counters only rise; read
 // them at any time.
@@ -16,6 +19,41 @@ type Stats struct {
 	UnknownOutcome atomic.Int64 // statements whose outcome had to be read back
 	Retried        atomic.Int64 // statements sent again after a rollback
 	Overloaded     atomic.Int64 // requests turned away
+	UnknownPolicy  atomic.Int64 // due orders left alone: their policy is not known here
+	FencedAnswers  atomic.Int64 // answers of providers that came when the order was another's
+	Expired        atomic.Int64 // orders asked to stop because their time was up
+	Attempts       attemptCounts
+}
+
+// attemptCounts counts calls by step, operation and outcome.
+type attemptCounts struct{ counts sync.Map } // AttemptCount without Count → *atomic.Int64
+
+// AttemptCount is how many calls of a kind were answered, and the seconds they took.
+type AttemptCount struct {
+	Step, Operation, Outcome string
+	Count                    int64
+}
+
+func (c *attemptCounts) add(a *attempt) {
+	outcome, _ := namedResult(a.result)
+	key := AttemptCount{Step: string(a.step), Operation: string(a.operation), Outcome: outcome}
+	n, ok := c.counts.Load(key)
+	if !ok {
+		n, _ = c.counts.LoadOrStore(key, new(atomic.Int64))
+	}
+	n.(*atomic.Int64).Add(1)
+}
+
+// All returns the counts so far, in no order.
+func (c *attemptCounts) All() []AttemptCount {
+	var all []AttemptCount
+	c.counts.Range(func(key, n any) bool {
+		k := key.(AttemptCount)
+		k.Count = n.(*atomic.Int64).Load()
+		all = append(all, k)
+		return true
+	})
+	return all
 }
 
 // InFlight is the number of orders in this replica's memory.

@@ -34,7 +34,8 @@ WITH page AS MATERIALIZED (
       AND (sqlc.narg('status')::text IS NULL OR o.status = sqlc.narg('status')::text) THEN true END
   ORDER BY o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -50,7 +51,8 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -68,7 +70,8 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > @after::bigint AND u.order_no < @before::bigint AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
   ORDER BY u.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -84,7 +87,8 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -123,7 +127,8 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
   ORDER BY order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation

@@ -98,7 +98,8 @@ WITH asked AS (
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
@@ -230,6 +231,27 @@ SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'hold', @hold_reason::tex
 ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
 RETURNING order_no, seq, to_status, at;
 
+-- name: OrderWait :many
+-- Holds an order of ours until something comes: a time, a person, its turn, or an end of
+-- a pause, which also answers the request for it.
+WITH moved AS (
+  UPDATE orders AS o SET
+    hold = @hold::text, hold_reason = sqlc.narg('hold_reason')::text, seq = o.seq + 1, owner = NULL, take_overs = 0,
+    due_at = CASE WHEN @hold::text = 'approval' AND o.approval_until IS NULL AND @seconds::float8 > 0
+        THEN now() + make_interval(secs => @seconds::float8)
+      WHEN @hold::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
+      WHEN @hold::text = 'scheduled' THEN o.start_at END,
+    approval_until = CASE WHEN @hold::text <> 'approval' THEN o.approval_until
+      WHEN o.approval_until IS NOT NULL THEN o.approval_until
+      WHEN @seconds::float8 > 0 THEN now() + make_interval(secs => @seconds::float8) ELSE '9999-01-01 00:00:00+00' END,
+    stop_requested = CASE WHEN @hold::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
+  WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, @hold::text, sqlc.narg('hold_reason')::text FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
 -- name: OrderStop :many
 -- A request to stop. It touches neither fence nor lease of a driven order: the
 -- driver's next move reads it on its own row and goes back instead of on. A held
@@ -245,6 +267,7 @@ WITH moved AS (
   WHERE o.order_id = @order_id AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND o.status NOT IN ('completed', 'failed', 'canceled')
     AND (o.hold IS NOT NULL OR o.stop_requested IS NULL AND o.status NOT IN ('releasing', 'refunding'))
+    AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
     AND (sqlc.narg('if_seq')::integer IS NULL OR o.seq = sqlc.narg('if_seq')::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status
 )

@@ -23,9 +23,52 @@ WITH incoming AS (
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
+-- name: OrdersAdmitWith :many
+-- The same for orders that bring more: a policy, a customer, times, a key of which only
+-- so many may be under way, or a rule that asks a person first. One that has to wait starts as
+-- pending and is held, for the first of what it waits for; the others go on like any.
+WITH incoming AS (
+  SELECT x.*
+  FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
+                  unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
+                  unnest(@policies::integer[]), unnest(@customer_ids::text[]), unnest(@payment_methods::text[]),
+                  unnest(@start_ats::timestamptz[]), unnest(@complete_bys::timestamptz[]), unnest(@complete_seconds::float8[]),
+                  unnest(@ttl_seconds::float8[]), unnest(@concurrency_keys::text[]),
+                  unnest(@approvals::boolean[]), unnest(@approval_seconds::float8[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds)
+), judged AS (
+  SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
+    WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
+  FROM incoming AS i
+), admitted AS (
+  INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until)
+  SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN @owner::uuid END,
+    CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
+      WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
+      ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END,
+    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb,
+    nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
+    coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
+    nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
+    CASE WHEN j.hold = 'approval' THEN
+      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END
+  FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY j.order_id COLLATE "C"
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+)
+SELECT sqlc.embed(orders) FROM admitted AS orders;
+
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -33,7 +76,8 @@ WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);
 
 -- name: OrdersByNo :many
 -- The same by number.
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -42,6 +86,6 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 -- name: OrdersWatched :many
 -- What somebody who waits for another replica needs to know.
 SELECT o.order_no, o.owner,
-  (o.hold IS NOT NULL OR o.ended_as IS NOT NULL)::boolean AS ended,
+  (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due
 FROM orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);

@@ -63,14 +63,6 @@ type (
 
 func inCommit[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
 	return func(ctx context.Context, q *db.Queries, set Set) ([]Moved, error) {
-		rows, err := statement(q, ctx, P(set))
-		if err != nil {
-			return nil, err
-		}
-		moved := make([]Moved, len(rows))
-		for i, r := range rows {
-			moved[i] = Moved(r)
-		}
-		return moved, nil
+		return movedBy(statement(q, ctx, P(set)))
 	}
 }

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"cmp"
+
+	"pawl/db"
+	"pawl/policy"
+)
+
+// admitTerms is admit for orders that bring more than the ledger's way needs: a policy,
+// times, a customer. Some of them wait before they start.
+func (e *Engine) admitTerms(set []*run) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.OrdersAdmitWith(ctx, e.admissionWith(set))
+	switch db.FaultOf(err) {
+	case db.None:
+		e.admittedWith(set, rows)
+	case db.Bad:
+		e.split(set, e.admitTerms, func(r *run) { e.finish(err, r) })
+	case db.Busy:
+		e.split(set, e.admitTerms, func(r *run) { e.admitAgain([]*run{r}) })
+	case db.Again:
+		e.Stats.Retried.Add(1)
+		e.readBack(set)
+	default:
+		e.unknown("admit orders", err)
+		e.readBack(set)
+	}
+}
+
+func (e *Engine) admissionWith(set []*run) db.OrdersAdmitWithParams {
+	base, version, active := e.admission(set), int32(0), (*policy.Policy)(nil)
+	if v, p := e.policies.active(); v != nil {
+		version, active = *v, p
+	}
+	p := db.OrdersAdmitWithParams{
+		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
+		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
+	}
+	for _, r := range set {
+		in, o := &r.input.Terms, &r.order.Order
+		o.CustomerID = optional(in.CustomerID)
+		p.Policies = append(p.Policies, version)
+		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
+		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
+		p.StartAts = append(p.StartAts, in.StartAt)
+		p.CompleteBys = append(p.CompleteBys, in.CompleteBy)
+		t := termsOf(in, o, active)
+		p.CompleteSeconds = append(p.CompleteSeconds, t.completeWithin)
+		p.TtlSeconds = append(p.TtlSeconds, t.reservationTTL)
+		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
+		p.Approvals = append(p.Approvals, t.approval != nil)
+		p.ApprovalSeconds = append(p.ApprovalSeconds, t.approvalSeconds())
+	}
+	return p
+}
+
+// orderTerms is what a request and the policy together ask of an order. Zero is nothing.
+type orderTerms struct {
+	completeWithin, reservationTTL float64 // seconds
+	concurrencyKey                 string
+	approval                       *policy.Approval
+}
+
+func (t orderTerms) approvalSeconds() float64 {
+	if t.approval == nil {
+		return 0
+	}
+	return t.approval.Timeout.Seconds()
+}
+
+func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
+	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
+	if p == nil {
+		return t
+	}
+	t.concurrencyKey = p.Key(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item,
+		CustomerID: in.CustomerID, ConcurrencyKey: in.ConcurrencyKey})
+	t.completeWithin = p.CompleteWithin.Seconds()
+	t.reservationTTL = cmp.Or(t.reservationTTL, p.ReservationTTL.Seconds())
+	t.approval = approvalOf(p, o)
+	return t
+}
+
+// admittedWith is admitted for them: rows that are held have no driver.
+func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow) {
+	byID := make(map[string]*run, len(set))
+	for _, r := range set {
+		byID[r.orderID] = r
+	}
+	var driven, held []*run
+	for _, row := range rows {
+		r := byID[row.Order.OrderID]
+		delete(byID, row.Order.OrderID)
+		r.order = Order{Order: row.Order}
+		r.isKnown()
+		if row.Order.Hold != nil {
+			held = append(held, r)
+		} else {
+			r.moved = true
+			driven = append(driven, r)
+		}
+	}
+	e.Stats.Admitted.Add(int64(len(rows)))
+	e.lead(driven)
+	e.end(held)
+	for _, r := range held {
+		if *r.order.Order.Hold == holdQueued {
+			e.turns.ask(*r.order.Order.ConcurrencyKey)
+		}
+	}
+	e.found(byID)
+}

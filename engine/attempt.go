@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// attempt is one call of a step that reaches outside, from before it is committed until
+// its answer is. The run's holder has it.
+type attempt struct {
+	lane       *lane     // whose executor it is
+	slot       *lane     // whose slot it takes; another one when an earlier generation is voided
+	state      fsm.State // where the order stands meanwhile
+	step       fsm.Step
+	generation int32 // of the key: that of the order, or an earlier one that is voided
+	operation  step.Operation
+	number     int32
+	fence      int64
+	doubted    bool // an earlier attempt may have had its effect
+	lookOnly   bool // the key may be forgotten: to send it again could do the step twice
+	uncalled   bool // there is no call, only something to record
+	report     func(error)
+
+	sent   time.Time
+	result step.Result // nil until it is answered
+	source string      // of an answer that came without a call: callback, webhook, operator
+}
+
+// voidKey is a key of an earlier generation.
+type voidKey struct {
+	step       fsm.Step
+	generation int32
+	policy     int32
+}
+
+// Results of our own making. stop: somebody asked to stop, and no answer is waited for.
+// beside: a ledger step of an order whose other steps are outside. attention: a person is
+// needed.
+type (
+	stop      struct{ step.Done }
+	beside    struct{ step.Done }
+	attention struct {
+		step.Unknown
+		reason string
+	}
+)
+
+var errIll = errors.New("the other side does not do its part")
+
+// stands reports whether the attempt still is about what the order needs.
+func (a *attempt) stands(o *db.Order) bool {
+	return a.state == o.Status && (a.generation == o.Generation || a.operation == step.Undo)
+}
+
+// prepare says what the next call of a run is to do.
+func (l *lane) prepare(r *run) *attempt {
+	o := &r.order.Order
+	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: step.Do, doubted: o.InDoubtSince != nil}
+	if o.Status.Undoing() {
+		a.operation = step.Undo
+	}
+	if len(r.voids) > 0 {
+		void := r.voids[0]
+		a.step, a.generation, a.operation = void.step, void.generation, step.Undo
+		if p, ok := l.e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
+			a.lane = l.e.lane(void.policy, void.step, p)
+		}
+	}
+	a.lookOnly = a.operation == step.Do && a.doubted && l.e.now().Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
+	return a
+}
+
+// retentionMargin is how long before a provider may forget a key it is not sent any more.
+const retentionMargin = time.Hour
+
+// perform makes the call. A step in doubt is asked after first, where that is possible.
+func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
+	exec := a.lane.exec
+	if exec == nil {
+		return attention{reason: "policy_unusable: " + a.lane.unusable.Error()}
+	}
+	if a.operation == step.Undo {
+		result := exec.Undo(ctx, c)
+		if _, ok := result.(step.Waiting); ok {
+			return step.Unknown{Code: "undo_pending"}
+		}
+		return result
+	}
+	if looker, ok := exec.(step.Looker); ok && a.doubted {
+		result := looker.Lookup(ctx, c)
+		if _, unseen := result.(step.Retry); !unseen || a.lookOnly {
+			return result
+		}
+	} else if a.lookOnly {
+		return attention{reason: outcomeUnknown}
+	}
+	return exec.Do(ctx, c)
+}
+
+// identity is who we are to providers.
+type identity struct {
+	id     uuid.UUID
+	secret []byte
+}
+
+// identify reads it once; it never changes.
+func (e *Engine) identify(ctx context.Context) (*identity, error) {
+	if known := e.identity.Load(); known != nil {
+		return known, nil
+	}
+	row, err := e.query.InstallationSecret(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read installation: %w", err)
+	}
+	e.identity.Store(&identity{row.ID, row.CallbackSecret})
+	return e.identity.Load(), nil
+}
+
+// callOf is what the executor is told of a run's attempt.
+func (e *Engine) callOf(r *run, who *identity) *step.Call {
+	o, a := &r.order.Order, r.attempt
+	c := &step.Call{
+		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
+		Fence: o.Fence, Attempt: a.number,
+	}
+	if a.operation == step.Do {
+		c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(o.OrderNo, a.generation, a.step)
+	}
+	if a.generation == o.Generation {
+		c.Reference = or(r.order.ChargeReference)
+		if a.step == fsm.Reserve {
+			c.Reference = or(r.order.ReserveReference)
+		}
+	}
+	return c
+}
+
+func or(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// beginKey is what the attempts of one statement have in common.
+type beginKey struct {
+	state      fsm.State
+	fence      int64
+	seq        int32
+	step       fsm.Step
+	operation  step.Operation
+	generation int32 // 0 but for voids: that of the order
+	lease      time.Duration
+}
+
+// beginSet is the flush of the line of attempts: it commits that calls are about to be
+// made, and makes them.
+func (e *Engine) beginSet(set []*run) {
+	for key, group := range groupBy(set, e.beginKey) {
+		e.beginAlike(key, group)
+	}
+}
+
+func (e *Engine) beginKey(r *run) beginKey {
+	o, a := &r.order.Order, r.attempt
+	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
+		lease: max(e.cfg.Lease, a.lane.cfg.Timeout+leaseMargin)}
+	if a.generation != o.Generation {
+		key.generation = a.generation
+	}
+	if a.lookOnly {
+		key.operation = lookup
+	}
+	return key
+}
+
+// leaseMargin is how much longer than a call the lease of its order lasts: no other
+// replica starts the same call meanwhile.
+const leaseMargin = time.Second
+
+const lookup step.Operation = "lookup"
+
+func (e *Engine) beginAlike(key beginKey, set []*run) {
+	ctx, cancel := e.statement()
+	defer cancel()
+	slices.SortFunc(set, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
+	rows, err := e.query.AttemptsBegin(ctx, beginning(key, set))
+	switch {
+	case db.FaultOf(err) == db.Bad:
+		e.split(set, func(half []*run) { e.beginAlike(key, half) }, func(r *run) { e.notBegun(r); e.hold(r, err) })
+		return
+	case err != nil:
+		e.notBegun(set...)
+		e.failed("begin attempts", err, set, e.later)
+		return
+	}
+	e.Stats.Sets.Add(1)
+	begun := make(map[int64]bool, len(rows))
+	for _, row := range rows {
+		i, _ := slices.BinarySearchFunc(set, row.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })
+		begun[row.OrderNo] = true
+		e.called(set[i], row)
+	}
+	lost := slices.DeleteFunc(slices.Clone(set), func(r *run) bool { return begun[r.no()] })
+	e.notBegun(lost...)
+	e.lose(lost)
+}
+
+func beginning(key beginKey, set []*run) db.AttemptsBeginParams {
+	p := db.AttemptsBeginParams{
+		OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		Step: string(key.step), Operation: string(key.operation), LeaseSeconds: key.lease.Seconds(),
+	}
+	if set[0].attempt.generation != set[0].order.Order.Generation {
+		p.Generation = &key.generation
+	}
+	return p
+}
+
+// called starts the call of an attempt that is committed.
+func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
+	o, a := &r.order.Order, r.attempt
+	o.Seq, o.Attempts, r.moved, r.lost = row.Seq, &row.Attempt, false, 0
+	if !a.lookOnly {
+		doubt := row.InDoubtSince
+		o.InDoubtSince = &doubt
+	}
+	if o.WindowFrom == nil {
+		o.WindowFrom = &row.At
+	}
+	a.number, a.fence, a.sent = row.Attempt, o.Fence, time.Now()
+	e.wg.Go(func() { a.slot.call(r) })
+}
+
+// notBegun gives back what attempts hold that come to nothing.
+func (e *Engine) notBegun(set ...*run) {
+	for _, r := range set {
+		r.attempt.report(nil)
+		r.attempt.slot.free()
+		r.attempt = nil
+	}
+}
+
+// groupBy groups runs by what one statement can take.
+func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
+	groups := map[K][]*run{}
+	for _, r := range set {
+		k := key(r)
+		groups[k] = append(groups[k], r)
+	}
+	return groups
+}

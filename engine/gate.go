@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/policy"
+)
+
+// gate decides whether an order that is pending may start. It may wait for a time, then
+// for a person, then for its turn, in this order. It returns true when the order starts;
+// otherwise somebody else has the run.
+func (e *Engine) gate(r *run, p *policy.Policy) bool {
+	o := &r.order.Order
+	switch {
+	case stopping(o):
+		return true // the move it starts with cancels it
+	case o.StartAt != nil && o.StartAt.After(e.now()):
+		r.wait = holdScheduled
+	case o.ApprovedAt == nil && e.asksApproval(o, p):
+		if o.ApprovalUntil != nil && !o.ApprovalUntil.After(e.now()) {
+			e.approvalTimedOut(r, p)
+			return false
+		}
+		r.wait = holdApproval
+	case o.ConcurrencyKey != nil && o.TurnAt == nil:
+		r.wait = holdQueued
+	default:
+		return true
+	}
+	e.waits.add(r)
+	return false
+}
+
+// asksApproval reports whether a rule of the policy wants a person to look at the order.
+func (e *Engine) asksApproval(o *db.Order, p *policy.Policy) bool {
+	return o.ApprovalUntil != nil || p != nil && approvalOf(p, o) != nil
+}
+
+func approvalOf(p *policy.Policy, o *db.Order) *policy.Approval {
+	rule, _ := p.ApprovalOf(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item, CustomerID: or(o.CustomerID)})
+	return rule
+}
+
+// waitSet is the flush of the line of orders that are to wait before they go on. Each is
+// a statement of its own: they are not on the way of an order that flows.
+func (e *Engine) waitSet(set []*run) {
+	for _, r := range slices.Clone(set) {
+		e.waitOne(r)
+	}
+}
+
+func (e *Engine) waitOne(r *run) {
+	o := &r.order.Order
+	p := db.OrderWaitParams{OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: r.wait}
+	if pausing(o) {
+		p.Hold = holdPaused
+	}
+	if p.Hold == holdApproval {
+		p.Seconds = e.approvalTime(o).Seconds()
+	}
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.OrderWait(ctx, p)
+	switch {
+	case err != nil:
+		e.failed("let an order wait", err, []*run{r}, e.later)
+	case len(rows) == 0:
+		e.lose([]*run{r})
+	default:
+		r.moved, r.wait = false, ""
+		key := o.ConcurrencyKey
+		e.finish(nil, r)
+		if p.Hold == holdQueued {
+			e.turns.ask(*key)
+		}
+	}
+}
+
+func (e *Engine) approvalTime(o *db.Order) time.Duration {
+	if p, _ := e.policies.of(o.Policy); p != nil {
+		if a := approvalOf(p, o); a != nil {
+			return a.Timeout
+		}
+	}
+	return 0
+}

@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/step"
+)
+
+// lane takes orders through one step of one policy, at its executor. What waits in it is
+// bounded, and so are the calls under way: a slow provider fills its lane and nobody
+// else's.
+//
+//	add ──▶ queue ──slot free──▶ begins (attempt committed) ──▶ call ──▶ records
+//	  └──▶ inbox: an answer may have come without a call ──▶ records
+type lane struct {
+	e       *Engine
+	step    fsm.Step
+	version int32
+	policy  *policy.Policy
+	cfg     *policy.Step
+	exec    step.Executor // nil: could not be made, and unusable says why
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+
+	mu       sync.Mutex
+	queue    []*run
+	calling  int
+	unusable error
+	checked  time.Time
+}
+
+type laneKey struct {
+	version int32
+	step    fsm.Step
+}
+
+// lane returns the one lane of a step of a policy.
+func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
+	e.lanesMu.Lock()
+	defer e.lanesMu.Unlock()
+	key := laneKey{version, of}
+	if l, ok := e.lanes[key]; ok {
+		return l
+	}
+	cfg := p.Of(of)
+	l := &lane{e: e, step: of, version: version, policy: p, cfg: cfg}
+	l.exec, l.unusable = step.New(cfg, of)
+	l.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     cfg.Breaker.Open,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= cfg.Breaker.Failures },
+	})
+	e.lanes[key] = l
+	return l
+}
+
+// add takes a run that stands in a state of this step.
+func (l *lane) add(r *run) {
+	o := &r.order.Order
+	if r.attempt != nil && !r.attempt.stands(o) {
+		l.e.fenced(r)
+	}
+	switch {
+	case r.attempt != nil && r.attempt.result != nil:
+		l.e.records.add(r)
+	case stopping(o) && !o.Status.Undoing():
+		r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: stop{}}
+		l.e.records.add(r)
+	case l.e.stopping.Load():
+		l.e.leaving.add(r)
+	case (o.InDoubtSince != nil || o.Tries != nil) && !r.looked:
+		l.e.inbox.add(r)
+	case o.Status == fsm.Charging && o.Generation > 0 && !r.voided:
+		l.e.voids.add(r)
+	default:
+		l.enqueue(r)
+	}
+}
+
+func (l *lane) enqueue(r *run) {
+	if err := l.usable(); err != nil {
+		l.stay(r, attention{reason: "policy_unusable: " + err.Error()})
+		return
+	}
+	l.mu.Lock()
+	full := len(l.queue) >= l.cfg.Queue
+	if !full {
+		l.queue = append(l.queue, r)
+	}
+	l.mu.Unlock()
+	if full {
+		l.stay(r, step.Retry{Code: "queue_full"})
+		return
+	}
+	l.pump()
+}
+
+// usable tells whether calls can be made at all. A secret may be put right while the
+// service runs, so it is looked at again after a second.
+func (l *lane) usable() error {
+	if l.exec == nil {
+		return l.unusable
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.checked) > time.Second {
+		l.unusable, l.checked = l.policy.Usable(l.step), time.Now()
+	}
+	return l.unusable
+}
+
+// pump sends as many to their attempt as there are free slots.
+func (l *lane) pump() {
+	l.mu.Lock()
+	n := min(max(l.cfg.InFlight-l.calling, 0), len(l.queue))
+	taken := l.queue[:n:n]
+	l.queue = l.queue[n:]
+	if len(l.queue) == 0 {
+		l.queue = nil
+	}
+	l.calling += n
+	l.mu.Unlock()
+	for _, r := range taken {
+		l.begin(r)
+	}
+}
+
+// begin asks the breaker and prepares the attempt, which then goes to be committed.
+func (l *lane) begin(r *run) {
+	if l.e.stopping.Load() {
+		l.free()
+		l.e.leaving.add(r)
+		return
+	}
+	report, err := l.breaker.Allow()
+	if err != nil {
+		l.free()
+		l.stay(r, step.Retry{Code: "breaker_open", After: l.cfg.Breaker.Open})
+		return
+	}
+	r.attempt = l.prepare(r)
+	r.attempt.report = report
+	l.e.begins.add(r)
+}
+
+// free gives a slot back.
+func (l *lane) free() {
+	l.mu.Lock()
+	l.calling--
+	more := len(l.queue) > 0
+	l.mu.Unlock()
+	if more && !l.e.stopping.Load() {
+		l.pump()
+	}
+}
+
+// stay lets the order wait without a call having been made.
+func (l *lane) stay(r *run, why step.Result) {
+	o := &r.order.Order
+	r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: why, uncalled: true}
+	l.e.records.add(r)
+}
+
+// call makes one call, with nothing held in the database, and sends its answer to be
+// recorded. The caller of the order can't end it; its time-out can.
+func (l *lane) call(r *run) {
+	a := r.attempt
+	ctx, cancel := context.WithTimeout(l.e.ctx, l.cfg.Timeout)
+	defer cancel()
+	who, err := l.e.identify(ctx)
+	if err != nil {
+		a.result = step.Retry{Code: "database_unavailable", Detail: err.Error()}
+	} else {
+		a.result = a.perform(ctx, l.e.callOf(r, who))
+	}
+	a.report(failureOf(a.result))
+	l.free()
+	l.e.Stats.Attempts.add(a)
+	l.e.records.add(r)
+}
+
+// failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
+// ask for patience, is no illness.
+func failureOf(result step.Result) error {
+	switch result := result.(type) {
+	case step.Unknown:
+		return errIll
+	case step.Retry:
+		if result.Code != "rate_limited" {
+			return errIll
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/step"
+)
+
+// recordKey is what the answers of one statement have in common.
+type recordKey struct {
+	verdict  step.Verdict // or stays
+	state    fsm.State
+	fence    int64
+	seq      int32
+	step     fsm.Step
+	executor policy.Executor
+	capture  string
+	sells    bool
+	consumes bool
+}
+
+const stays step.Verdict = "stays"
+
+// recordSet is the flush of the line of answers: it commits what they mean.
+func (e *Engine) recordSet(set []*run) {
+	for key, group := range groupBy(set, e.recordKey) {
+		if key.verdict == stays {
+			e.stay(key, group)
+		} else {
+			e.leave(key, group)
+		}
+	}
+}
+
+func (e *Engine) recordKey(r *run) recordKey {
+	o, a := &r.order.Order, r.attempt
+	key := recordKey{verdict: verdictOf(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, consumes: a.source != ""}
+	if key.verdict == stays {
+		return key
+	}
+	p, _ := e.policies.of(o.Policy)
+	how := p.Of(a.step)
+	if how.Executor.Outside() {
+		key.executor = how.Executor
+	}
+	if a.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
+		key.capture = how.Capture
+	}
+	key.sells = !p.Reserve.Executor.Outside()
+	return key
+}
+
+// verdictOf says which move an answer leads to.
+func verdictOf(a *attempt, o *db.Order) step.Verdict {
+	switch result := a.result.(type) {
+	case stop:
+		return step.WasStopped
+	case beside:
+		return step.WasDone
+	case step.Done:
+		if a.generation == o.Generation && a.step == stepOf(o.Status) {
+			return step.WasDone
+		}
+	case step.Refused:
+		if !o.Status.Undoing() && a.operation != step.Undo {
+			return step.WasRefused
+		}
+	case step.Retry:
+		// What is certainly not done, and not worth another try, is as good as refused.
+		if !a.doubted && !a.uncalled && a.operation == step.Do && slices.Contains(a.lane.cfg.Retry.NonRetryable, result.Code) {
+			return step.WasRefused
+		}
+	}
+	return stays
+}
+
+// stepOf is the step an order in a state does or undoes.
+func stepOf(s fsm.State) fsm.Step {
+	switch s {
+	case fsm.Reserving, fsm.Releasing:
+		return fsm.Reserve
+	case fsm.Confirming:
+		return fsm.Confirm
+	default:
+		return fsm.Charge
+	}
+}
+
+// leave moves orders out of their state.
+func (e *Engine) leave(key recordKey, set []*run) {
+	results := make(map[int64]step.Answer, len(set))
+	for _, r := range set {
+		results[r.no()] = answerOf(r.attempt.result)
+	}
+	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
+		return step.Record(ctx, q, step.Answers{
+			Set: s, Verdict: key.verdict, Step: key.step, Executor: string(key.executor), Capture: key.capture,
+			Sells: key.sells, Consumes: key.consumes, Of: results,
+		})
+	}
+	e.moveAlike(key.state, mover{move: move, moved: e.moveOn, busy: e.later}, set)
+}
+
+func answerOf(result step.Result) step.Answer {
+	switch result := result.(type) {
+	case step.Done:
+		return step.Answer{Reference: result.Reference, Data: string(result.Data)}
+	case step.Refused:
+		return step.Answer{Code: result.Code, Detail: result.Detail}
+	case step.Retry:
+		return step.Answer{Code: result.Code, Detail: result.Detail}
+	default:
+		return step.Answer{}
+	}
+}
+
+// moveOn drives orders that left a state with an answer.
+func (e *Engine) moveOn(runs []*run) {
+	for _, r := range runs {
+		r.answered()
+	}
+	e.drive(runs)
+}
+
+// answered writes into the run what its answer has changed in the row.
+func (r *run) answered() {
+	o := &r.order
+	if done, ok := r.attempt.result.(step.Done); ok && done.Reference != "" {
+		switch o.Order.Status {
+		case fsm.Reserving:
+			o.ChargeReference = &done.Reference
+		case fsm.Confirming:
+			o.ReserveReference = &done.Reference
+		}
+	}
+	o.Order.InDoubtSince, o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil, nil
+	if o.Order.Status == fsm.Completed {
+		o.Order.StopRequested = nil
+	}
+	r.attempt, r.looked = nil, false
+}
+
+// stay commits answers that leave orders in their state: most are held.
+func (e *Engine) stay(key recordKey, set []*run) {
+	results := make(map[int64]stay, len(set))
+	for _, r := range set {
+		results[r.no()] = decide(r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()) //nolint:gosec // spreads load
+	}
+	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
+		return step.Stay(ctx, q, s, staysOf(s.OrderNos, results), key.consumes)
+	}
+	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
+}
+
+func staysOf(orderNos []int64, results map[int64]stay) []step.Hold {
+	out := make([]step.Hold, len(orderNos))
+	for i, no := range orderNos {
+		s := results[no]
+		out[i] = step.Hold{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
+			Outcome: s.outcome, Code: s.code, Detail: s.detail, Reference: s.ref, Action: string(s.action)}
+	}
+	return out
+}
+
+// stayed tells the callers of held orders and drives the others on.
+func (e *Engine) stayed(runs []*run, results map[int64]stay) {
+	var held, on []*run
+	var waiting []int64
+	for _, r := range runs {
+		s := results[r.no()]
+		if s.hold == "" {
+			r.voids = r.voids[min(1, len(r.voids)):]
+			if s.cleared {
+				r.order.Order.InDoubtSince = nil
+			}
+			r.attempt = nil
+			on = append(on, r)
+			continue
+		}
+		if s.hold == holdCallback {
+			waiting = append(waiting, r.no())
+		}
+		if s.hold == holdAttention {
+			e.Stats.Held.Add(1)
+			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
+		}
+		r.order.Order.Hold, r.attempt = &s.hold, nil
+		held = append(held, r)
+	}
+	e.finish(nil, held...)
+	e.drive(on)
+	e.wakeAnswered(waiting)
+}

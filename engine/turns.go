@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"pawl/db"
+)
+
+// turns lets orders with the same key start one after the other, or so many at a time as
+// their limit allows. Whoever has a turn is counted from the orders themselves; a grant
+// compares and sets the version of the key's row, so two replicas never give one turn
+// twice. An end that frees a turn asks here; what is missed is found by the sweep.
+type turns struct {
+	e    *Engine
+	mu   sync.Mutex
+	keys map[string]bool
+	wake chan struct{}
+}
+
+func newTurns(e *Engine) *turns {
+	return &turns{e: e, keys: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// ask says that a turn of this key may be free, or somebody may wait for one.
+func (t *turns) ask(key string) {
+	t.mu.Lock()
+	t.keys[key] = true
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (t *turns) take() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	keys := make([]string, 0, len(t.keys))
+	for key := range t.keys {
+		keys = append(keys, key)
+	}
+	clear(t.keys)
+	return keys
+}
+
+func (t *turns) loop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		}
+		for _, key := range t.take() {
+			if ctx.Err() == nil && !t.e.stopping.Load() {
+				t.grant(key)
+			}
+		}
+	}
+}
+
+// turnsAtOnce is how many orders of one key are granted by one statement.
+const turnsAtOnce = 100
+
+// grant gives what turns of a key are free to the orders that came first.
+func (t *turns) grant(key string) {
+	e := t.e
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.ConcurrencyRead(ctx, db.ConcurrencyReadParams{Key: key, Most: turnsAtOnce})
+	if err != nil {
+		e.log.Warn("look whose turn it is", "key", key, "error", err)
+		return // the sweep asks again
+	}
+	next := e.nextInTurn(rows)
+	if len(next) == 0 {
+		return
+	}
+	granted, err := e.query.ConcurrencyGrant(ctx, db.ConcurrencyGrantParams{
+		Key: key, Version: rows[0].Version, OrderNos: next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+	})
+	if err != nil {
+		e.unknown("give turns", err) // what was given is ours, and comes due when its lease ends
+		return
+	}
+	if len(granted) < len(next) {
+		t.ask(key) // somebody else gave some meanwhile
+	}
+	orders := make([]Order, len(granted))
+	for i, row := range granted {
+		orders[i] = Order{Order: row.Order}
+	}
+	e.takeUp(orders)
+}
+
+// nextInTurn picks those that may start, each by the limit of its own policy.
+func (e *Engine) nextInTurn(rows []db.ConcurrencyReadRow) (orderNos []int64) {
+	for _, row := range rows {
+		limit := 1
+		if p, _ := e.policies.of(&row.Policy); p != nil && p.Concurrency != nil {
+			limit = p.Concurrency.Limit
+		}
+		if int(row.UnderWay)+len(orderNos) >= limit {
+			break
+		}
+		orderNos = append(orderNos, row.OrderNo)
+	}
+	return orderNos
+}

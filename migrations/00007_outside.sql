@@ -1,0 +1,151 @@
+-- +goose Up
+
+-- Tokens of callbacks are derived from it; whoever has it can answer for a provider.
+ALTER TABLE installation ADD COLUMN callback_secret bytea NOT NULL
+  DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
+
+-- What steps that reach outside, people and clocks need to know of an order. All of it
+-- may be null, so that an order that stays in the database pays nothing for it.
+ALTER TABLE orders
+  ADD COLUMN policy          integer,          -- version it started with; null: the ledger for every step
+  ADD COLUMN attempts        integer,          -- calls ever made for it; the number of the last one
+  ADD COLUMN tries           integer,          -- answers that count, of the present retry window
+  ADD COLUMN window_from     timestamptz,      -- when that window began
+  ADD COLUMN in_doubt_since  timestamptz,      -- first attempt that may have had an effect nobody has confirmed
+  ADD COLUMN start_at        timestamptz,      -- not before
+  ADD COLUMN complete_by     timestamptz,      -- the deadline: unwinds
+  ADD COLUMN reservation_ttl double precision, -- seconds a reservation waits for its confirmation
+  ADD COLUMN reserved_until  timestamptz,      -- end of that time
+  ADD COLUMN approval_until  timestamptz,      -- set when somebody was asked; the year 9999: no time-out
+  ADD COLUMN approved_at     timestamptz,
+  ADD COLUMN turn_at         timestamptz,      -- when its turn came, of so many at a time
+  ADD COLUMN customer_id     text COLLATE "C",
+  ADD COLUMN payment_method  text,             -- opaque; shown to nobody
+  ADD COLUMN concurrency_key text COLLATE "C",
+  ADD COLUMN action          jsonb,            -- what the customer has to do
+  ADD CONSTRAINT orders_terms CHECK (isfinite(start_at) AND isfinite(complete_by) AND reservation_ttl > 0
+    AND customer_id <> '' AND payment_method <> '' AND concurrency_key <> ''),
+  ADD CONSTRAINT orders_calls CHECK (attempts >= 0 AND tries >= 0),
+  ADD CONSTRAINT orders_doubt CHECK (in_doubt_since IS NULL OR ended_as IS NULL);
+
+CREATE INDEX orders_deadline ON orders (complete_by) WHERE complete_by IS NOT NULL AND ended_as IS NULL;
+CREATE INDEX orders_reserved_until ON orders (reserved_until) WHERE reserved_until IS NOT NULL AND ended_as IS NULL;
+CREATE INDEX orders_concurrency ON orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
+
+-- Costs nothing on the way of an order: it fires only where a statement names a column.
+CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON orders
+FOR EACH ROW WHEN (
+  NEW.customer_id IS DISTINCT FROM OLD.customer_id
+  OR NEW.payment_method IS DISTINCT FROM OLD.payment_method
+  OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
+) EXECUTE FUNCTION refuse_order_change();
+
+-- The audit of calls: a row is committed before its call and closed with the answer. One
+-- that was never closed belongs to a process that died in its call. An order's attempts
+-- are numbered through, over all its steps.
+CREATE TABLE step_attempts (
+  order_no    bigint NOT NULL,
+  started_at  timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  fence       bigint NOT NULL,
+  attempt     integer NOT NULL,
+  generation  integer NOT NULL,
+  policy      integer,
+  fenced      boolean,           -- the answer came after somebody else had taken the order over
+  step        text COLLATE "C" NOT NULL,
+  operation   text COLLATE "C" NOT NULL,
+  outcome     text COLLATE "C",
+  code        text,
+  detail      text,
+  reference   text,
+  CONSTRAINT step_attempts_pkey PRIMARY KEY (order_no, attempt),
+  CONSTRAINT step_attempts_words CHECK (step IN ('charge', 'reserve', 'confirm')
+    AND operation IN ('do', 'undo', 'lookup')
+    AND outcome IN ('done', 'refused', 'retry', 'waiting', 'unknown')
+    AND (outcome IS NULL) = (finished_at IS NULL))
+) WITH (fillfactor = 70); -- closing an attempt stays on its page
+
+-- Answers that did not come with a call: of a callback, a webhook, a person. Whoever
+-- next picks the order up uses them instead of calling.
+CREATE TABLE step_answers (
+  order_no    bigint NOT NULL,
+  answered_at timestamptz NOT NULL DEFAULT now(),
+  consumed_at timestamptz,
+  generation  integer NOT NULL,
+  step        text COLLATE "C" NOT NULL,
+  source      text COLLATE "C" NOT NULL,
+  outcome     text COLLATE "C" NOT NULL,
+  code        text,
+  detail      text,
+  reference   text,
+  data        jsonb,
+  CONSTRAINT step_answers_pkey PRIMARY KEY (order_no, generation, step),
+  CONSTRAINT step_answers_words CHECK (step IN ('charge', 'reserve', 'confirm')
+    AND source IN ('callback', 'webhook', 'operator') AND outcome IN ('done', 'refused', 'not_done'))
+);
+
+-- Somebody reported an effect that the books say is absent or undone: it is undone at
+-- its provider, again if need be, without moving the order.
+CREATE TABLE late_undos (
+  order_no    bigint NOT NULL,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  due_at      timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  generation  integer NOT NULL,
+  tries       integer NOT NULL DEFAULT 0,
+  step        text COLLATE "C" NOT NULL,
+  reason      text NOT NULL,
+  code        text,
+  detail      text,
+  CONSTRAINT late_undos_pkey PRIMARY KEY (order_no, generation, step),
+  CONSTRAINT late_undos_words CHECK (step IN ('charge', 'reserve'))
+);
+CREATE INDEX late_undos_due ON late_undos (due_at) WHERE finished_at IS NULL;
+
+-- One row per key of a concurrency limit; version is what grants compare and set.
+CREATE TABLE concurrency_keys (
+  key     text COLLATE "C" PRIMARY KEY,
+  version bigint NOT NULL DEFAULT 0
+);
+
+-- executor is null for what the ledger did. in_doubt: written by the move that undid it,
+-- without knowing whether it had happened.
+ALTER TABLE charges
+  ADD COLUMN executor text COLLATE "C", ADD COLUMN reference text, ADD COLUMN data jsonb,
+  ADD COLUMN in_doubt boolean, ADD COLUMN capture text COLLATE "C", ADD COLUMN captured_at timestamptz;
+ALTER TABLE refunds ADD COLUMN reference text;
+ALTER TABLE reservations
+  ADD COLUMN executor text COLLATE "C", ADD COLUMN reference text, ADD COLUMN data jsonb, ADD COLUMN in_doubt boolean;
+
+-- A confirmation outside; that of the ledger is the final move itself.
+CREATE TABLE confirmations (
+  order_no   bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  generation integer NOT NULL,
+  executor   text COLLATE "C" NOT NULL,
+  reference  text,
+  data       jsonb,
+  CONSTRAINT confirmations_pkey PRIMARY KEY (order_no)
+);
+
+-- A request that comes again is known by its id, also when both come at once.
+CREATE UNIQUE INDEX transitions_request ON transitions (order_no, request_id) WHERE request_id IS NOT NULL;
+
+-- +goose Down
+DROP INDEX transitions_request;
+DROP TABLE confirmations;
+ALTER TABLE reservations DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt;
+ALTER TABLE refunds DROP COLUMN reference;
+ALTER TABLE charges DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt,
+  DROP COLUMN capture, DROP COLUMN captured_at;
+DROP TABLE concurrency_keys;
+DROP TABLE late_undos;
+DROP TABLE step_answers;
+DROP TABLE step_attempts;
+DROP TRIGGER orders_guard_terms ON orders;
+ALTER TABLE orders DROP CONSTRAINT orders_terms, DROP CONSTRAINT orders_calls, DROP CONSTRAINT orders_doubt,
+  DROP COLUMN policy, DROP COLUMN attempts, DROP COLUMN tries, DROP COLUMN window_from, DROP COLUMN in_doubt_since,
+  DROP COLUMN start_at, DROP COLUMN complete_by, DROP COLUMN reservation_ttl, DROP COLUMN reserved_until,
+  DROP COLUMN approval_until, DROP COLUMN approved_at, DROP COLUMN turn_at, DROP COLUMN customer_id, DROP COLUMN payment_method,
+  DROP COLUMN concurrency_key, DROP COLUMN action;
+ALTER TABLE installation DROP COLUMN callback_secret;

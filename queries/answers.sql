@@ -1,0 +1,112 @@
+-- Answers that come without a call.
+
+-- name: AnswersWaiting :many
+-- Answers nobody has used yet, of the present generation of these orders.
+SELECT w.order_no, w.step, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
+  coalesce(w.reference, '') AS reference, coalesce(w.data::text, '')::text AS data
+FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
+WHERE w.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND w.consumed_at IS NULL;
+
+-- name: AnswerStore :many
+-- Keeps an answer and, if the order waits at that step, wakes it for this process, in one
+-- commit that begins by locking the order: the driver that is about to let it wait either
+-- sees the answer or is seen waiting. The first answer stays; only one that said
+-- not done makes room for another. Waits for the row, half a second at most.
+WITH target AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
+  FOR NO KEY UPDATE
+), stored AS (
+  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
+  SELECT t.order_no, @generation, @step, @source, @outcome, nullif(@code::text, ''), nullif(@detail::text, ''),
+    nullif(@ref::text, ''), nullif(@data::text, '')::jsonb
+  FROM target AS t
+  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+    answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
+    detail = excluded.detail, reference = excluded.reference, data = excluded.data
+    WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
+  RETURNING w.order_no
+), woken AS (
+  UPDATE orders AS o SET
+    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL,
+    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+  WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.generation = @generation AND o.status = @waiting_in
+    AND o.hold IN ('callback', 'retry', 'attention')
+  RETURNING o.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
+    sqlc.narg('request_id')::text FROM woken AS k
+)
+SELECT sqlc.embed(orders) FROM woken AS orders;
+
+-- name: AnswersWake :many
+-- Takes up orders that wait for an answer that is there. The second look of a driver that
+-- has let orders wait, and of the sweep for those whose driver died in between.
+WITH answered AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.hold = 'callback' AND (@sweep::boolean OR o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]))
+    AND EXISTS (
+      SELECT 1 FROM step_answers AS w
+      WHERE w.order_no = o.order_no AND w.generation = o.generation AND w.consumed_at IS NULL
+        AND w.step = CASE o.status WHEN 'charging' THEN 'charge' WHEN 'reserving' THEN 'reserve' WHEN 'confirming' THEN 'confirm' END)
+  ORDER BY o.order_no LIMIT 500 FOR NO KEY UPDATE OF o SKIP LOCKED
+), woken AS (
+  UPDATE orders AS o SET
+    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL,
+    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+  WHERE o.order_no = ANY(ARRAY(SELECT a.order_no FROM answered AS a)) AND o.hold = 'callback'
+  RETURNING o.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'wake' FROM woken AS k
+)
+SELECT sqlc.embed(orders) FROM woken AS orders;
+
+-- name: AnswerOf :one
+-- What was answered before for this step of this generation.
+SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
+FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step;
+
+-- name: LateUndoOpen :many
+-- An effect was reported that the books say is absent or undone. No row: it stands
+-- in them, or may still come to, or its undoing is under way already.
+INSERT INTO late_undos AS u (order_no, generation, step, reason)
+SELECT o.order_no, @generation, @step, @reason FROM orders AS o
+WHERE o.order_no = @order_no
+  AND (o.generation > @generation OR o.ended_as IN ('failed', 'canceled'))
+  AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE @step = 'charge' AND c.order_no = o.order_no
+    AND c.generation = @generation AND c.refunded_at IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
+    AND r.generation = @generation AND r.released_at IS NULL)
+ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason
+  WHERE u.finished_at IS NOT NULL
+RETURNING order_no;
+
+-- name: LateUndosClaim :many
+WITH due AS MATERIALIZED (
+  SELECT u.order_no, u.generation, u.step FROM late_undos AS u
+  WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), tries = u.tries + 1
+  FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
+  RETURNING u.order_no, u.generation, u.step, u.tries
+)
+SELECT c.generation AS undo_generation, c.step, c.tries, sqlc.embed(o),
+  (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
+   ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
+FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no;
+
+-- name: LateUndoFinish :exec
+UPDATE late_undos AS u SET
+  finished_at = CASE WHEN @done::boolean THEN now() END, due_at = now() + make_interval(secs => @delay::float8),
+  code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step;
+
+-- name: LateUndoAttempt :exec
+-- The audit of such a call. Numbers below zero: those above are the driver's, who may be
+-- in a call of a later generation.
+INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, started_at, finished_at, outcome, code, detail)
+SELECT @order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
+  @fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', @started_at::timestamptz, now(),
+  @outcome::text, nullif(@code::text, ''), nullif(@detail::text, '');

@@ -1,0 +1,93 @@
+-- Calls of steps that reach outside. An attempt is committed before its call, and closed
+-- with the answer by the write that acts on it. Results of several orders go in one
+-- statement; what differs between them comes in arrays, which are joined to the rows
+-- found, never to orders.
+
+-- name: AttemptsBegin :many
+-- The intent: from here on the effect may be there. The lease outlasts the call.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = 0,
+    window_from = coalesce(o.window_from, now()),
+    in_doubt_since = CASE WHEN @operation::text = 'lookup' THEN o.in_doubt_since ELSE coalesce(o.in_doubt_since, now()) END,
+    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
+    coalesce(sqlc.narg('generation')::integer, o.generation) AS generation
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, @step::text, @operation::text FROM moved AS m
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
+)
+SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since::timestamptz AS in_doubt_since, now()::timestamptz AS at
+FROM moved AS m;
+
+-- name: AttemptsFinish :many
+-- Answers that leave the order where it is: it is held, or with an empty hold goes on.
+-- A negative delay holds it until somebody acts.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.hold, x.reason, x.delay, x.counts, x.cleared, x.outcome, x.code, x.detail, x.reference, x.action
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@holds::text[]), unnest(@reasons::text[]), unnest(@delays::float8[]),
+      unnest(@counts::boolean[]), unnest(@cleared::boolean[]), unnest(@outcomes::text[]), unnest(@codes::text[]),
+      unnest(@details::text[]), unnest(@refs::text[]), unnest(@actions::text[]))
+    AS x(order_no, hold, reason, delay, counts, cleared, outcome, code, detail, reference, action)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    seq = o.seq + 1, take_overs = 0,
+    hold = nullif(a.hold, ''), hold_reason = nullif(a.reason, ''),
+    owner = CASE WHEN a.hold = '' THEN o.owner END,
+    due_at = CASE WHEN a.hold = '' THEN o.due_at WHEN a.delay >= 0 THEN clock_timestamp() + make_interval(secs => a.delay) END,
+    tries = coalesce(o.tries, 0) + a.counts::integer,
+    in_doubt_since = CASE WHEN NOT a.cleared THEN o.in_doubt_since END,
+    action = nullif(a.action, '')::jsonb
+  FROM answers AS a
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.attempts
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
+    detail = nullif(a.detail, ''), reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL AND a.outcome <> ''
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'), m.hold_reason FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: AttemptFenced :exec
+-- An answer that came when somebody else had taken the order over: it is kept, and moves
+-- nothing.
+UPDATE step_attempts AS t SET finished_at = now(), fenced = true, outcome = @outcome::text,
+  code = nullif(@code::text, ''), detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
+WHERE t.order_no = @order_no AND t.attempt = @attempt AND t.fence = @fence AND t.finished_at IS NULL;
+
+-- name: AttemptsOf :many
+-- The calls of an order, oldest first.
+SELECT sqlc.embed(t) FROM step_attempts AS t
+WHERE t.order_no = @order_no AND t.attempt > @after ORDER BY t.attempt LIMIT @most;
+
+-- name: AttemptsToVoid :many
+-- Keys of earlier generations that were sent and never certainly undone: before another
+-- charge they must be dead, also those that were refused. A delayed call may still arrive,
+-- and not every provider remembers that it refused.
+SELECT DISTINCT t.step, t.generation, t.policy FROM step_attempts AS t
+WHERE t.order_no = @order_no AND t.generation < @generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
+  AND NOT EXISTS (
+    SELECT 1 FROM step_attempts AS u
+    WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
+ORDER BY t.generation, t.step;

@@ -1,0 +1,259 @@
+-- The moves of orders whose step was done outside: what the ledger's statements do in one
+-- commit with the effect, these do with the answer. One more thing is written: the end
+-- of the attempt. A move that no call led to (asked to stop before the first one, or
+-- a ledger step beside one outside) finds no attempt to close.
+
+-- name: OutsideCharged :many
+-- Asked to stop meanwhile, the charge is recorded all the same, and taken back.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.reference, x.data
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'reserving' ELSE 'refunding' END,
+    outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
+  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
+    nullif(@capture::text, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideReserved :many
+-- The stock is the other system's: ours is not touched.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.reference, x.data
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'confirming' ELSE 'releasing' END,
+    outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl),
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
+  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideConfirmed :many
+-- Once a call was made nothing stops the order, so a request to stop is not looked at.
+-- What the ledger reserved is sold by this move too; what it captured is money now.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.reference, x.data
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = 'completed', ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL, stop_requested = NULL,
+    failure_step = NULL, failure_code = NULL, failure_detail = NULL,
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts
+), sold AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT m.item, sum(m.quantity) FROM moved AS m
+  WHERE @sells::boolean AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY m.item ORDER BY m.item
+  ON CONFLICT (item) DO UPDATE SET
+    reserved = i.reserved - excluded.reserved,
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
+), confirmed AS (
+  INSERT INTO confirmations (order_no, generation, executor, reference, data)
+  SELECT m.order_no, m.generation, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no WHERE @executor::text <> '' ORDER BY m.order_no
+), captured AS (
+  UPDATE charges AS c SET captured_at = now()
+  WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture IS NOT NULL
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideReleased :many
+-- The reservation is undone at the other system.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = 'refunding', outcome = coalesce(o.outcome, 'failed'),
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts
+), released AS (
+  UPDATE reservations AS r SET released_at = now()
+  WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideRefunded :many
+-- The charge is undone at the provider. The order ends as its first undo move said.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.reference
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[])) AS x(order_no, reference)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'), ended_as = coalesce(o.outcome, 'failed'),
+    finished_at = now(), due_at = NULL, owner = NULL,
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts
+), returned AS (
+  UPDATE charges AS c SET refunded_at = now()
+  WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
+  RETURNING c.order_no, c.generation, c.currency, c.amount
+), refunded AS (
+  INSERT INTO refunds (order_no, generation, currency, amount, reference)
+  SELECT r.order_no, r.generation, r.currency, r.amount, nullif(a.reference, '')
+  FROM returned AS r JOIN answers AS a ON a.order_no = r.order_no ORDER BY r.order_no
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideRefused :many
+-- The step is certainly not done and never will be: everything before it is undone. A
+-- refused charge has nothing before it, and the order ends.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.code, x.detail
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
+), locked AS MATERIALIZED (
+  SELECT o.order_no, o.status AS was FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE o.status WHEN 'confirming' THEN 'releasing' WHEN 'reserving' THEN 'refunding'
+      ELSE CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
+    outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
+    ended_as = CASE WHEN o.status = 'charging' THEN CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
+    finished_at = CASE WHEN o.status = 'charging' THEN now() END,
+    due_at = CASE WHEN o.status <> 'charging' THEN o.due_at END, owner = CASE WHEN o.status <> 'charging' THEN o.owner END,
+    failure_step = @step::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  FROM answers AS a
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail
+), finished AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
+  FROM moved AS m
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
+SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
+RETURNING order_no, seq, to_status, at;
+
+-- name: OutsideStopped :many
+-- Leaves a state on request, without an answer. With nothing in doubt the step was
+-- certainly not done. In doubt it counts as done, is put down as such, and is undone:
+-- the undo of a key that was never seen makes a late call fail. A confirmation in doubt
+-- is not stopped.
+WITH locked AS MATERIALIZED (
+  SELECT o.order_no, o.status AS was FROM orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE orders AS o SET
+    status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND o.in_doubt_since IS NOT NULL THEN 'releasing'
+      WHEN o.status = 'reserving' OR o.in_doubt_since IS NOT NULL THEN 'refunding' ELSE 'canceled' END,
+    outcome = 'canceled',
+    ended_as = CASE WHEN o.status = 'charging' AND o.in_doubt_since IS NULL THEN 'canceled' END,
+    finished_at = CASE WHEN o.status = 'charging' AND o.in_doubt_since IS NULL THEN now() END,
+    due_at = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.due_at END,
+    owner = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.owner END,
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
+  FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'charging' AND m.status = 'refunding' ORDER BY m.order_no
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
+  FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'reserving' AND m.status = 'releasing' ORDER BY m.order_no
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, l.was, m.status, m.fence FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
+RETURNING order_no, seq, to_status, at;

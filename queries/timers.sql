@@ -1,0 +1,48 @@
+-- What the clock asks for. None of it moves an order: it asks it to stop, as a person
+-- would, and the order's driver or whoever picks it up sees to it.
+
+-- name: OrdersExpired :many
+-- Orders past their deadline, and reservations that waited too long for their
+-- confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
+-- become due, so that somebody picks them up.
+WITH expired AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.order_no IN (
+      (SELECT d.order_no FROM orders AS d WHERE d.complete_by IS NOT NULL AND d.ended_as IS NULL AND d.complete_by <= now()
+       ORDER BY d.complete_by LIMIT 1000)
+      UNION ALL
+      (SELECT r.order_no FROM orders AS r WHERE r.reserved_until IS NOT NULL AND r.ended_as IS NULL AND r.reserved_until <= now()
+         AND r.status = 'confirming' ORDER BY r.reserved_until LIMIT 1000))
+    AND o.ended_as IS NULL AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
+    AND o.status NOT IN ('releasing', 'refunding') AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), stopped AS (
+  UPDATE orders AS o SET
+    stop_requested = 'deadline', seq = o.seq + 1,
+    failure_code = CASE WHEN o.complete_by <= now() THEN 'deadline_exceeded' ELSE 'reservation_expired' END,
+    due_at = CASE WHEN o.hold IS NULL THEN o.due_at ELSE now() END,
+    take_overs = CASE WHEN o.hold IS NULL THEN o.take_overs ELSE 0 END,
+    hold = NULL, hold_reason = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT e.order_no FROM expired AS e))
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_code FROM stopped AS s
+RETURNING order_no;
+
+-- name: ApprovalTimedOut :many
+-- Nobody has approved in time: the policy says whether that is a yes or a no.
+WITH moved AS (
+  UPDATE orders AS o SET
+    seq = o.seq + 1,
+    approved_at = CASE WHEN @approves::boolean THEN now() END,
+    stop_requested = CASE WHEN NOT @approves::boolean THEN 'deadline' END,
+    failure_code = CASE WHEN NOT @approves::boolean THEN 'approval_timed_out' END
+  WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.stop_requested IS NULL AND o.approved_at IS NULL
+  RETURNING o.order_no, o.fence, o.seq, o.status
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE WHEN @approves::boolean THEN 'approve' ELSE 'reject' END, 'approval timed out'
+FROM moved AS m
+RETURNING order_no, seq, to_status, at;
