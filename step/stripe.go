@@ -69,13 +69,23 @@ func (s *stripeCharge) order(c *Call) (stripeOrder, Result) {
 	return o, nil
 }
 
-// Do creates and confirms.
+// chargeOf is the intent of a call as far as it is known. A reference may also be what a
+// person wrote down; only an intent is one here.
+func chargeOf(c *Call) string {
+	if !strings.HasPrefix(c.Reference, "pi_") {
+		return ""
+	}
+	return c.Reference
+}
+
+// Do creates and confirms. A reference that is known spares the first request, and keeps
+// to one intent should Stripe have forgotten the key.
 func (s *stripeCharge) Do(ctx context.Context, c *Call) Result {
 	order, known := s.order(c)
 	if known != nil {
 		return known
 	}
-	id := c.Reference
+	id := chargeOf(c)
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		if created.failed != nil {
@@ -150,8 +160,8 @@ func (s *stripeCharge) Lookup(ctx context.Context, c *Call) Result {
 	if known != nil {
 		return known
 	}
-	if c.Reference != "" {
-		return s.settle(ctx, c, c.Reference, nil)
+	if id := chargeOf(c); id != "" {
+		return s.settle(ctx, c, id, nil)
 	}
 	created := s.api.create(ctx, c, order)
 	switch {

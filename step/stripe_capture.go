@@ -17,7 +17,7 @@ func (s *stripeCapture) Do(ctx context.Context, c *Call) Result {
 	switch {
 	case c.Amount.IsZero():
 		return Done{}
-	case c.Reference == "":
+	case chargeOf(c) == "":
 		return unsent("reference_missing", errors.New("the order has no reference of its charge"))
 	}
 	captured := s.api.capture(ctx, c, c.Reference)
@@ -35,7 +35,7 @@ func (s *stripeCapture) Lookup(ctx context.Context, c *Call) Result {
 	switch {
 	case c.Amount.IsZero():
 		return Done{}
-	case c.Reference == "":
+	case chargeOf(c) == "":
 		return Unknown{Code: "reference_missing", Detail: "the order has no reference of its charge"}
 	}
 	return s.settle(ctx, c, nil)

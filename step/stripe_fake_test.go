@@ -29,7 +29,7 @@ type stripeFake struct {
 
 type fakeIntent struct {
 	id, status, method, lastError string
-	refunded                      bool
+	charged, refunded             bool
 	form                          url.Values
 }
 
@@ -254,7 +254,7 @@ func (i *fakeIntent) confirm() (int, map[string]any, bool) {
 	case "pm_unusable":
 		return fakeError(400, "invalid_request_error", "payment_method_unexpected_state")
 	default:
-		i.status = "succeeded"
+		i.status, i.charged = "succeeded", true
 		if i.form.Get("capture_method") == "manual" {
 			i.status = "requires_capture"
 		}

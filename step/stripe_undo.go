@@ -14,7 +14,7 @@ func (s *stripeCharge) Undo(ctx context.Context, c *Call) Result {
 	if known != nil {
 		return Done{} // Do asks nothing of Stripe
 	}
-	id := c.Reference
+	id := chargeOf(c)
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		switch {
@@ -26,18 +26,20 @@ func (s *stripeCharge) Undo(ctx context.Context, c *Call) Result {
 		id = created.intent.ID
 	}
 	var last Result
-	for range 3 { // what is to be done may change between reading and doing: confirmed just now, refunded by hand
+	for range 2 { // what is to be done may have changed since it was read: confirmed just now, refunded by hand
 		now := s.api.read(ctx, c, id)
-		if now.refused() != nil {
+		switch {
+		case now.refused() != nil:
 			return doubt(now.failed)
-		}
-		if now.failed != nil {
+		case now.failed != nil:
 			return now.failed
 		}
-		if last = s.undo(ctx, c, now.intent); last != nil {
-			if _, refused := last.(Refused); !refused {
-				return last
-			}
+		last = s.undo(ctx, c, now.intent)
+		if _, refused := last.(Refused); !refused {
+			return last
+		}
+		if now.intent.Status != stripe.PaymentIntentStatusSucceeded { // not to be canceled is not to be undone yet
+			last = doubt(last)
 		}
 	}
 	return last
