@@ -76,6 +76,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
+		SchemaVersion: migrations.Version(),
 	})
 	registry := newMetrics(orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{

@@ -13,22 +13,28 @@ const schemaState = `-- name: SchemaState :one
 SELECT
   coalesce((SELECT max(g.version_id) FROM goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
   ARRAY(
-    SELECT t.name FROM unnest($1::text[]) AS t(name)
-    WHERE NOT coalesce(has_table_privilege(to_regclass(t.name), 'SELECT') AND has_table_privilege(to_regclass(t.name), 'INSERT'), false)
-    ORDER BY t.name
-  )::text[] AS unusable
+    SELECT n.privilege || ' on ' || n.name
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS n(privilege, name)
+    WHERE NOT coalesce(has_table_privilege(to_regclass(n.name), n.privilege), false)
+  )::text[] AS lacking
 `
 
+type SchemaStateParams struct {
+	Privileges []string
+	Tables     []string
+}
+
 type SchemaStateRow struct {
-	Version  int64
-	Unusable []string
+	Version int64
+	Lacking []string
 }
 
 // The newest migration that was applied, 0 for none: goose keeps a row for each. And the
-// tables that are not there, or that this role may not use, whatever that row says.
-func (q *Queries) SchemaState(ctx context.Context, tables []string) (SchemaStateRow, error) {
-	row := q.db.QueryRow(ctx, schemaState, tables)
+// privileges on tables that this role has not, or can't have because the table is not
+// there, whatever that row says.
+func (q *Queries) SchemaState(ctx context.Context, arg SchemaStateParams) (SchemaStateRow, error) {
+	row := q.db.QueryRow(ctx, schemaState, arg.Privileges, arg.Tables)
 	var i SchemaStateRow
-	err := row.Scan(&i.Version, &i.Unusable)
+	err := row.Scan(&i.Version, &i.Lacking)
 	return i, err
 }

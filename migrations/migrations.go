@@ -21,6 +21,17 @@ import (
 //go:embed *.sql
 var files embed.FS
 
+// Version is the newest migration that this binary holds.
+func Version() int64 {
+	entries, err := files.ReadDir(".") // sorted by name
+	if err == nil {
+		if version, err := goose.NumericComponent(entries[len(entries)-1].Name()); err == nil {
+			return version
+		}
+	}
+	panic("migrations: the embedded files are not migrations") // the build is broken
+}
+
 // Up applies what is pending. Replicas that start together are safe: one of them
 // migrates, the others wait for it. The lock is a row of a table, not an advisory
 // lock of a session, which would exclude nobody behind a transaction pooler.

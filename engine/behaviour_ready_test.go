@@ -1,0 +1,87 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/migrations"
+)
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, spoil string
+		says        string // empty: ready
+	}{
+		{"a migrated database", `SELECT 1`, ""},
+		{"one that a newer release has migrated", `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)`, ""},
+		{"an older one", `DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)`, "this program needs"},
+		{"one that goose does not know", `DROP TABLE goose_db_version`, "42P01"},
+		{"one without a table", `DROP TABLE refunds CASCADE`, "SELECT on refunds, INSERT on refunds"},
+		{"one whose orders can't be moved", `REVOKE UPDATE ON orders FROM ready`, "UPDATE on orders"},
+		{"one whose versions can't be read", `REVOKE SELECT ON goose_db_version FROM ready`, "42501"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			var log bytes.Buffer
+			e := b.asRole(t, "ready").replica(t, engine.Config{
+				SchemaVersion: migrations.Version(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			b.exec(t, strings.ReplaceAll(c.spoil, " ready", " "+b.role("ready")))
+			for range 3 {
+				err := e.Ready(t.Context())
+				if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), c.says)) {
+					t.Errorf("%v, want %q", err, c.says)
+				}
+			}
+			if lines := strings.Count(log.String(), "not ready"); lines != map[bool]int{true: 0, false: 1}[c.says == ""] {
+				t.Errorf("%d lines in the log:\n%s", lines, log.String())
+			}
+		})
+	}
+}
+
+// TestReadyLooksAtEveryTable fails when a table was added that Ready does not look at.
+func TestReadyLooksAtEveryTable(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	all := column[string](t, b.Pool, `SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%' ORDER BY 1`)
+	if looked := engine.NeededTables(); !slices.Equal(all, looked) {
+		t.Errorf("Ready looks at %q, the tables are %q", looked, all)
+	}
+}
+
+// role is the name of a role of this database's own: roles belong to the whole server.
+func (b *bundle) role(name string) string { return name + "_" + b.Pool.Config().ConnConfig.Database }
+
+// asRole is the bundle's database for a role that may do what the service does, but is no superuser and owns nothing.
+func (b *bundle) asRole(t *testing.T, name string) *bundle {
+	t.Helper()
+	role := b.role(name)
+	b.exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() {
+		for _, sql := range []string{`DROP OWNED BY ` + role, `DROP ROLE ` + role} {
+			if _, err := b.Pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role)
+	u, err := url.Parse(b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("role", role)
+	u.RawQuery = query.Encode()
+	return &bundle{Database: &dbtest.Database{URL: u.String(), Pool: b.Pool}}
+}

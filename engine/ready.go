@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"pawl/db"
+)
+
+// ErrNotMigrated: the schema of the database is older than this program, or parts of it
+// are missing or closed to its role. Nothing comes of waiting: somebody has to migrate, or
+// to grant.
+var ErrNotMigrated = errors.New("database is not migrated")
+
+// needed are the tables without which the service takes no orders, and what it does there.
+var needed = map[string][]string{
+	"charges":            {"SELECT", "INSERT", "UPDATE"},
+	"concurrency_keys":   {"SELECT", "INSERT", "UPDATE"},
+	"confirmations":      {"INSERT"},
+	"installation":       {"SELECT"},
+	"inventory":          {"SELECT", "INSERT", "UPDATE"},
+	"late_undos":         {"SELECT", "INSERT", "UPDATE"},
+	"orders":             {"SELECT", "INSERT", "UPDATE"},
+	"policies":           {"SELECT"},
+	"policy_activations": {"SELECT"},
+	"refunds":            {"SELECT", "INSERT"},
+	"reservations":       {"SELECT", "INSERT", "UPDATE"},
+	"step_answers":       {"SELECT", "INSERT", "UPDATE"},
+	"step_attempts":      {"SELECT", "INSERT", "UPDATE"},
+	"transitions":        {"SELECT", "INSERT"},
+}
+
+// neededGrants is the same for a statement.
+var neededGrants = func() (p db.SchemaStateParams) {
+	for _, table := range slices.Sorted(maps.Keys(needed)) {
+		for _, privilege := range needed[table] {
+			p.Tables, p.Privileges = append(p.Tables, table), append(p.Privileges, privilege)
+		}
+	}
+	return p
+}()
+
+// Ready returns nil when orders can be taken: the engine is not stopping, the database
+// answers, and its schema is there, as new as Config.SchemaVersion at least; a newer one
+// is that of a release that replaces this one. Errors: ErrStopping, ErrNotMigrated,
+// ErrUnavailable. Why is in the log, once a second at most.
+func (e *Engine) Ready(ctx context.Context) error {
+	if e.stopping.Load() {
+		return ErrStopping
+	}
+	err := e.checkSchema(ctx)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && e.notReady.pass(time.Now()) {
+		e.log.Warn("not ready", "error", err)
+	}
+	return err
+}
+
+func (e *Engine) checkSchema(ctx context.Context) error {
+	state, err := e.query.SchemaState(ctx, neededGrants)
+	switch {
+	case db.Unfit(err):
+		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
+	case err != nil:
+		return unavailable("read state of schema", err)
+	case state.Version < e.cfg.SchemaVersion:
+		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrNotMigrated, state.Version, e.cfg.SchemaVersion)
+	case len(state.Lacking) > 0:
+		return fmt.Errorf("%w: not there, or not granted: %s", ErrNotMigrated, strings.Join(state.Lacking, ", "))
+	}
+	return nil
+}
+
+// perSecond lets one through each second.
+type perSecond struct{ last atomic.Int64 }
+
+func (p *perSecond) pass(now time.Time) bool {
+	last := p.last.Load()
+	return now.UnixNano()-last >= int64(time.Second) && p.last.CompareAndSwap(last, now.UnixNano())
+}
