@@ -26,8 +26,7 @@ func (e *entry) callback() callback {
 	told := callback{id: "msg_" + e.Key}
 	switch e.State {
 	case Live:
-		told.Outcome, told.Reference = "done", e.Reference
-		told.Data, _ = json.Marshal(e.data())
+		told.Outcome, told.Reference, told.Data = "done", e.Reference, e.data()
 	case Refused:
 		told.Outcome, told.Code, told.Detail = "refused", e.Code, e.Detail
 	default:

@@ -89,19 +89,25 @@ func (s *Simulator) Requests(orderID string) []Request {
 // also for one to be decided. It returns the error of ctx when that ends first.
 func (s *Simulator) Await(ctx context.Context, match func(Request) bool) (Request, error) {
 	for {
-		s.mu.Lock()
-		changed := s.history.changed
-		for _, r := range s.history.log {
-			if match(*r) {
-				s.mu.Unlock()
-				return *r, nil
-			}
+		found, changed, ok := s.find(match)
+		if ok {
+			return found, nil
 		}
-		s.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return Request{}, ctx.Err()
 		}
 	}
+}
+
+func (s *Simulator) find(match func(Request) bool) (found Request, changed <-chan struct{}, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.history.log {
+		if match(*r) {
+			return *r, nil, true
+		}
+	}
+	return Request{}, s.history.changed, false
 }

@@ -102,6 +102,7 @@ func spoil(rule Rule, a reply) reply {
 		a.delivery = cut
 	case ErrorAfter:
 		a.status, a.body = rule.Status, problem{Code: "error", Detail: "by the fault plan"}
+	default:
 	}
 	return a
 }
@@ -114,11 +115,10 @@ func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	if a.before != nil {
 		a.before()
 	}
-	switch a.delivery {
-	case silent:
+	if a.delivery == silent {
 		s.untilLeft(r.Context())
-		panic(http.ErrAbortHandler)
-	case dropped:
+	}
+	if a.delivery == silent || a.delivery == dropped {
 		panic(http.ErrAbortHandler)
 	}
 	body, err := json.Marshal(a.body)

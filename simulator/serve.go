@@ -81,10 +81,11 @@ func (s *Simulator) getLookup(w http.ResponseWriter, r *http.Request) {
 }
 
 type lookup struct {
-	State     string `json:"state"`
-	Reference string `json:"reference,omitempty"`
-	Code      string `json:"code,omitempty"`
-	Detail    string `json:"detail,omitempty"`
+	State     string          `json:"state"`
+	Reference string          `json:"reference,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Code      string          `json:"code,omitempty"`
+	Detail    string          `json:"detail,omitempty"`
 }
 
 func (s *Simulator) lookup(key string) (lookup, *batch) {
@@ -100,7 +101,7 @@ func (s *Simulator) lookup(key string) (lookup, *batch) {
 	found := lookup{Reference: e.Reference, Code: e.Code, Detail: e.Detail}
 	switch e.State {
 	case Live:
-		found.State = "done"
+		found.State, found.Data = "done", e.data()
 	case Voided, Undone:
 		found.State, found.Code = "undone", "voided"
 	default:

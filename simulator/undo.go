@@ -1,7 +1,5 @@
 package simulator
 
-import "net/http"
-
 // undo answers a request to take back what was done under another key, or to see to it
 // that it never will be. It is one moment: a do that is in progress has had its effect
 // and it is taken back, or it will be refused. Nothing is waited for.
@@ -45,12 +43,4 @@ func (s *Simulator) takeBack(q *request) (*entry, reply) {
 		s.record(ev)
 	}
 	return e, e.undone(repeated)
-}
-
-func (e *entry) undone(replayed bool) reply {
-	verdict := "voided"
-	if e.State == Undone {
-		verdict = map[string]string{"charge": "refunded", "reserve": "released"}[e.Step]
-	}
-	return reply{status: http.StatusOK, outcome: verdict, body: undone{State: verdict, Reference: e.undoName}, replayed: replayed}
 }

@@ -1,0 +1,34 @@
+package simulator
+
+import (
+	"net/http"
+	"os"
+)
+
+// Every is all faults there are.
+var Every = faults
+
+// CallbackTo has callbacks answered by a handler in the same bubble, without a network.
+func (s *Simulator) CallbackTo(handler func(*http.Request) (*http.Response, error)) {
+	s.client.Transport = roundTripper(handler)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Sign signs as the simulator does.
+func Sign(text, id, timestamp string, body []byte) (string, error) {
+	key, err := parseSecret(text)
+	return key.sign(id, timestamp, body), err
+}
+
+// BreakFile has the file written to another place from now on.
+func (s *Simulator) BreakFile(path string) {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		panic(err)
+	}
+	_ = s.journal.file.Close()
+	s.journal.file = file
+}
