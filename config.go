@@ -34,6 +34,7 @@ type config struct {
 	Port     int
 	Currency string
 	Wait     time.Duration
+	Policy   string
 
 	Lease       time.Duration
 	Poll        time.Duration
@@ -62,6 +63,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
 	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
 	f.DurationVar(&c.Wait, "wait", 30*time.Second, "how long a caller waits for the end of an order")
+	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
 	f.DurationVar(&c.Poll, "poll", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
 	f.IntVar(&c.MaxSet, "max-set", 512, "most orders in one statement")

@@ -42,15 +42,20 @@ func command() *cobra.Command {
 	}
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand())
+	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand())
 	refuseArguments(root)
 	return root
 }
 
 // refuseArguments makes a word too many, as a misspelt command, an error of usage.
+// Commands that say nothing of their arguments have none.
 func refuseArguments(cmd *cobra.Command) {
+	wanted := cmd.Args
+	if wanted == nil {
+		wanted = cobra.NoArgs
+	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := cobra.NoArgs(cmd, args); err != nil {
+		if err := wanted(cmd, args); err != nil {
 			return usageError{err}
 		}
 		return nil

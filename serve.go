@@ -52,6 +52,10 @@ func serveCommand() *cobra.Command {
 // database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
+	source, err := loadPolicy(cfg.Policy)
+	if err != nil {
+		return configError{err}
+	}
 	database, err := ownDatabase(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -73,6 +77,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer pool.Close()
+	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
+		return err
+	}
 
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
