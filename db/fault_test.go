@@ -77,6 +77,35 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
+func TestUnfit(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	for sql, want := range map[string]bool{
+		`SELECT 1`:                                false,
+		`SELECT 1 FROM nothing`:                   true,
+		`SELECT nothing FROM orders`:              true,
+		`SELECT nothing()`:                        true,
+		`SET ROLE pg_monitor; DELETE FROM orders`: true,
+		`SELECT 1 / 0`:                            false,
+		`SET transaction_read_only = on; CREATE TABLE x ()`: false,
+	} {
+		conn, err := pgconn.Connect(t.Context(), database.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Exec(t.Context(), sql).ReadAll()
+		if got := db.Unfit(fmt.Errorf("wrapped: %w", err)); got != want || want && db.FaultOf(err) != db.Unknown {
+			t.Errorf("%s: %v, and fault %d: %v", sql, got, db.FaultOf(err), err)
+		}
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if db.Unfit(nil) || db.Unfit(sqlstate("42P05")) || db.Unfit(io.EOF) {
+		t.Error("not every error is that of a wrong schema")
+	}
+}
+
 // TestFaultsOfAServer asks a real server for each kind.
 func TestFaultsOfAServer(t *testing.T) {
 	t.Parallel()

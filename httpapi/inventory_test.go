@@ -165,3 +165,14 @@ func TestHealth(t *testing.T) {
 	}
 	b.get(t, "/metrics").wantProblem(t, 404, "unknown_route") // there are none to be served
 }
+
+func TestHealthOfADatabaseThatIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.get(t, "/health").wantStatus(t, 200)
+	b.exec(t, `DROP TABLE refunds CASCADE`)
+	if p := b.get(t, "/health").wantProblem(t, 503, "unavailable"); !strings.Contains(p.Detail, "not migrated") {
+		t.Errorf("%+v", p)
+	}
+	b.get(t, "/livez").wantStatus(t, 200)
+}

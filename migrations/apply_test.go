@@ -50,6 +50,21 @@ func TestUp(t *testing.T) {
 	})
 }
 
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	up(t, url)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var stored int64
+	if err := conn.QueryRow(t.Context(), `SELECT max(version_id) FROM goose_db_version`).Scan(&stored); err != nil || stored != migrations.Version() {
+		t.Errorf("the newest migration is %d, applied is %d: %v", migrations.Version(), stored, err)
+	}
+}
+
 func TestDown(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
