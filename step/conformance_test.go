@@ -36,7 +36,7 @@ type newSubject func(t *testing.T, serve func(http.Handler) string) subject
 // executor and a provider of its own.
 func conform(t *testing.T, of newSubject) {
 	t.Helper()
-	for name, part := range map[string]func(*testing.T, newSubject){
+	for name, part := range map[string]func(trial){
 		"a key that is sent twice has one effect":                    sameKey,
 		"an attempt sends what the one before it sent":               sameBytes,
 		"one key at the same time has one effect":                    sameTime,
@@ -56,7 +56,7 @@ func conform(t *testing.T, of newSubject) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			part(t, of)
+			part(trial{t, of})
 		})
 	}
 }
@@ -137,27 +137,33 @@ func (s subject) honest(t *testing.T, c *step.Call, r step.Result) {
 	}
 }
 
-func sameKey(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
+// trial is one part of the suite under way.
+type trial struct {
+	*testing.T
+	of newSubject
+}
+
+func sameKey(t trial) {
+	s, _ := t.of.laid(t.T)
 	c := s.call()
-	first := s.mustDo(t, c)
-	second := s.mustDo(t, again(c))
+	first := s.mustDo(t.T, c)
+	second := s.mustDo(t.T, again(c))
 	if first.Reference == "" || second.Reference != first.Reference {
 		t.Errorf("references %q and %q", first.Reference, second.Reference)
 	}
-	s.has(t, c, books{made: 1, standing: 1})
+	s.has(t.T, c, books{made: 1, standing: 1})
 }
 
-func sameBytes(t *testing.T, of newSubject) {
-	s, w := of.laid(t)
+func sameBytes(t trial) {
+	s, w := t.of.laid(t.T)
 	c := s.call()
 	c.Metadata = []byte(`{"b":"2","aa":"<1>"}`)
-	s.mustDo(t, c)
+	s.mustDo(t.T, c)
 	first := w.seen()
 	next := again(c)
 	next.Reference = "ch_17"
 	next.Metadata = []byte(`{ "aa": "\u003c1>",  "b": "2" }`)
-	s.mustDo(t, next)
+	s.mustDo(t.T, next)
 	second := w.seen()[len(first):]
 	bodies := map[string]string{}
 	for _, r := range append(first, second...) {
@@ -174,8 +180,8 @@ func sameBytes(t *testing.T, of newSubject) {
 	}
 }
 
-func sameTime(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
+func sameTime(t trial) {
+	s, _ := t.of.laid(t.T)
 	c := s.call()
 	results := make([]step.Result, 8)
 	var calls sync.WaitGroup
@@ -188,45 +194,45 @@ func sameTime(t *testing.T, of newSubject) {
 			t.Errorf("%#v", r)
 		}
 	}
-	s.mustDo(t, again(c))
-	s.has(t, c, books{made: 1, standing: 1})
+	s.mustDo(t.T, again(c))
+	s.has(t.T, c, books{made: 1, standing: 1})
 }
 
 // lostReplies loses the reply of each request a Do makes, in turn.
-func lostReplies(t *testing.T, of newSubject) {
-	if !eachRequest(t, of, lostReply) {
+func lostReplies(t trial) {
+	if !eachRequest(t, lostReply) {
 		t.Error("no reply was lost after the effect")
 	}
-	eachRequest(t, of, cutReply)
+	eachRequest(t, cutReply)
 }
 
-func lostRequests(t *testing.T, of newSubject) { eachRequest(t, of, lostRequest) }
+func lostRequests(t trial) { eachRequest(t, lostRequest) }
 
 // eachRequest breaks the first request of a Do, then the second, and so on. It reports
 // whether a Do was unknown after its effect had happened.
-func eachRequest(t *testing.T, of newSubject, f fault) (afterEffect bool) {
+func eachRequest(t trial, f fault) (afterEffect bool) {
 	t.Helper()
 	for number := 0; ; number++ {
-		s, w := of.laid(t)
+		s, w := t.of.laid(t.T)
 		w.breaks(number, f)
 		c := s.call()
 		result := s.Do(t.Context(), c)
 		if len(w.seen()) <= number {
 			return afterEffect
 		}
-		s.honest(t, c, result)
+		s.honest(t.T, c, result)
 		if k := kind(result); k != "unknown" && k != "done" && k != "retry" {
 			t.Errorf("request %d: %#v", number, result)
 		}
 		afterEffect = afterEffect || kind(result) == "unknown" && s.books(c).made == 1
-		s.mustDo(t, again(c))
-		s.has(t, c, books{made: 1, standing: 1})
+		s.mustDo(t.T, again(c))
+		s.has(t.T, c, books{made: 1, standing: 1})
 	}
 }
 
-func slowAnswers(t *testing.T, of newSubject) {
+func slowAnswers(t trial) {
 	for _, f := range []fault{hang, slowReply} {
-		s, w := of.laid(t)
+		s, w := t.of.laid(t.T)
 		w.breaks(0, f)
 		c := s.call()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -236,13 +242,13 @@ func slowAnswers(t *testing.T, of newSubject) {
 		if waited := time.Since(began); kind(result) != "unknown" || waited > 5*time.Second {
 			t.Errorf("after %s: %#v", waited, result)
 		}
-		s.mustDo(t, again(c))
-		s.has(t, c, books{made: 1, standing: 1})
+		s.mustDo(t.T, again(c))
+		s.has(t.T, c, books{made: 1, standing: 1})
 	}
 }
 
-func canceledBefore(t *testing.T, of newSubject) {
-	s, w := of.laid(t)
+func canceledBefore(t trial) {
+	s, w := t.of.laid(t.T)
 	c := s.call()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -254,8 +260,8 @@ func canceledBefore(t *testing.T, of newSubject) {
 	}
 }
 
-func canceledDuring(t *testing.T, of newSubject) {
-	s, w := of.laid(t)
+func canceledDuring(t trial) {
+	s, w := t.of.laid(t.T)
 	c := s.call()
 	ctx, cancel := context.WithCancel(t.Context())
 	w.breaks(0, func(to http.ResponseWriter, r *http.Request, provider http.Handler) {
@@ -266,12 +272,12 @@ func canceledDuring(t *testing.T, of newSubject) {
 	if result := s.Do(ctx, c); kind(result) != "unknown" {
 		t.Errorf("%#v", result)
 	}
-	s.mustDo(t, again(c))
-	s.has(t, c, books{made: 1, standing: 1})
+	s.mustDo(t.T, again(c))
+	s.has(t.T, c, books{made: 1, standing: 1})
 }
 
-func refusedConnection(t *testing.T, of newSubject) {
-	s := of(t, func(provider http.Handler) string {
+func refusedConnection(t trial) {
+	s := t.of(t.T, func(provider http.Handler) string {
 		gone := httptest.NewServer(provider)
 		defer gone.Close()
 		return gone.URL
@@ -280,11 +286,11 @@ func refusedConnection(t *testing.T, of newSubject) {
 	if result, ok := s.Do(t.Context(), c).(step.Retry); !ok || result.Counts || result.Code == "" {
 		t.Errorf("%#v", result)
 	}
-	s.has(t, c, books{})
+	s.has(t.T, c, books{})
 }
 
-func refusals(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
+func refusals(t trial) {
+	s, _ := t.of.laid(t.T)
 	if s.decline == nil {
 		t.Skip("this provider refuses nothing")
 	}
@@ -295,39 +301,39 @@ func refusals(t *testing.T, of newSubject) {
 			t.Errorf("%#v", result)
 		}
 	}
-	s.has(t, c, books{})
+	s.has(t.T, c, books{})
 }
 
-func undoOnce(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
-	s.undoable(t)
+func undoOnce(t trial) {
+	s, _ := t.of.laid(t.T)
+	s.undoable(t.T)
 	c := s.call()
-	done := s.mustDo(t, c)
+	done := s.mustDo(t.T, c)
 	c.Reference = done.Reference
-	s.mustUndo(t, c)
-	s.mustUndo(t, again(c))
-	s.has(t, c, books{made: 1})
-	s.mustFail(t, again(c))
-	s.has(t, c, books{made: 1})
+	s.mustUndo(t.T, c)
+	s.mustUndo(t.T, again(c))
+	s.has(t.T, c, books{made: 1})
+	s.mustFail(t.T, again(c))
+	s.has(t.T, c, books{made: 1})
 }
 
-func undoUnseen(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
-	s.undoable(t)
+func undoUnseen(t trial) {
+	s, _ := t.of.laid(t.T)
+	s.undoable(t.T)
 	c := s.call()
-	s.mustUndo(t, c)
-	s.mustFail(t, c)
-	s.mustUndo(t, again(c))
-	s.has(t, c, books{})
+	s.mustUndo(t.T, c)
+	s.mustFail(t.T, c)
+	s.mustUndo(t.T, again(c))
+	s.has(t.T, c, books{})
 }
 
 // undoLost loses the reply of each request an Undo makes, in turn.
-func undoLost(t *testing.T, of newSubject) {
+func undoLost(t trial) {
 	for number := 0; ; number++ {
-		s, w := of.laid(t)
-		s.undoable(t)
+		s, w := t.of.laid(t.T)
+		s.undoable(t.T)
 		c := s.call()
-		c.Reference = s.mustDo(t, c).Reference
+		c.Reference = s.mustDo(t.T, c).Reference
 		before := len(w.seen())
 		w.breaks(before+number, lostReply)
 		if result := s.Undo(t.Context(), c); kind(result) != "unknown" && kind(result) != "done" && kind(result) != "retry" {
@@ -336,14 +342,14 @@ func undoLost(t *testing.T, of newSubject) {
 		if len(w.seen()) <= before+number {
 			return
 		}
-		s.mustUndo(t, again(c))
-		s.has(t, c, books{made: 1})
+		s.mustUndo(t.T, again(c))
+		s.has(t.T, c, books{made: 1})
 	}
 }
 
-func undoRaces(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
-	s.undoable(t)
+func undoRaces(t trial) {
+	s, _ := t.of.laid(t.T)
+	s.undoable(t.T)
 	var calls sync.WaitGroup
 	for range 10 {
 		c := s.call()
@@ -352,16 +358,16 @@ func undoRaces(t *testing.T, of newSubject) {
 			s.Undo(t.Context(), again(c))
 		})
 		calls.Wait()
-		s.mustUndo(t, again(c))
+		s.mustUndo(t.T, again(c))
 		if b := s.books(c); b.standing != 0 || b.made > 1 {
 			t.Errorf("%+v", b)
 		}
 	}
 }
 
-func undoRefused(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
-	s.undoable(t)
+func undoRefused(t trial) {
+	s, _ := t.of.laid(t.T)
+	s.undoable(t.T)
 	if s.decline == nil {
 		t.Skip("this provider refuses nothing")
 	}
@@ -370,13 +376,13 @@ func undoRefused(t *testing.T, of newSubject) {
 	if result := s.Do(t.Context(), c); kind(result) != "refused" {
 		t.Fatalf("%#v", result)
 	}
-	s.mustUndo(t, c)
-	s.mustFail(t, again(c))
-	s.has(t, c, books{})
+	s.mustUndo(t.T, c)
+	s.mustFail(t.T, again(c))
+	s.has(t.T, c, books{})
 }
 
-func lookups(t *testing.T, of newSubject) {
-	s, _ := of.laid(t)
+func lookups(t trial) {
+	s, _ := t.of.laid(t.T)
 	looker, ok := s.Executor.(step.Looker)
 	if !ok {
 		t.Skip("it can't be asked")
@@ -391,7 +397,7 @@ func lookups(t *testing.T, of newSubject) {
 	}
 	c := s.call()
 	asked(c, "retry")
-	done := s.mustDo(t, c)
+	done := s.mustDo(t.T, c)
 	if found, _ := asked(c, "done").(step.Done); found.Reference != done.Reference {
 		t.Errorf("look-up found %q, and the do %q", found.Reference, done.Reference)
 	}
@@ -404,16 +410,17 @@ func lookups(t *testing.T, of newSubject) {
 	if s.of == fsm.Confirm {
 		return
 	}
-	s.mustUndo(t, c)
+	s.mustUndo(t.T, c)
 	asked(c, "refused")
 	unseen := s.call()
-	s.mustUndo(t, unseen)
+	s.mustUndo(t.T, unseen)
 	asked(unseen, "refused")
 }
 
 // simulated is an executor whose provider is the simulator.
 func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 	return func(t *testing.T, serve func(http.Handler) string) subject {
+		t.Helper()
 		provider, err := simulator.Open(simulator.Config{Secret: secretText})
 		if err != nil {
 			t.Fatal(err)

@@ -64,17 +64,18 @@ func parseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
+// dialTimeout ends a dial that its call has given up: it goes on, to serve the next call.
+const dialTimeout = 10 * time.Second
+
 // newTransport returns a transport that talks to the host of a URL and to nobody else: no
-// proxy of the environment, and nothing here follows a redirect. A call waits for its
-// connection as long as its context lasts; the limits below end dials that nobody waits
-// for any more.
+// proxy of the environment, and nothing here follows a redirect.
 func newTransport(inFlight int) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one connection per call: its end says whose answer was lost
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    30 * time.Second,
+		TLSHandshakeTimeout:    dialTimeout,
 		MaxIdleConnsPerHost:    cmp.Or(inFlight, 256),
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxAnswer,
@@ -118,7 +119,7 @@ func (e *endpoint) post(ctx context.Context, c *Call, op Operation) Result {
 // unsent is the result of a call that failed before anything could be sent. It counts:
 // it does not go away by itself, so a person must be asked in the end.
 func unsent(code string, err error) Result {
-	return Retry{Code: code, Detail: clean(err.Error()), Counts: true}
+	return Retry{Code: code, Detail: cut(clean(err.Error())), Counts: true}
 }
 
 // message is what a signature covers.

@@ -137,7 +137,7 @@ func (a *answer) inDoubt(r *reply, code, detail string) Result {
 }
 
 func (a *answer) contradiction(r *reply) Result {
-	detail := a.statusText() + " with outcome " + strconv.Quote(r.Outcome)
+	detail := a.statusText() + " with outcome " + strconv.Quote(string(r.Outcome))
 	return Unknown{Code: "answer_contradictory", Detail: a.text(detail), After: a.retryAfter()}
 }
 

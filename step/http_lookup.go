@@ -24,11 +24,11 @@ func (e *lookEndpoint) Lookup(ctx context.Context, c *Call) Result {
 	target.RawQuery = query
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return Unknown{Code: "call_unusable", Detail: clean(err.Error())}
+		return Unknown{Code: "call_unusable", Detail: cut(clean(err.Error()))}
 	}
 	a, err := e.exchange(c, request, message{id: key})
 	if err != nil {
-		return Unknown{Code: "secret_unusable", Detail: clean(err.Error())}
+		return Unknown{Code: "secret_unusable", Detail: cut(clean(err.Error()))}
 	}
 	return a.lookup()
 }
@@ -68,7 +68,7 @@ func (a *answer) lookup() Result {
 	case stateUndone: // it never comes again under this key
 		return Refused{Code: stateUndone, Detail: a.text(string(r.Detail))}
 	}
-	return Unknown{Code: "answer_contradictory", Detail: a.text("state " + strconv.Quote(r.State)), After: a.retryAfter()}
+	return Unknown{Code: "answer_contradictory", Detail: a.text("state " + strconv.Quote(string(r.State))), After: a.retryAfter()}
 }
 
 // unasked is a look-up without an answer.

@@ -13,13 +13,27 @@ import (
 // reply is the JSON object in the body of an answer; what is not for the operation at
 // hand is ignored, and so are members that are not named here.
 type reply struct {
-	Outcome   string          `json:"outcome"`
-	State     string          `json:"state"`
+	Outcome   verdict         `json:"outcome"`
+	State     verdict         `json:"state"`
 	Code      word            `json:"code"`
 	Detail    word            `json:"detail"`
 	Reference string          `json:"reference"`
 	Data      json.RawMessage `json:"data"`
 	Action    json.RawMessage `json:"action"`
+}
+
+// verdict is a string on which money depends. One that is no string, or is said twice and
+// differently, is none of those that mean anything.
+type verdict string
+
+// UnmarshalJSON implements json.Unmarshaler; it never fails.
+func (v *verdict) UnmarshalJSON(text []byte) error {
+	var s verdict
+	if json.Unmarshal(text, (*string)(&s)) != nil || *v != "" && *v != s {
+		s = "?"
+	}
+	*v = s
+	return nil
 }
 
 // word is a string that may be something else in an error that is not made for us, such

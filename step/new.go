@@ -16,6 +16,8 @@ func New(s *policy.Step, of fsm.Step) (Executor, error) {
 		return newHTTP(s, of)
 	case policy.Simulator:
 		return newSimulator(s, of)
+	case policy.Stripe:
+		return newStripe(s, of)
 	default:
 		return nil, fmt.Errorf("make executor: %q does nothing outside", s.Executor)
 	}

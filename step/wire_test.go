@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -148,4 +149,11 @@ func secretOf(t *testing.T, text string) policy.Secret {
 		t.Fatal(err)
 	}
 	return policy.Secret("file:" + path)
+}
+
+func rewrite(t *testing.T, secret policy.Secret, text string) {
+	t.Helper()
+	if err := os.WriteFile(strings.TrimPrefix(string(secret), "file:"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
