@@ -409,7 +409,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 const ordersWatched = `-- name: OrdersWatched :many
 SELECT o.order_no, o.owner,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
-  coalesce(o.due_at <= now(), false)::boolean AS due
+  coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
@@ -418,6 +418,7 @@ type OrdersWatchedRow struct {
 	Owner   *uuid.UUID
 	Ended   bool
 	Due     bool
+	Held    bool
 }
 
 // What somebody who waits for another replica needs to know.
@@ -435,6 +436,7 @@ func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]Orders
 			&i.Owner,
 			&i.Ended,
 			&i.Due,
+			&i.Held,
 		); err != nil {
 			return nil, err
 		}

@@ -59,7 +59,7 @@ func decide(cfg *policy.Step, a *attempt, o *db.Order, now time.Time, chance flo
 		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 		return s.again(cfg, o, result.After, now, chance)
 	default: // an earlier key is dead: on to the next call
-		return stay{cleared: !a.doubted, outcome: outcomeOf(a, "done")}
+		return stay{cleared: true, outcome: outcomeOf(a, "done")} // it comes before the first call of its generation
 	}
 }
 

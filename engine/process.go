@@ -108,7 +108,7 @@ func (e *Engine) overloaded(item string) bool {
 func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
-		if err != nil || ctx.Err() != nil || !comesBack(ctx, &order.Order, e.now()) {
+		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order.Order, e.now()) {
 			return order, err
 		}
 		if r = e.rejoin(&order); r == nil {

@@ -78,6 +78,15 @@ func (w *watcher) numbers() []int64 {
 	return out
 }
 
+// idle reports whether nobody waits for the order any more. One that is held for hours
+// must not stay in memory for it.
+func (w *watcher) idle(orderNo int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.runs[orderNo]
+	return r != nil && r.waiters.Load() == 0
+}
+
 // dropAll lets the callers of watched orders go; what they wait for is not ours.
 func (w *watcher) dropAll() {
 	runs := w.take(w.numbers())
@@ -151,7 +160,7 @@ func (w *watcher) once() bool {
 	for _, row := range rows {
 		delete(gone, row.OrderNo)
 		switch {
-		case row.Ended, row.Owner != nil && *row.Owner == e.owner:
+		case row.Ended, row.Owner != nil && *row.Owner == e.owner, row.Held && w.idle(row.OrderNo):
 			changed = append(changed, row.OrderNo)
 		case row.Due:
 			due = append(due, row.OrderNo)

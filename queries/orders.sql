@@ -87,5 +87,5 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 -- What somebody who waits for another replica needs to know.
 SELECT o.order_no, o.owner,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
-  coalesce(o.due_at <= now(), false)::boolean AS due
+  coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);

@@ -1,0 +1,146 @@
+package engine_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+// provider is a simulator that an engine reaches over HTTP.
+type provider struct {
+	*simulator.Simulator
+	url string
+}
+
+func newProvider(t testing.TB) *provider {
+	t.Helper()
+	s := simulator.New()
+	server := httptest.NewServer(s)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close(); s.Close() })
+	return &provider{s, server.URL}
+}
+
+// quick is a policy with all steps at the provider, and times that a test can wait for.
+func (p *provider) quick(more string) string {
+	text := more
+	for _, step := range []string{"charge", "reserve", "confirm"} {
+		text += fmt.Sprintf(`
+%s:
+  executor: simulator
+  url: %s
+  timeout: 300ms
+  retry: {initial: 1ms, cap: 5ms, attempts: 8, budget: 1m}
+`, step, p.url)
+	}
+	return text
+}
+
+// outside is an engine whose orders go by a policy.
+func outside(t testing.TB, cfg engine.Config, policy string) *bundle {
+	t.Helper()
+	b := setupWith(t, cfg)
+	b.activate(t, policy)
+	return b
+}
+
+func (b *bundle) activate(t testing.TB, policy string) int32 {
+	t.Helper()
+	version, _, err := b.engine.StorePolicy(t.Context(), []byte(policy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.engine.ActivatePolicy(t.Context(), version, "test"); err != nil {
+		t.Fatal(err)
+	}
+	return version
+}
+
+// standing is what the provider did for an order, net: how often each step stands.
+func (p *provider) standing(orderID string) string {
+	n := map[string]int{}
+	for _, e := range p.Books(orderID) {
+		if e.State == simulator.Live {
+			n[e.Step]++
+		}
+	}
+	return fmt.Sprintf("charge %d reserve %d confirm %d", n["charge"], n["reserve"], n["confirm"])
+}
+
+func TestOrderAtAProvider(t *testing.T) {
+	t.Parallel()
+	const all, none = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
+	for _, test := range []struct {
+		name   string
+		rules  []simulator.Rule
+		status fsm.State
+		stands string
+	}{
+		{"everything goes well", nil, fsm.Completed, all},
+		{"the charge is declined", rules("charge", simulator.Decline), fsm.Failed, none},
+		{"the reservation is refused", rules("reserve", simulator.Decline), fsm.Failed, none},
+		{"the confirmation is refused", rules("confirm", simulator.Decline), fsm.Failed, none},
+		{"the charge fails twice", twice("charge", simulator.Error), fsm.Completed, all},
+		{"the reservation is not answered, before its effect", twice("reserve", simulator.TimeoutBefore), fsm.Completed, all},
+		{"the reservation is not answered, after its effect", twice("reserve", simulator.TimeoutAfter), fsm.Completed, all},
+		{"the answer of the confirmation is cut off", twice("confirm", simulator.CutAfter), fsm.Completed, all},
+		{"the connection is refused", twice("charge", simulator.RefuseConnection), fsm.Completed, all},
+		{"nothing was done, twice", twice("charge", simulator.NotDone), fsm.Completed, all},
+		{"the undo of the charge fails twice", append(rules("reserve", simulator.Decline),
+			simulator.Rule{Fault: simulator.Error, Step: "charge", Operation: "undo", Times: 2}), fsm.Failed, none},
+		{"the undo of the charge is not answered", append(rules("confirm", simulator.Decline),
+			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", Times: 1}), fsm.Failed, none},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := newProvider(t)
+			if err := p.SetFaults(test.rules...); err != nil {
+				t.Fatal(err)
+			}
+			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+			o := b.process(t, request("order 1"))
+			if o.Order.Status != test.status {
+				t.Errorf("ended %s, want %s: %v", o.Order.Status, test.status, o.Order)
+			}
+			if got := p.standing("order 1"); got != test.stands {
+				t.Errorf("at the provider: %s, want %s: %+v", got, test.stands, p.Books("order 1"))
+			}
+			if sum := p.Summary(); !sum.OK() {
+				t.Errorf("something happened twice: %+v", sum)
+			}
+			b.settled(t)
+		})
+	}
+}
+
+func rules(step string, fault simulator.Fault) []simulator.Rule {
+	return []simulator.Rule{{Fault: fault, Step: step}}
+}
+
+func twice(step string, fault simulator.Fault) []simulator.Rule {
+	return []simulator.Rule{{Fault: fault, Step: step, Times: 2}}
+}
+
+// settled checks that the attempts of all orders are closed and their histories whole.
+func (b *bundle) settled(t testing.TB) {
+	t.Helper()
+	rows, err := b.Pool.Query(t.Context(), `SELECT format('%s: %s %s %s %s', order_id, step, operation, attempt, outcome)
+		FROM books.step_attempts WHERE finished_at IS NULL
+		UNION ALL SELECT format('%s: %s history rows, seq %s', o.order_id, count(t), o.seq) FROM books.orders o
+		LEFT JOIN books.transitions t USING (order_id) GROUP BY o.order_id, o.seq HAVING count(t) <> o.seq`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var fault string
+		if err := rows.Scan(&fault); err != nil {
+			t.Fatal(err)
+		}
+		t.Error(fault)
+	}
+}
