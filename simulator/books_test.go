@@ -191,4 +191,7 @@ func TestItems(t *testing.T) {
 	p.answers(call{key: "6", item: "error", order: "6"}, "500 error") // once for each key
 	p.answers(call{key: "6", item: "error", order: "6"}, "200 ch_5")
 	p.answers(call{key: "7", item: "error", order: "7", step: "reserve"}, "500 error")
+	for range 2 {
+		p.answers(call{key: "8", item: "error0:503", order: "8"}, "503 error")
+	}
 }

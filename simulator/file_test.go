@@ -55,6 +55,10 @@ func TestFile(t *testing.T) {
 		q.answers(call{key: "voided"}, "402 refused voided")
 		q.answers(call{key: "new", order: "new"}, "200 ch_5")
 	})
+}
+
+func TestTornFile(t *testing.T) {
+	t.Parallel()
 	t.Run("loses nothing but the part of a line, wherever it was torn", func(t *testing.T) {
 		t.Parallel()
 		p := history(t)
@@ -108,6 +112,10 @@ func TestFile(t *testing.T) {
 			q.stands(key, "live 1")
 		}
 	})
+}
+
+func TestBadFile(t *testing.T) {
+	t.Parallel()
 	t.Run("that is damaged is refused, and the place named", func(t *testing.T) {
 		t.Parallel()
 		for text, want := range map[string]string{
