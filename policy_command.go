@@ -38,7 +38,14 @@ func policyCommand() *cobra.Command {
 	var actor string
 	activate := policyQuery("activate N", "Make a version the one new orders start with", cobra.ExactArgs(1),
 		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
-			return activatePolicy(ctx, query, versions[0], actor, out)
+			if actor == "" {
+				return usageError{errors.New("actor: want a name")}
+			}
+			if err := activatePolicy(ctx, query, versions[0], actor); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
+			return nil
 		})
 	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
 	schema := &cobra.Command{
@@ -168,19 +175,12 @@ func diffPolicies(ctx context.Context, query *db.Queries, versions []int32, out 
 	return err
 }
 
-func activatePolicy(ctx context.Context, query *db.Queries, version int32, actor string, out io.Writer) error {
-	if actor == "" {
-		return usageError{errors.New("actor: want a name")}
-	}
+func activatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
 	err := engine.ActivatePolicy(ctx, query, version, actor)
 	if errors.Is(err, engine.ErrNotFound) {
 		return fmt.Errorf("there is no policy %d", version)
 	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", version)
-	return nil
+	return err
 }
 
 // userName is who runs this process, as far as it can be told.

@@ -1,10 +1,7 @@
 package policy_test
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -153,101 +150,5 @@ func TestOf(t *testing.T) {
 		if p.Of(s) != want {
 			t.Errorf("%s is another step", s)
 		}
-	}
-}
-
-func TestSecrets(t *testing.T) { //nolint:paralleltest // it sets the environment
-	folder := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	t.Setenv("PAWL_TEST_SECRET", " hidden\n")
-	t.Setenv("PAWL_TEST_BLANK", "\n")
-	for secret, want := range map[string]string{
-		"env:PAWL_TEST_SECRET":                                    "hidden",
-		"file:" + write("key", "\thidden\r\n"):                    "hidden",
-		"env:PAWL_TEST_MISSING":                                   "",
-		"env:PAWL_TEST_BLANK":                                     "",
-		"file:" + write("empty", ""):                              "",
-		"file:" + filepath.Join(folder, "none"):                   "",
-		"file:" + folder:                                          "",
-		"file:" + write("long", strings.Repeat("hidden", 20_000)): "",
-		"file:relative":                                           "",
-		"hidden":                                                  "",
-		"":                                                        "",
-	} {
-		got, err := policy.Secret(secret).Read()
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: read %q, error %v", secret, got, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "hidden") {
-			t.Errorf("%q: the error tells it: %v", secret, err)
-		}
-	}
-	t.Run("are read when they are used", func(t *testing.T) {
-		p := parse(t, "charge: {executor: stripe, secret: 'env:PAWL_TEST_KEY', webhookSecret: 'env:PAWL_TEST_HOOK'}")
-		usable := func(want string) {
-			t.Helper()
-			if err := p.Usable(fsm.Charge); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
-				t.Errorf("error %v, want %q", err, want)
-			}
-		}
-		usable("use stripe of charge: read secret: env:PAWL_TEST_KEY is empty or not set")
-		t.Setenv("PAWL_TEST_KEY", "x")
-		usable("env:PAWL_TEST_HOOK")
-		t.Setenv("PAWL_TEST_HOOK", "x")
-		usable("")
-		if err := p.Usable(fsm.Reserve); err != nil {
-			t.Errorf("the ledger needs no secret: %v", err)
-		}
-	})
-}
-
-func TestApproval(t *testing.T) {
-	t.Parallel()
-	p := parse(t, `
-approval:
-  - {amountOver: 500, currency: USD}
-  - {items: [car, boat], currency: EUR}
-  - {customers: [mallory]}`)
-	for _, c := range []struct {
-		name  string
-		order policy.Order
-		rule  int
-	}{
-		{"more than the amount", policy.Order{Amount: decimal.MustParse("500.01"), Currency: "USD"}, 0},
-		{"the amount itself", policy.Order{Amount: decimal.MustParse("500.00"), Currency: "USD"}, -1},
-		{"more in another currency", policy.Order{Amount: decimal.MustParse("501"), Currency: "JPY"}, -1},
-		{"an item", policy.Order{Item: "boat", Currency: "EUR"}, 1},
-		{"an item in another currency", policy.Order{Item: "boat", Currency: "USD"}, -1},
-		{"a customer", policy.Order{CustomerID: "mallory"}, 2},
-		{"nobody", policy.Order{}, -1},
-		{"the first of two", policy.Order{Amount: decimal.MustParse("999"), Currency: "USD", CustomerID: "mallory"}, 0},
-	} {
-		rule, i := p.ApprovalOf(c.order)
-		if i != c.rule || (rule == nil) != (i < 0) || rule != nil && rule != &p.Approval[i] {
-			t.Errorf("%s: rule %d, want %d", c.name, i, c.rule)
-		}
-	}
-}
-
-func TestKey(t *testing.T) {
-	t.Parallel()
-	order := policy.Order{Item: "widget", CustomerID: "bob", ConcurrencyKey: "k"}
-	for by, want := range map[string]string{policy.ByItem: "item:widget", policy.ByCustomer: "customerId:bob", policy.ByKey: "concurrencyKey:k"} {
-		p := &policy.Policy{Concurrency: &policy.Concurrency{By: by, Limit: 1}}
-		if got := p.Key(order); got != want {
-			t.Errorf("by %s: %q", by, got)
-		}
-		if got := p.Key(policy.Order{}); got != "" {
-			t.Errorf("by %s, of an order without: %q", by, got)
-		}
-	}
-	if got := (&policy.Policy{}).Key(order); got != "" {
-		t.Errorf("without a limit: %q", got)
 	}
 }

@@ -58,6 +58,7 @@ func (r *reader) syntax(err error) {
 			problem.Text = "not YAML: " + at.Message
 		case yaml.ComposerStage:
 			problem.Text = noAlias
+		default:
 		}
 	}
 	r.problems = append(r.problems, problem)

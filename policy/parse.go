@@ -104,7 +104,7 @@ func (m mapping) amount(key string) *decimal.Decimal {
 func (r *reader) concurrency(n *yaml.Node) *Concurrency {
 	m := r.mapping(n, "concurrency", []string{"by", "limit"})
 	c := &Concurrency{By: m.word("by", "", ByItem, ByCustomer, ByKey)}
-	m.count("limit", &c.Limit, 1, maxLimit)
+	m.count("limit", &c.Limit, maxLimit)
 	m.needs("by", "limit")
 	return c
 }

@@ -2,13 +2,9 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -96,132 +92,4 @@ func (r *reader) wants(n *yaml.Node, path, what string) {
 		what = "want " + what
 	}
 	r.add(n, path, what)
-}
-
-// scalar is the text of a value of one of the given types. ok is false where there is
-// none, or none that fits.
-func (m mapping) scalar(key, want string, tags ...string) (text string, ok bool) {
-	n := m.values[key]
-	if n == nil {
-		return "", false
-	}
-	return m.text(n, m.of(key), want, tags...)
-}
-
-func (r *reader) text(n *yaml.Node, path, want string, tags ...string) (text string, ok bool) {
-	if n.Kind != yaml.ScalarNode || !slices.Contains(tags, n.ShortTag()) {
-		r.wants(n, path, want)
-		return "", false
-	}
-	return n.Value, true
-}
-
-// duration replaces the default in *into by what is given.
-func (m mapping) duration(key string, into *time.Duration, least, most time.Duration) {
-	want := fmt.Sprintf("a duration from %s to %s, such as 90s, 15m or 24h", short(least), short(most))
-	text, ok := m.scalar(key, want, "!!str")
-	if !ok {
-		return
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < least || d > most || strings.ContainsAny(text, "+-") || text == "0" {
-		m.wants(m.values[key], m.of(key), want)
-		return
-	}
-	*into = d
-}
-
-// count replaces the default in *into by what is given.
-func (m mapping) count(key string, into *int, least, most int) {
-	want := fmt.Sprintf("a whole number from %d to %d", least, most)
-	text, ok := m.scalar(key, want, "!!int")
-	if !ok {
-		return
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || strconv.Itoa(n) != text || n < least || n > most { // 010 is eight to some
-		m.wants(m.values[key], m.of(key), want)
-		return
-	}
-	*into = n
-}
-
-// number replaces the default in *into by what is given.
-func (m mapping) number(key string, into *float64, least, most float64) {
-	want := fmt.Sprintf("a number from %g to %g", least, most)
-	text, ok := m.scalar(key, want, "!!int", "!!float")
-	if !ok {
-		return
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(n) || n < least || n > most {
-		m.wants(m.values[key], m.of(key), want)
-		return
-	}
-	*into = n
-}
-
-// word is one of the given words, or the default.
-func (m mapping) word(key, otherwise string, words ...string) string {
-	want := strings.Join(words, " or ")
-	text, ok := m.scalar(key, want, "!!str")
-	if ok && !slices.Contains(words, text) {
-		m.wants(m.values[key], m.of(key), want)
-		ok = false
-	}
-	if !ok {
-		return otherwise
-	}
-	return text
-}
-
-const (
-	maxText = 255   // characters of an item, a customer, a code; what an order may have
-	maxList = 1_000 // entries of a list
-)
-
-// texts is a list of texts, nil where the key is not given.
-func (m mapping) texts(key string) (all []string) {
-	want := fmt.Sprintf("text in quotes, of 1 to %d characters", maxText)
-	for i, n := range m.list(key, "a list of texts") {
-		path := fmt.Sprintf("%s[%d]", m.of(key), i)
-		text, ok := m.text(n, path, want, "!!str")
-		switch {
-		case !ok:
-		case text == "" || utf8.RuneCountInString(text) > maxText:
-			m.wants(n, path, want)
-		case slices.Contains(all, text):
-			m.add(n, path, "given twice")
-		default:
-			all = append(all, text)
-		}
-	}
-	return all
-}
-
-// list is the entries of a list, which has one at least.
-func (m mapping) list(key, want string) []*yaml.Node {
-	n := m.values[key]
-	switch {
-	case n == nil:
-	case n.Kind != yaml.SequenceNode || n.ShortTag() != "!!seq":
-		m.wants(n, m.of(key), want)
-	case len(n.Content) == 0 || len(n.Content) > maxList:
-		m.wants(n, m.of(key), fmt.Sprintf("from 1 to %d entries, or leave the key out", maxList))
-	default:
-		return n.Content
-	}
-	return nil
-}
-
-// short is a duration as people write it: 24h, not 24h0m0s.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
