@@ -43,6 +43,7 @@ type fakeRequest struct {
 	op, id, key, path string
 	form              url.Values
 	header            http.Header
+	length            int64
 
 	fault string
 	gate  chan struct{}
@@ -119,7 +120,7 @@ func (f *stripeFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err)
 	}
 	op, id := operationOf(r)
-	request := fakeRequest{op: op, id: id, key: r.Header.Get("Idempotency-Key"), path: r.URL.Path, form: r.Form, header: r.Header}
+	request := fakeRequest{op: op, id: id, key: r.Header.Get("Idempotency-Key"), path: r.URL.Path, form: r.Form, header: r.Header, length: r.ContentLength}
 	f.mu.Lock()
 	if planned := f.faults[op]; len(planned) > 0 {
 		request.fault, f.faults[op] = planned[0], planned[1:]

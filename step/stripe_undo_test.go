@@ -73,13 +73,19 @@ func TestStripeUndo(t *testing.T) {
 			})
 		}
 	}
-	t.Run("of a disputed charge is refused", func(t *testing.T) {
+	t.Run("of a disputed charge is refused, until it is settled", func(t *testing.T) {
 		t.Parallel()
 		f := newStripeFake(t)
 		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
 		shop.call.PaymentMethod = "pm_disputed"
 		want(t, "do", shop.do(), "done pi_1")
 		want(t, "undo", shop.undo(), "refused charge_disputed")
+		want(t, "undo again", shop.undo(), "refused charge_disputed")
+		f.mu.Lock()
+		f.intents["pi_1"].method = "pm_card"
+		f.mu.Unlock()
+		want(t, "undo once settled", shop.undo(), "done pi_1")
+		want(t, "books", f.books(), "[refunded:1]")
 	})
 }
 
