@@ -29,12 +29,13 @@ type Executor interface {
 type Looker interface {
 	Executor
 	// Lookup answers Done, Refused or Waiting for a Do that was seen, Retry for one that
-	// was not (it may still be on its way), and Unknown when it can't say.
+	// was not (it may still be on its way), and Unknown when it can't say. A key that was
+	// undone is Refused, whether its Do was seen or not.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
 // Call is what an executor is told. Nothing of it changes between the attempts of one
-// operation but Fence, Attempt, Reference and Parent.
+// operation but Fence, Attempt and Reference.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
@@ -91,7 +92,7 @@ type Retry struct {
 // Waiting says that the other side has taken it on and will answer by a callback.
 type Waiting struct {
 	Reference string
-	Action    json.RawMessage // what the customer has to do, shown with the order; nil: nothing
+	Action    json.RawMessage // what the customer has to do, shown with the order; an object of up to 16 KiB, or nil
 }
 
 // Unknown says that the effect may be there or not, now or later.
