@@ -23,7 +23,7 @@ func TestStripeConforms(t *testing.T) {
 					w.Header().Set("Connection", "close") // on a kept one net/http sends again what was cut
 					f.ServeHTTP(w, r)
 				})
-				executor, err := step.NewStripe(&policy.Step{
+				executor, err := step.New(&policy.Step{
 					Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture,
 				}, fsm.Charge)
 				if err != nil {

@@ -35,7 +35,7 @@ func newStripeShop(t *testing.T, url, capture string) *stripeShop {
 		Amount: decimal.MustParse("10.50"), Currency: "USD", PaymentMethod: "pm_card",
 	}}
 	for _, of := range []fsm.Step{fsm.Charge, fsm.Confirm} {
-		executor, err := step.NewStripe(&policy.Step{Executor: policy.Stripe, URL: url, Secret: policy.Secret("file:" + path), Capture: capture}, of)
+		executor, err := step.New(&policy.Step{Executor: policy.Stripe, URL: url, Secret: policy.Secret("file:" + path), Capture: capture}, of)
 		if err != nil {
 			t.Fatal(err)
 		}
