@@ -101,7 +101,8 @@ WITH incoming AS (
   FROM incoming AS i
 ), admitted AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
-    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until)
+    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
+    attempts, window_from, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $17::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -112,7 +113,9 @@ WITH incoming AS (
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
-      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END
+      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
+    CASE WHEN j.hold IS NULL AND $19::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND $19::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $19::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
@@ -120,6 +123,9 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
 )
 SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM admitted AS orders
 `
@@ -143,6 +149,7 @@ type OrdersAdmitWithParams struct {
 	ApprovalSeconds []float64
 	Owner           uuid.UUID
 	LeaseSeconds    float64
+	Begins          bool
 }
 
 type OrdersAdmitWithRow struct {
@@ -151,7 +158,8 @@ type OrdersAdmitWithRow struct {
 
 // The same for orders that bring more: a policy, a customer, times, a key of which only
 // so many may be under way, or a rule that asks a person first. One that has to wait starts as
-// pending and is held, for the first of what it waits for; the others go on like any.
+// pending and is held, for the first of what it waits for; the others go on like any,
+// and where the charge is outside and can be made at once, its attempt begins with them.
 func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams) ([]OrdersAdmitWithRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWith,
 		arg.OrderIds,
@@ -172,6 +180,7 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 		arg.ApprovalSeconds,
 		arg.Owner,
 		arg.LeaseSeconds,
+		arg.Begins,
 	)
 	if err != nil {
 		return nil, err

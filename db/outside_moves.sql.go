@@ -25,23 +25,30 @@ WITH answers AS MATERIALIZED (
   UPDATE orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'reserving' ELSE 'refunding' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
+    attempts = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
+    window_from = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
+    in_doubt_since = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
+    due_at = CASE WHEN $4::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE o.due_at END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $4 AND o.fence = $5 AND o.seq = $6
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts
+    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts, o.policy, o.in_doubt_since
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
-  SELECT m.order_no, m.generation, m.currency, m.amount, $7::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
-    nullif($8::text, '')
+  SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
+    nullif($10::text, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
-    AND t.finished_at IS NULL
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
+    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $9::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $11::boolean
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
@@ -49,15 +56,17 @@ RETURNING order_no, seq, to_status, at
 `
 
 type OutsideChargedParams struct {
-	OrderNos []int64
-	Refs     []string
-	Data     []string
-	Expected fsm.State
-	Fence    int64
-	Seq      int32
-	Executor string
-	Capture  string
-	Consumes bool
+	OrderNos     []int64
+	Refs         []string
+	Data         []string
+	Begins       bool
+	LeaseSeconds float64
+	Expected     fsm.State
+	Fence        int64
+	Seq          int32
+	Executor     string
+	Capture      string
+	Consumes     bool
 }
 
 type OutsideChargedRow struct {
@@ -71,12 +80,17 @@ type OutsideChargedRow struct {
 // commit with the effect, these do with the answer. One more thing is written: the end
 // of the attempt. A move that no call led to (asked to stop before the first one, or
 // a ledger step beside one outside) finds no attempt to close.
+//
+// Where the next step is outside too and its call can be made at once, the move into its
+// state and the attempt are one commit (@begins).
 // Asked to stop meanwhile, the charge is recorded all the same, and taken back.
 func (q *Queries) OutsideCharged(ctx context.Context, arg OutsideChargedParams) ([]OutsideChargedRow, error) {
 	rows, err := q.db.Query(ctx, outsideCharged,
 		arg.OrderNos,
 		arg.Refs,
 		arg.Data,
+		arg.Begins,
+		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -473,22 +487,29 @@ WITH answers AS MATERIALIZED (
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'confirming' ELSE 'releasing' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
     reserved_until = now() + make_interval(secs => o.reservation_ttl),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
+    attempts = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
+    window_from = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
+    in_doubt_since = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
+    due_at = CASE WHEN $4::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE o.due_at END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $4 AND o.fence = $5 AND o.seq = $6
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts
+    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts, o.policy, o.in_doubt_since
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
-  SELECT m.order_no, m.generation, m.item, m.quantity, $7::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
+  SELECT m.order_no, m.generation, m.item, m.quantity, $9::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
-    AND t.finished_at IS NULL
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
+    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $8::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $10::boolean
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
@@ -496,14 +517,16 @@ RETURNING order_no, seq, to_status, at
 `
 
 type OutsideReservedParams struct {
-	OrderNos []int64
-	Refs     []string
-	Data     []string
-	Expected fsm.State
-	Fence    int64
-	Seq      int32
-	Executor string
-	Consumes bool
+	OrderNos     []int64
+	Refs         []string
+	Data         []string
+	Begins       bool
+	LeaseSeconds float64
+	Expected     fsm.State
+	Fence        int64
+	Seq          int32
+	Executor     string
+	Consumes     bool
 }
 
 type OutsideReservedRow struct {
@@ -519,6 +542,8 @@ func (q *Queries) OutsideReserved(ctx context.Context, arg OutsideReservedParams
 		arg.OrderNos,
 		arg.Refs,
 		arg.Data,
+		arg.Begins,
+		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,

@@ -4,18 +4,39 @@ import (
 	"cmp"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/policy"
 )
 
 // admitTerms is admit for orders that bring more than the ledger's way needs: a policy,
 // times, a customer. Some of them wait before they start.
 func (e *Engine) admitTerms(set []*run) {
+	version, p := e.policies.active()
+	if p != nil && p.Charge.Executor.Outside() {
+		first := e.lane(*version, fsm.Charge, p)
+		n := first.acquire(len(set))
+		e.admitTo(first, set[:n:n])
+		set = set[n:]
+	}
+	e.admitTo(nil, set)
+}
+
+// admitTo admits a set; with a lane, those that start at once begin the attempt of their
+// charge with it.
+func (e *Engine) admitTo(first *lane, set []*run) {
+	if len(set) == 0 {
+		return
+	}
+	slots := slots{lane: first, free: len(set)}
+	defer slots.giveBack()
 	ctx, cancel := e.statement()
 	defer cancel()
-	rows, err := e.query.OrdersAdmitWith(ctx, e.admissionWith(set))
+	params := e.admissionWith(set)
+	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
+	rows, err := e.query.OrdersAdmitWith(ctx, params)
 	switch db.FaultOf(err) {
 	case db.None:
-		e.admittedWith(set, rows)
+		e.admittedWith(set, rows, &slots)
 	case db.Bad:
 		e.split(set, e.admitTerms, func(r *run) { e.finish(err, r) })
 	case db.Busy:
@@ -84,25 +105,32 @@ func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for them: rows that are held have no driver.
-func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow) {
+func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots) {
 	byID := make(map[string]*run, len(set))
 	for _, r := range set {
 		byID[r.orderID] = r
 	}
-	var driven, held []*run
+	var driven, begun, held []*run
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
 		r.order = Order{Order: row.Order}
 		r.isKnown()
-		if row.Order.Hold != nil {
+		switch {
+		case row.Order.Hold != nil:
 			held = append(held, r)
-		} else {
+		case row.Order.Attempts != nil:
+			begun = append(begun, r)
+		default:
 			r.moved = true
 			driven = append(driven, r)
 		}
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
+	e.runs.lead(begun)
+	for _, r := range begun {
+		s.call(r, 1)
+	}
 	e.lead(driven)
 	e.end(held)
 	for _, r := range held {

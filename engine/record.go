@@ -14,9 +14,11 @@ import (
 // recordKey is what the answers of one statement have in common.
 type recordKey struct {
 	verdict  step.Verdict // or stays
+	policy   int32
 	state    fsm.State
 	fence    int64
 	seq      int32
+	stop     bool
 	step     fsm.Step
 	executor policy.Executor
 	capture  string
@@ -39,10 +41,11 @@ func (e *Engine) recordSet(set []*run) {
 
 func (e *Engine) recordKey(r *run) recordKey {
 	o, a := &r.order.Order, r.attempt
-	key := recordKey{verdict: verdictOf(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, consumes: a.source != ""}
+	key := recordKey{verdict: verdictOf(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
 	if key.verdict == stays {
 		return key
 	}
+	key.policy = *o.Policy
 	p, _ := e.policies.of(o.Policy)
 	how := p.Of(a.step)
 	if how.Executor.Outside() {
@@ -91,19 +94,53 @@ func stepOf(s fsm.State) fsm.Step {
 	}
 }
 
-// leave moves orders out of their state.
+// leave moves orders out of their state. As many as there are free slots for begin the
+// attempt of the next step with the same commit.
 func (e *Engine) leave(key recordKey, set []*run) {
+	if next := e.nextLane(key, set[0]); next != nil {
+		n := next.acquire(len(set))
+		e.leaveTo(next, key, set[:n:n])
+		set = set[n:]
+	}
+	e.leaveTo(nil, key, set)
+}
+
+// nextLane is where orders that leave a state forward make their next call; nil when
+// there is none, or they may have to stop first.
+func (e *Engine) nextLane(key recordKey, r *run) *lane {
+	o := &r.order.Order
+	if key.verdict != step.WasDone || key.state.Undoing() || key.state == fsm.Confirming || o.StopRequested != nil {
+		return nil
+	}
+	next := fsm.Reserve
+	if key.state == fsm.Reserving {
+		next = fsm.Confirm
+	}
+	p, _ := e.policies.of(o.Policy)
+	if !p.Of(next).Executor.Outside() {
+		return nil
+	}
+	return e.lane(*o.Policy, next, p)
+}
+
+// leaveTo moves a set; with a lane the calls of those that arrive are made.
+func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
+	if len(set) == 0 {
+		return
+	}
 	results := make(map[int64]step.Answer, len(set))
 	for _, r := range set {
 		results[r.no()] = answerOf(r.attempt.result)
 	}
+	slots := slots{lane: next, free: len(set)}
+	defer slots.giveBack()
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Record(ctx, q, step.Answers{
 			Set: s, Verdict: key.verdict, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Consumes: key.consumes, Of: results,
+			Sells: key.sells, Consumes: key.consumes, Begins: next != nil, Lease: slots.lease(), Of: results,
 		})
 	}
-	e.moveAlike(key.state, mover{move: move, moved: e.moveOn, busy: e.later}, set)
+	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
 }
 
 func answerOf(result step.Result) step.Answer {
@@ -119,12 +156,19 @@ func answerOf(result step.Result) step.Answer {
 	}
 }
 
-// moveOn drives orders that left a state with an answer.
-func (e *Engine) moveOn(runs []*run) {
+// moveOn drives orders that left a state with an answer, and calls for those whose next
+// attempt began with it.
+func (e *Engine) moveOn(runs []*run, s *slots) {
+	rest := runs[:0]
 	for _, r := range runs {
 		r.answered()
+		if s.lane == nil || r.status().Undoing() {
+			rest = append(rest, r)
+			continue
+		}
+		s.call(r, value(r.order.Order.Attempts)+1)
 	}
-	e.drive(runs)
+	e.drive(rest)
 }
 
 // answered writes into the run what its answer has changed in the row.

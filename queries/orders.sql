@@ -26,7 +26,8 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- name: OrdersAdmitWith :many
 -- The same for orders that bring more: a policy, a customer, times, a key of which only
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
--- pending and is held, for the first of what it waits for; the others go on like any.
+-- pending and is held, for the first of what it waits for; the others go on like any,
+-- and where the charge is outside and can be made at once, its attempt begins with them.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -43,7 +44,8 @@ WITH incoming AS (
   FROM incoming AS i
 ), admitted AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
-    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until)
+    policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
+    attempts, window_from, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN @owner::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -54,7 +56,9 @@ WITH incoming AS (
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
-      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END
+      CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
+    CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END, CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
@@ -62,6 +66,9 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
 )
 SELECT sqlc.embed(orders) FROM admitted AS orders;
 

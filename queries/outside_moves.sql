@@ -2,6 +2,9 @@
 -- commit with the effect, these do with the answer. One more thing is written: the end
 -- of the attempt. A move that no call led to (asked to stop before the first one, or
 -- a ledger step beside one outside) finds no attempt to close.
+--
+-- Where the next step is outside too and its call can be made at once, the move into its
+-- state and the attempt are one commit (@begins).
 
 -- name: OutsideCharged :many
 -- Asked to stop meanwhile, the charge is recorded all the same, and taken back.
@@ -16,10 +19,14 @@ WITH answers AS MATERIALIZED (
   UPDATE orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'reserving' ELSE 'refunding' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
+    attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
+    window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    due_at = CASE WHEN @begins::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts, o.policy, o.in_doubt_since
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
@@ -28,8 +35,11 @@ WITH answers AS MATERIALIZED (
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
-    AND t.finished_at IS NULL
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
+    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
@@ -52,10 +62,14 @@ WITH answers AS MATERIALIZED (
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'confirming' ELSE 'releasing' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
     reserved_until = now() + make_interval(secs => o.reservation_ttl),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
+    attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
+    window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    due_at = CASE WHEN @begins::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts, o.policy, o.in_doubt_since
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
@@ -63,8 +77,11 @@ WITH answers AS MATERIALIZED (
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
-    AND t.finished_at IS NULL
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
+    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+), begun AS (
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean

@@ -28,6 +28,8 @@ type Answers struct {
 	Capture  string           // of a charge that only authorizes
 	Sells    bool             // the reservation is the ledger's, and confirming sells it
 	Consumes bool             // the answers came without a call
+	Begins   bool             // the move into the next state begins the attempt of its step
+	Lease    time.Duration    // of orders whose attempt begins
 	Of       map[int64]Answer // by order number
 }
 
@@ -55,11 +57,12 @@ func Record(ctx context.Context, q *db.Queries, a Answers) ([]Moved, error) {
 	case fsm.Charging:
 		return movedBy(q.OutsideCharged(ctx, db.OutsideChargedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
-			Executor: a.Executor, Capture: a.Capture, Consumes: a.Consumes}))
+			Executor: a.Executor, Capture: a.Capture, Consumes: a.Consumes,
+			Begins: a.Begins, LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Reserving:
 		return movedBy(q.OutsideReserved(ctx, db.OutsideReservedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
-			Executor: a.Executor, Consumes: a.Consumes}))
+			Executor: a.Executor, Consumes: a.Consumes, Begins: a.Begins, LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Confirming:
 		return movedBy(q.OutsideConfirmed(ctx, db.OutsideConfirmedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
