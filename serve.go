@@ -94,7 +94,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := httpapi.NewServer(cfg.address(), handler)
+	traces := startTracing(ctx, os.Getenv, log)
+	server := httpapi.NewServer(cfg.address(), traces.wrap(handler))
 	orders.Start()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -108,7 +109,10 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
 	case err = <-failed:
 	}
-	return errors.Join(err, drain(orders, server, grace, log))
+	deadline := time.Now().Add(grace)
+	err = errors.Join(err, drain(orders, server, grace, log))
+	traces.close(deadline, log)
+	return err
 }
 
 // answerTime is how much of the grace period is kept, half of it at most, for handing

@@ -58,7 +58,7 @@ func launch(t testing.TB, env []string, args ...string) *process {
 func neutral(environ []string) (kept []string) {
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
-		if name != "PORT" && name != "DATABASE_URL" && !strings.HasPrefix(name, "PAWL_") && !strings.HasPrefix(name, "PG") {
+		if name != "PORT" && name != "DATABASE_URL" && !strings.HasPrefix(name, "PAWL_") && !strings.HasPrefix(name, "PG") && !strings.HasPrefix(name, "OTEL_") {
 			kept = append(kept, entry)
 		}
 	}
