@@ -82,10 +82,10 @@ WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no IN (
       (SELECT d.order_no FROM orders AS d WHERE d.complete_by IS NOT NULL AND d.ended_as IS NULL AND d.complete_by <= now()
-       ORDER BY d.complete_by LIMIT 1000)
+       ORDER BY d.complete_by LIMIT $1)
       UNION ALL
       (SELECT r.order_no FROM orders AS r WHERE r.reserved_until IS NOT NULL AND r.ended_as IS NULL AND r.reserved_until <= now()
-         AND r.status = 'confirming' ORDER BY r.reserved_until LIMIT 1000))
+         AND r.status = 'confirming' ORDER BY r.reserved_until LIMIT $1))
     AND o.ended_as IS NULL AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
     AND o.status NOT IN ('releasing', 'refunding') AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
@@ -109,8 +109,8 @@ RETURNING order_no
 // Orders past their deadline, and reservations that waited too long for their
 // confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
 // become due, so that somebody picks them up.
-func (q *Queries) OrdersExpired(ctx context.Context) ([]int64, error) {
-	rows, err := q.db.Query(ctx, ordersExpired)
+func (q *Queries) OrdersExpired(ctx context.Context, most int32) ([]int64, error) {
+	rows, err := q.db.Query(ctx, ordersExpired, most)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"slices"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -11,19 +12,32 @@ import (
 // admitTerms is admit for orders that bring more than the ledger's way needs: a policy,
 // times, a customer. Some of them wait before they start.
 func (e *Engine) admitTerms(set []*run) {
-	version, p := e.policies.active()
-	if p != nil && p.Charge.Executor.Outside() {
-		first := e.lane(*version, fsm.Charge, p)
+	start := startingPolicy{}
+	if version, p := e.policies.active(); version != nil {
+		start = startingPolicy{*version, p}
+		if p == nil { // not known here, or not yet: nothing may start as if there were none
+			e.finish(ErrUnavailable, slices.Clone(set)...)
+			return
+		}
+	}
+	if start.policy != nil && start.policy.Charge.Executor.Outside() {
+		first := e.lane(start.version, fsm.Charge, start.policy)
 		n := first.acquire(len(set))
-		e.admitTo(first, set[:n:n])
+		e.admitTo(start, first, set[:n:n])
 		set = set[n:]
 	}
-	e.admitTo(nil, set)
+	e.admitTo(start, nil, set)
+}
+
+// startingPolicy is what the orders of one set start with; zero: none.
+type startingPolicy struct {
+	version int32
+	policy  *policy.Policy
 }
 
 // admitTo admits a set; with a lane, those that start at once begin the attempt of their
 // charge with it.
-func (e *Engine) admitTo(first *lane, set []*run) {
+func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
 	if len(set) == 0 {
 		return
 	}
@@ -31,7 +45,7 @@ func (e *Engine) admitTo(first *lane, set []*run) {
 	defer slots.giveBack()
 	ctx, cancel := e.statement()
 	defer cancel()
-	params := e.admissionWith(set)
+	params := e.admissionWith(start, set)
 	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWith(ctx, params)
 	switch db.FaultOf(err) {
@@ -50,11 +64,8 @@ func (e *Engine) admitTo(first *lane, set []*run) {
 	}
 }
 
-func (e *Engine) admissionWith(set []*run) db.OrdersAdmitWithParams {
-	base, version, active := e.admission(set), int32(0), (*policy.Policy)(nil)
-	if v, p := e.policies.active(); v != nil {
-		version, active = *v, p
-	}
+func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitWithParams {
+	base := e.admission(set)
 	p := db.OrdersAdmitWithParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
@@ -62,12 +73,12 @@ func (e *Engine) admissionWith(set []*run) db.OrdersAdmitWithParams {
 	for _, r := range set {
 		in, o := &r.input.Terms, &r.order.Order
 		o.CustomerID = optional(in.CustomerID)
-		p.Policies = append(p.Policies, version)
+		p.Policies = append(p.Policies, start.version)
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
 		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
 		p.StartAts = append(p.StartAts, in.StartAt)
 		p.CompleteBys = append(p.CompleteBys, in.CompleteBy)
-		t := termsOf(in, o, active)
+		t := termsOf(in, o, start.policy)
 		p.CompleteSeconds = append(p.CompleteSeconds, t.completeWithin)
 		p.TtlSeconds = append(p.TtlSeconds, t.reservationTTL)
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)

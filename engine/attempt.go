@@ -74,8 +74,15 @@ func (l *lane) prepare(r *run) *attempt {
 			a.lane = l.e.lane(void.policy, void.step, p)
 		}
 	}
-	a.lookOnly = a.operation == step.Do && a.doubted && l.e.now().Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
+	a.lookOnly = l.forgotten(o)
 	return a
+}
+
+// forgotten reports whether the key of the step in doubt may be unknown at the provider by
+// now. To send it again could do the step twice, and to undo it could undo nothing: only
+// an answer from elsewhere gets the order on.
+func (l *lane) forgotten(o *db.Order) bool {
+	return o.InDoubtSince != nil && l.e.now().Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
 }
 
 // retentionMargin is how long before a provider may forget a key it is not sent any more.
@@ -87,6 +94,9 @@ func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
 	if exec == nil {
 		return attention{reason: "policy_unusable: " + a.lane.unusable.Error()}
 	}
+	if a.operation == step.Undo && a.lookOnly {
+		return attention{reason: outcomeUnknown}
+	}
 	if a.operation == step.Undo {
 		result := exec.Undo(ctx, c)
 		if _, ok := result.(step.Waiting); ok {
@@ -96,10 +106,11 @@ func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
 	}
 	if looker, ok := exec.(step.Looker); ok && a.doubted {
 		result := looker.Lookup(ctx, c)
-		if _, unseen := result.(step.Retry); !unseen || a.lookOnly {
+		if _, unseen := result.(step.Retry); !unseen {
 			return result
 		}
-	} else if a.lookOnly {
+	}
+	if a.lookOnly {
 		return attention{reason: outcomeUnknown}
 	}
 	return exec.Do(ctx, c)

@@ -67,7 +67,7 @@ func (l *lane) add(r *run) {
 	switch {
 	case r.attempt != nil && r.attempt.result != nil:
 		l.e.records.add(r)
-	case stopping(o) && !o.Status.Undoing():
+	case stopping(o) && !o.Status.Undoing() && !l.forgotten(o):
 		r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: stop{}}
 		l.e.records.add(r)
 	case l.e.stopping.Load():

@@ -13,6 +13,7 @@ import (
 const (
 	policyInterval = 2 * time.Second  // how old what we know of policies may be
 	missedInterval = 10 * time.Second // between looks at what a process that died did not wake
+	expiredMost    = 1000
 	keysMost       = 1000
 )
 
@@ -50,7 +51,7 @@ func (e *Engine) loadPolicies(ctx context.Context) {
 func (e *Engine) expire() {
 	ctx, cancel := e.statement()
 	defer cancel()
-	rows, err := e.query.OrdersExpired(ctx)
+	rows, err := e.query.OrdersExpired(ctx, expiredMost)
 	if err != nil {
 		e.log.Warn("look for expired orders", "error", err)
 		return

@@ -9,10 +9,10 @@ WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no IN (
       (SELECT d.order_no FROM orders AS d WHERE d.complete_by IS NOT NULL AND d.ended_as IS NULL AND d.complete_by <= now()
-       ORDER BY d.complete_by LIMIT 1000)
+       ORDER BY d.complete_by LIMIT @most)
       UNION ALL
       (SELECT r.order_no FROM orders AS r WHERE r.reserved_until IS NOT NULL AND r.ended_as IS NULL AND r.reserved_until <= now()
-         AND r.status = 'confirming' ORDER BY r.reserved_until LIMIT 1000))
+         AND r.status = 'confirming' ORDER BY r.reserved_until LIMIT @most))
     AND o.ended_as IS NULL AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
     AND o.status NOT IN ('releasing', 'refunding') AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
