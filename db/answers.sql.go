@@ -179,6 +179,85 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 	return items, nil
 }
 
+const answerTarget = `-- name: AnswerTarget :many
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action FROM orders AS o
+WHERE o.order_no = $1 AND EXISTS (
+  SELECT FROM step_attempts AS t
+  WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
+`
+
+type AnswerTargetParams struct {
+	OrderNo    int64
+	Generation int32
+	Step       string
+}
+
+type AnswerTargetRow struct {
+	Order Order
+}
+
+// The order that a callback is about, if that step was ever called for in that generation.
+func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]AnswerTargetRow, error) {
+	rows, err := q.db.Query(ctx, answerTarget, arg.OrderNo, arg.Generation, arg.Step)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AnswerTargetRow
+	for rows.Next() {
+		var i AnswerTargetRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const answersWaiting = `-- name: AnswersWaiting :many
 
 SELECT w.order_no, w.step, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
@@ -400,7 +479,7 @@ const lateUndoOpen = `-- name: LateUndoOpen :many
 INSERT INTO late_undos AS u (order_no, generation, step, reason)
 SELECT o.order_no, $1, $2, $3 FROM orders AS o
 WHERE o.order_no = $4
-  AND (o.generation > $1 OR o.ended_as IN ('failed', 'canceled'))
+  AND (o.generation > $1 OR o.ended_as IN ('failed', 'canceled') OR $2 = 'reserve' AND o.status = 'refunding')
   AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE $2 = 'charge' AND c.order_no = o.order_no
     AND c.generation = $1 AND c.refunded_at IS NULL)
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE $2 = 'reserve' AND r.order_no = o.order_no
@@ -418,7 +497,8 @@ type LateUndoOpenParams struct {
 }
 
 // An effect was reported that the books say is absent or undone. No row: it stands
-// in them, or may still come to, or its undoing is under way already.
+// in them, or may still come to, or its undoing is under way already. Where the charge is
+// being refunded, nothing is reserved any more.
 func (q *Queries) LateUndoOpen(ctx context.Context, arg LateUndoOpenParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, lateUndoOpen,
 		arg.Generation,

@@ -145,7 +145,7 @@ func (e *Engine) callOf(r *run, who *identity) *step.Call {
 		Fence: o.Fence, Attempt: a.number,
 	}
 	if a.operation == step.Do {
-		c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(o.OrderNo, a.generation, a.step)
+		c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(told{o.OrderNo, a.generation, a.step}, o.OrderID)
 	}
 	if a.generation == o.Generation {
 		c.Reference = or(r.order.ChargeReference)

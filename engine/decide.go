@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/policy"
 	"pawl/step"
 )
@@ -43,6 +44,15 @@ type stay struct {
 // no clock and no chance but those it is given: now on the database's clock, and a
 // number from 0 to 1 that the delay is drawn by.
 func decide(cfg *policy.Step, a *attempt, o *db.Order, now time.Time, chance float64) stay {
+	s := meaning(cfg, a, o, now, chance)
+	waits := (s.hold == holdRetry || s.hold == holdCallback) && !a.uncalled && !a.lookOnly
+	if waits && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
+		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone
+	}
+	return s
+}
+
+func meaning(cfg *policy.Step, a *attempt, o *db.Order, now time.Time, chance float64) stay {
 	switch result := a.result.(type) {
 	case attention:
 		return stay{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
@@ -52,7 +62,8 @@ func decide(cfg *policy.Step, a *attempt, o *db.Order, now time.Time, chance flo
 	case step.Waiting:
 		return stay{hold: holdCallback, delay: cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
 	case step.Retry:
-		s := stay{counts: result.Counts, cleared: !a.doubted || a.source != "", outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
+		// A callback that says not done may be about another call than the last one.
+		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == "operator", outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
 		s.cleared = s.cleared && !a.uncalled
 		return s.again(cfg, o, result.After, now, chance)
 	case step.Unknown:

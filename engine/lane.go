@@ -190,7 +190,7 @@ func failureOf(result step.Result) error {
 	case step.Unknown:
 		return errIll
 	case step.Retry:
-		if result.Code != "rate_limited" {
+		if result.Counts || result.Code == "connection_failed" {
 			return errIll
 		}
 	}

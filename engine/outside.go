@@ -79,14 +79,18 @@ func (e *Engine) lookInbox(set []*run) {
 		e.later(set)
 		return
 	}
-	answers := map[int64]db.AnswersWaitingRow{}
+	type key struct {
+		orderNo int64
+		step    fsm.Step
+	}
+	answers := map[key]db.AnswersWaitingRow{}
 	for _, row := range rows {
-		answers[row.OrderNo] = row
+		answers[key{row.OrderNo, fsm.Step(row.Step)}] = row
 	}
 	for _, r := range set {
 		o := &r.order.Order
 		r.looked = true
-		if row, ok := answers[r.no()]; ok && !o.Status.Undoing() && fsm.Step(row.Step) == stepOf(o.Status) {
+		if row, ok := answers[key{r.no(), stepOf(o.Status)}]; ok && !o.Status.Undoing() {
 			r.attempt = e.answerFor(r, row)
 		}
 	}

@@ -99,7 +99,11 @@ func (e *Engine) admitAgain(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	time.AfterFunc(pauseAfter(runs), func() { e.admits.add(runs...) })
+	time.AfterFunc(pauseAfter(runs), func() {
+		for _, r := range runs {
+			e.admissionLine(&r.input).add(r)
+		}
+	})
 }
 
 // end tells callers of orders that were read as final or held.

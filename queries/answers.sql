@@ -7,6 +7,13 @@ SELECT w.order_no, w.step, w.source, w.outcome, coalesce(w.code, '') AS code, co
 FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
 WHERE w.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND w.consumed_at IS NULL;
 
+-- name: AnswerTarget :many
+-- The order that a callback is about, if that step was ever called for in that generation.
+SELECT sqlc.embed(o) FROM orders AS o
+WHERE o.order_no = @order_no AND EXISTS (
+  SELECT FROM step_attempts AS t
+  WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
+
 -- name: AnswerStore :many
 -- Keeps an answer and, if the order waits at that step, wakes it for this process, in one
 -- commit that begins by locking the order: the driver that is about to let it wait either
@@ -70,11 +77,12 @@ FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generati
 
 -- name: LateUndoOpen :many
 -- An effect was reported that the books say is absent or undone. No row: it stands
--- in them, or may still come to, or its undoing is under way already.
+-- in them, or may still come to, or its undoing is under way already. Where the charge is
+-- being refunded, nothing is reserved any more.
 INSERT INTO late_undos AS u (order_no, generation, step, reason)
 SELECT o.order_no, @generation, @step, @reason FROM orders AS o
 WHERE o.order_no = @order_no
-  AND (o.generation > @generation OR o.ended_as IN ('failed', 'canceled'))
+  AND (o.generation > @generation OR o.ended_as IN ('failed', 'canceled') OR @step = 'reserve' AND o.status = 'refunding')
   AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE @step = 'charge' AND c.order_no = o.order_no
     AND c.generation = @generation AND c.refunded_at IS NULL)
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
