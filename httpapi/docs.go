@@ -48,7 +48,7 @@ func (s *server) docsPage() []byte {
 	document := s.api.OpenAPI()
 	content := docs{Title: document.Info.Title, Version: document.Info.Version, About: strings.Split(document.Info.Description, "\n\n")}
 	for _, tag := range document.Tags {
-		content.Groups = append(content.Groups, docsGroup{tag.Name, tag.Description, s.operationsOf(tag.Name)})
+		content.Groups = append(content.Groups, docsGroup{tag.Name, strings.TrimSuffix(tag.Description, "."), s.operationsOf(tag.Name)})
 	}
 	components := document.Components.Schemas.Map()
 	for _, name := range slices.Sorted(maps.Keys(components)) {
@@ -190,6 +190,9 @@ func limitsOf(s *huma.Schema) string {
 		if value := reflect.ValueOf(limit); !value.IsNil() {
 			limits = append(limits, fmt.Sprintf(format, value.Elem()))
 		}
+	}
+	if s.Format == "date-time" {
+		limits = append(limits, "a time (RFC 3339)")
 	}
 	note("at least %.f", s.Minimum)
 	note("at most %.f", s.Maximum)
