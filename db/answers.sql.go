@@ -48,37 +48,42 @@ func (q *Queries) AnswerOf(ctx context.Context, arg AnswerOfParams) (AnswerOfRow
 
 const answerStore = `-- name: AnswerStore :many
 WITH target AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = $1 AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
+  SELECT o.order_no, coalesce(o.generation = $1 AND o.status = $2
+    AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
+  FROM orders AS o
+  WHERE o.order_no = $3 AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
   FOR NO KEY UPDATE
 ), stored AS (
   INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
-  SELECT t.order_no, $2, $3, $4, $5, nullif($6::text, ''), nullif($7::text, ''),
-    nullif($8::text, ''), nullif($9::text, '')::jsonb
+  SELECT t.order_no, $1, $4, $5, $6, nullif($7::text, ''), nullif($8::text, ''),
+    nullif($9::text, ''), nullif($10::text, '')::jsonb
   FROM target AS t
   ON CONFLICT (order_no, generation, step) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = excluded.data
     WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
   RETURNING w.order_no
-), woken AS (
+), touched AS (
   UPDATE orders AS o SET
-    fence = o.fence + 1, seq = o.seq + 1, owner = $10::uuid, hold = NULL, hold_reason = NULL,
-    due_at = clock_timestamp() + make_interval(secs => $11::float8)
-  WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.generation = $2 AND o.status = $12
-    AND o.hold IN ('callback', 'retry', 'attention')
+    seq = o.seq + (o.ended_as IS NULL)::integer, fence = o.fence + t.wakes::integer,
+    owner = CASE WHEN t.wakes THEN $11::uuid ELSE o.owner END,
+    due_at = CASE WHEN t.wakes THEN clock_timestamp() + make_interval(secs => $12::float8) ELSE o.due_at END,
+    hold = CASE WHEN NOT t.wakes THEN o.hold END, hold_reason = CASE WHEN NOT t.wakes THEN o.hold_reason END
+  FROM target AS t
+  WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $4, $13::text, $14::text,
-    $15::text FROM woken AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5, $13::text, $14::text,
+    $15::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM woken AS orders
+SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM touched AS orders
 `
 
 type AnswerStoreParams struct {
-	OrderNo      int64
 	Generation   int32
+	WaitingIn    fsm.State
+	OrderNo      int64
 	Step         string
 	Source       string
 	Outcome      string
@@ -88,7 +93,6 @@ type AnswerStoreParams struct {
 	Data         string
 	Owner        uuid.UUID
 	LeaseSeconds float64
-	WaitingIn    fsm.State
 	Actor        *string
 	Reason       *string
 	RequestID    *string
@@ -98,14 +102,17 @@ type AnswerStoreRow struct {
 	Order Order
 }
 
-// Keeps an answer and, if the order waits at that step, wakes it for this process, in one
-// commit that begins by locking the order: the driver that is about to let it wait either
-// sees the answer or is seen waiting. The first answer stays; only one that said
-// not done makes room for another. Waits for the row, half a second at most.
+// Keeps an answer and, if the order waits at that step, wakes it for this process. It
+// always raises seq: a driver who is about to let the order wait loses its compare-and-set,
+// reads the order back and finds the answer; one who just did is seen waiting. What
+// it finds is judged where the lock is taken: any other part of the statement sees the row
+// as it was before that. The first answer stays; only one that said not done makes room for another. Waits
+// for the row, half a second at most.
 func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]AnswerStoreRow, error) {
 	rows, err := q.db.Query(ctx, answerStore,
-		arg.OrderNo,
 		arg.Generation,
+		arg.WaitingIn,
+		arg.OrderNo,
 		arg.Step,
 		arg.Source,
 		arg.Outcome,
@@ -115,7 +122,6 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 		arg.Data,
 		arg.Owner,
 		arg.LeaseSeconds,
-		arg.WaitingIn,
 		arg.Actor,
 		arg.Reason,
 		arg.RequestID,
@@ -297,107 +303,6 @@ func (q *Queries) AnswersWaiting(ctx context.Context, orderNos []int64) ([]Answe
 			&i.Detail,
 			&i.Reference,
 			&i.Data,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const answersWake = `-- name: AnswersWake :many
-WITH answered AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.hold = 'callback' AND ($1::boolean OR o.order_no = ANY((SELECT $2::bigint[])::bigint[]))
-    AND EXISTS (
-      SELECT 1 FROM step_answers AS w
-      WHERE w.order_no = o.order_no AND w.generation = o.generation AND w.consumed_at IS NULL
-        AND w.step = CASE o.status WHEN 'charging' THEN 'charge' WHEN 'reserving' THEN 'reserve' WHEN 'confirming' THEN 'confirm' END)
-  ORDER BY o.order_no LIMIT 500 FOR NO KEY UPDATE OF o SKIP LOCKED
-), woken AS (
-  UPDATE orders AS o SET
-    fence = o.fence + 1, seq = o.seq + 1, owner = $3::uuid, hold = NULL, hold_reason = NULL,
-    due_at = clock_timestamp() + make_interval(secs => $4::float8)
-  WHERE o.order_no = ANY(ARRAY(SELECT a.order_no FROM answered AS a)) AND o.hold = 'callback'
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
-), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'wake' FROM woken AS k
-)
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM woken AS orders
-`
-
-type AnswersWakeParams struct {
-	Sweep        bool
-	OrderNos     []int64
-	Owner        uuid.UUID
-	LeaseSeconds float64
-}
-
-type AnswersWakeRow struct {
-	Order Order
-}
-
-// Takes up orders that wait for an answer that is there. The second look of a driver that
-// has let orders wait, and of the sweep for those whose driver died in between.
-func (q *Queries) AnswersWake(ctx context.Context, arg AnswersWakeParams) ([]AnswersWakeRow, error) {
-	rows, err := q.db.Query(ctx, answersWake,
-		arg.Sweep,
-		arg.OrderNos,
-		arg.Owner,
-		arg.LeaseSeconds,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AnswersWakeRow
-	for rows.Next() {
-		var i AnswersWakeRow
-		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
 		); err != nil {
 			return nil, err
 		}

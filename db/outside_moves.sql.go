@@ -319,18 +319,30 @@ WITH answers AS MATERIALIZED (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    status = CASE o.status WHEN 'confirming' THEN 'releasing' WHEN 'reserving' THEN 'refunding'
-      ELSE CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
+    status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND $4::boolean THEN 'releasing'
+      WHEN o.status = 'reserving' OR $4::boolean THEN 'refunding'
+      WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
-    ended_as = CASE WHEN o.status = 'charging' THEN CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
-    finished_at = CASE WHEN o.status = 'charging' THEN now() END,
-    due_at = CASE WHEN o.status <> 'charging' THEN o.due_at END, owner = CASE WHEN o.status <> 'charging' THEN o.owner END,
-    failure_step = $4::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
+    ended_as = CASE WHEN o.status <> 'charging' OR $4::boolean THEN NULL
+      WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
+    finished_at = CASE WHEN o.status = 'charging' AND NOT $4::boolean THEN now() END,
+    due_at = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.due_at END,
+    owner = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.owner END,
+    failure_step = $5::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
     seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
-    AND o.status = $5 AND o.fence = $6 AND o.seq = $7
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail
+    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail,
+    o.generation, o.currency, o.amount, o.item, o.quantity
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, true
+  FROM moved AS m WHERE $5::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.item, m.quantity, $9::text, true
+  FROM moved AS m WHERE $5::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
@@ -338,7 +350,7 @@ WITH answers AS MATERIALIZED (
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $8::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $10::boolean
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
@@ -349,10 +361,12 @@ type OutsideRefusedParams struct {
 	OrderNos []int64
 	Codes    []string
 	Details  []string
+	Doubted  bool
 	Step     string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
+	Executor string
 	Consumes bool
 }
 
@@ -363,17 +377,21 @@ type OutsideRefusedRow struct {
 	At       time.Time
 }
 
-// The step is certainly not done and never will be: everything before it is undone. A
-// refused charge has nothing before it, and the order ends.
+// The step is not done: everything before it is undone. A refused charge has nothing
+// before it, and the order ends. But where an earlier call is still in doubt, a refusal
+// of a later one does not say that the earlier never arrives: not every provider remembers
+// what it refused. Such a step counts as done and is undone, as when an order is stopped.
 func (q *Queries) OutsideRefused(ctx context.Context, arg OutsideRefusedParams) ([]OutsideRefusedRow, error) {
 	rows, err := q.db.Query(ctx, outsideRefused,
 		arg.OrderNos,
 		arg.Codes,
 		arg.Details,
+		arg.Doubted,
 		arg.Step,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
+		arg.Executor,
 		arg.Consumes,
 	)
 	if err != nil {

@@ -41,6 +41,13 @@ type voidKey struct {
 	policy     int32
 }
 
+// Who answers without having been called, as it stands in step_answers.
+const (
+	byCallback = "callback"
+	byWebhook  = "webhook"
+	byOperator = "operator"
+)
+
 // Results of our own making. stop: somebody asked to stop, and no answer is waited for.
 // beside: a ledger step of an order whose other steps are outside. attention: a person is
 // needed.
@@ -76,6 +83,13 @@ func (l *lane) prepare(r *run) *attempt {
 	}
 	a.lookOnly = l.forgotten(o)
 	return a
+}
+
+// refusedInDoubt reports whether an earlier call may still have its effect although a later
+// one was refused. A person has the last word.
+func (a *attempt) refusedInDoubt() bool {
+	_, refused := a.result.(step.Refused)
+	return refused && a.doubted && a.source != byOperator
 }
 
 // forgotten reports whether the key of the step in doubt may be unknown at the provider by

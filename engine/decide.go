@@ -56,14 +56,18 @@ func meaning(cfg *policy.Step, a *attempt, o *db.Order, now time.Time, chance fl
 	switch result := a.result.(type) {
 	case attention:
 		return stay{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
-	case step.Refused: // to undo what was done
-		return stay{hold: holdAttention, reason: "undo_refused: " + result.Code, delay: -1, counts: true,
+	case step.Refused: // to undo what was done, or a confirmation that can't be undone
+		reason := "undo_refused: "
+		if a.operation != step.Undo {
+			reason = "refused_in_doubt: "
+		}
+		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case step.Waiting:
 		return stay{hold: holdCallback, delay: cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
 	case step.Retry:
 		// A callback that says not done may be about another call than the last one.
-		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == "operator", outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
+		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
 		s.cleared = s.cleared && !a.uncalled
 		return s.again(cfg, o, result.After, now, chance)
 	case step.Unknown:

@@ -33,7 +33,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 		case !special(r):
 			ledger = append(ledger, r)
 		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
-			e.records.add(r) // what a provider has answered comes first
+			e.recordAfter(r)
 		case pausing(o):
 			e.waits.add(r)
 		case !known:
@@ -53,6 +53,16 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 		}
 	}
 	return ledger
+}
+
+// recordAfter records an answer after all: somebody wrote to the order meanwhile. If that
+// was an answer without a call, one that leaves the order waiting has had its time.
+func (e *Engine) recordAfter(r *run) {
+	if !r.looked && verdictOf(r.attempt, &r.order.Order) == stays {
+		e.inbox.add(r)
+		return
+	}
+	e.records.add(r)
 }
 
 // confirmBeside confirms in the database what was reserved elsewhere: there is no stock
@@ -102,7 +112,7 @@ func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
 	o := &r.order.Order
 	p, _ := e.policies.of(o.Policy)
 	a := &attempt{lane: e.lane(*o.Policy, stepOf(o.Status), p), state: o.Status, generation: o.Generation,
-		step: stepOf(o.Status), operation: step.Do, number: value(o.Attempts), doubted: o.InDoubtSince != nil, source: row.Source}
+		step: stepOf(o.Status), operation: step.Do, number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
 		a.result = step.Done{Reference: row.Reference, Data: []byte(row.Data)}
@@ -192,29 +202,6 @@ func (e *Engine) now() time.Time { return time.Now().Add(time.Duration(e.clock.L
 
 // tick notes the database's clock.
 func (e *Engine) tick(database time.Time) { e.clock.Store(int64(time.Until(database))) }
-
-// wakeAnswered takes up orders that have just been let wait and whose answer came before
-// that was committed.
-func (e *Engine) wakeAnswered(orderNos []int64) {
-	if len(orderNos) == 0 {
-		return
-	}
-	e.takeAnswered(db.AnswersWakeParams{OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds()})
-}
-
-func (e *Engine) takeAnswered(p db.AnswersWakeParams) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.AnswersWake(ctx, p)
-	if err != nil {
-		e.unknown("wake answered orders", err) // the sweep finds what is left
-	}
-	orders := make([]Order, len(rows))
-	for i, row := range rows {
-		orders[i] = Order{Order: row.Order}
-	}
-	e.takeUp(orders)
-}
 
 // reportLate opens the undoing of an effect that the books say is absent or undone.
 func (e *Engine) reportLate(ctx context.Context, orderNo int64, generation int32, of fsm.Step, reason string) {

@@ -23,6 +23,7 @@ type recordKey struct {
 	executor policy.Executor
 	capture  string
 	sells    bool
+	doubted  bool
 	consumes bool
 }
 
@@ -54,6 +55,7 @@ func (e *Engine) recordKey(r *run) recordKey {
 	if a.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
 		key.capture = how.Capture
 	}
+	key.doubted = a.refusedInDoubt()
 	key.sells = !p.Reserve.Executor.Outside()
 	return key
 }
@@ -70,7 +72,7 @@ func verdictOf(a *attempt, o *db.Order) step.Verdict {
 			return step.WasDone
 		}
 	case step.Refused:
-		if !o.Status.Undoing() && a.operation != step.Undo {
+		if !o.Status.Undoing() && a.operation != step.Undo && (o.Status != fsm.Confirming || !a.refusedInDoubt()) {
 			return step.WasRefused
 		}
 	case step.Retry:
@@ -137,7 +139,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Record(ctx, q, step.Answers{
 			Set: s, Verdict: key.verdict, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Consumes: key.consumes, Begins: next != nil, Lease: slots.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Lease: slots.lease(), Of: results,
 		})
 	}
 	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
@@ -196,7 +198,7 @@ func (e *Engine) stay(key recordKey, set []*run) {
 		results[r.no()] = decide(r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()) //nolint:gosec // spreads load
 	}
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
-		return step.Stay(ctx, q, s, staysOf(s.OrderNos, results), key.consumes)
+		return step.Stay(ctx, q, step.Holds{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
 	}
 	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
 }
@@ -214,7 +216,6 @@ func staysOf(orderNos []int64, results map[int64]stay) []step.Hold {
 // stayed tells the callers of held orders and drives the others on.
 func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 	var held, on []*run
-	var waiting []int64
 	for _, r := range runs {
 		s := results[r.no()]
 		if s.hold == "" {
@@ -226,9 +227,6 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 			on = append(on, r)
 			continue
 		}
-		if s.hold == holdCallback {
-			waiting = append(waiting, r.no())
-		}
 		if s.hold == holdAttention {
 			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
@@ -238,5 +236,4 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 	}
 	e.finish(nil, held...)
 	e.drive(on)
-	e.wakeAnswered(waiting)
 }

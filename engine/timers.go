@@ -12,7 +12,7 @@ import (
 
 const (
 	policyInterval = 2 * time.Second  // how old what we know of policies may be
-	missedInterval = 10 * time.Second // between looks at what a process that died did not wake
+	turnsInterval  = 10 * time.Second // between looks at turns that a process that died did not give
 	expiredMost    = 1000
 	keysMost       = 1000
 )
@@ -32,8 +32,8 @@ func (e *Engine) timerLoop(ctx context.Context) {
 		}
 		e.expire()
 		e.undoLate(ctx)
-		if time.Since(swept) >= missedInterval {
-			e.wakeMissed()
+		if time.Since(swept) >= turnsInterval {
+			e.askTurns()
 			swept = time.Now()
 		}
 	}
@@ -61,10 +61,8 @@ func (e *Engine) expire() {
 	}
 }
 
-// wakeMissed finds orders that wait for an answer that is there, and keys whose turn
-// nobody has given.
-func (e *Engine) wakeMissed() {
-	e.takeAnswered(db.AnswersWakeParams{Sweep: true, OrderNos: []int64{}, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds()})
+// askTurns finds keys whose turn nobody has given.
+func (e *Engine) askTurns() {
 	ctx, cancel := e.statement()
 	defer cancel()
 	keys, err := e.query.ConcurrencyKeysQueued(ctx, keysMost)

@@ -15,12 +15,16 @@ WHERE o.order_no = @order_no AND EXISTS (
   WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
 
 -- name: AnswerStore :many
--- Keeps an answer and, if the order waits at that step, wakes it for this process, in one
--- commit that begins by locking the order: the driver that is about to let it wait either
--- sees the answer or is seen waiting. The first answer stays; only one that said
--- not done makes room for another. Waits for the row, half a second at most.
+-- Keeps an answer and, if the order waits at that step, wakes it for this process. It
+-- always raises seq: a driver who is about to let the order wait loses its compare-and-set,
+-- reads the order back and finds the answer; one who just did is seen waiting. What
+-- it finds is judged where the lock is taken: any other part of the statement sees the row
+-- as it was before that. The first answer stays; only one that said not done makes room for another. Waits
+-- for the row, half a second at most.
 WITH target AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no, coalesce(o.generation = @generation AND o.status = @waiting_in
+    AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
+  FROM orders AS o
   WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
   FOR NO KEY UPDATE
 ), stored AS (
@@ -33,42 +37,21 @@ WITH target AS MATERIALIZED (
     detail = excluded.detail, reference = excluded.reference, data = excluded.data
     WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
   RETURNING w.order_no
-), woken AS (
+), touched AS (
   UPDATE orders AS o SET
-    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL,
-    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
-  WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.generation = @generation AND o.status = @waiting_in
-    AND o.hold IN ('callback', 'retry', 'attention')
+    seq = o.seq + (o.ended_as IS NULL)::integer, fence = o.fence + t.wakes::integer,
+    owner = CASE WHEN t.wakes THEN @owner::uuid ELSE o.owner END,
+    due_at = CASE WHEN t.wakes THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END,
+    hold = CASE WHEN NOT t.wakes THEN o.hold END, hold_reason = CASE WHEN NOT t.wakes THEN o.hold_reason END
+  FROM target AS t
+  WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
   RETURNING o.*
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
-    sqlc.narg('request_id')::text FROM woken AS k
+    sqlc.narg('request_id')::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT sqlc.embed(orders) FROM woken AS orders;
-
--- name: AnswersWake :many
--- Takes up orders that wait for an answer that is there. The second look of a driver that
--- has let orders wait, and of the sweep for those whose driver died in between.
-WITH answered AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.hold = 'callback' AND (@sweep::boolean OR o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]))
-    AND EXISTS (
-      SELECT 1 FROM step_answers AS w
-      WHERE w.order_no = o.order_no AND w.generation = o.generation AND w.consumed_at IS NULL
-        AND w.step = CASE o.status WHEN 'charging' THEN 'charge' WHEN 'reserving' THEN 'reserve' WHEN 'confirming' THEN 'confirm' END)
-  ORDER BY o.order_no LIMIT 500 FOR NO KEY UPDATE OF o SKIP LOCKED
-), woken AS (
-  UPDATE orders AS o SET
-    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL,
-    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
-  WHERE o.order_no = ANY(ARRAY(SELECT a.order_no FROM answered AS a)) AND o.hold = 'callback'
-  RETURNING o.*
-), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'wake' FROM woken AS k
-)
-SELECT sqlc.embed(orders) FROM woken AS orders;
+SELECT sqlc.embed(orders) FROM touched AS orders;
 
 -- name: AnswerOf :one
 -- What was answered before for this step of this generation.

@@ -251,27 +251,3 @@ WITH moved AS (
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, @hold::text, sqlc.narg('hold_reason')::text FROM moved AS m
 RETURNING order_no, seq, to_status, at;
-
--- name: OrderStop :many
--- A request to stop. It touches neither fence nor lease of a driven order: the
--- driver's next move reads it on its own row and goes back instead of on. A held
--- order nobody drives becomes due, so that somebody picks it up; also one that is
--- being undone, or was asked to stop before, and was held on the way. Waits for the
--- row, half a second at most.
-WITH moved AS (
-  UPDATE orders AS o SET
-    stop_requested = coalesce(o.stop_requested, @kind::text), seq = o.seq + 1,
-    due_at = CASE WHEN o.hold IS NULL THEN o.due_at ELSE now() END,
-    take_overs = CASE WHEN o.hold IS NULL THEN o.take_overs ELSE 0 END, -- else it would be held again at once
-    hold = NULL, hold_reason = NULL
-  WHERE o.order_id = @order_id AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-    AND o.status NOT IN ('completed', 'failed', 'canceled')
-    AND (o.hold IS NOT NULL OR o.stop_requested IS NULL AND o.status NOT IN ('releasing', 'refunding'))
-    AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
-    AND (sqlc.narg('if_seq')::integer IS NULL OR o.seq = sqlc.narg('if_seq')::integer)
-  RETURNING o.order_no, o.fence, o.seq, o.status
-)
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, @kind::text,
-  sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM moved AS m
-RETURNING order_no, seq, to_status, at;

@@ -203,8 +203,10 @@ SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OutsideRefused :many
--- The step is certainly not done and never will be: everything before it is undone. A
--- refused charge has nothing before it, and the order ends.
+-- The step is not done: everything before it is undone. A refused charge has nothing
+-- before it, and the order ends. But where an earlier call is still in doubt, a refusal
+-- of a later one does not say that the earlier never arrives: not every provider remembers
+-- what it refused. Such a step counts as done and is undone, as when an order is stopped.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.code, x.detail
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
@@ -214,18 +216,30 @@ WITH answers AS MATERIALIZED (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    status = CASE o.status WHEN 'confirming' THEN 'releasing' WHEN 'reserving' THEN 'refunding'
-      ELSE CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
+    status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND @doubted::boolean THEN 'releasing'
+      WHEN o.status = 'reserving' OR @doubted::boolean THEN 'refunding'
+      WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
-    ended_as = CASE WHEN o.status = 'charging' THEN CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END END,
-    finished_at = CASE WHEN o.status = 'charging' THEN now() END,
-    due_at = CASE WHEN o.status <> 'charging' THEN o.due_at END, owner = CASE WHEN o.status <> 'charging' THEN o.owner END,
+    ended_as = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN NULL
+      WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
+    finished_at = CASE WHEN o.status = 'charging' AND NOT @doubted::boolean THEN now() END,
+    due_at = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.due_at END,
+    owner = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.owner END,
     failure_step = @step::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
     seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail,
+    o.generation, o.currency, o.amount, o.item, o.quantity
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
+  FROM moved AS m WHERE @step::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
+  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
+  FROM moved AS m WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m

@@ -28,6 +28,7 @@ type Answers struct {
 	Capture  string           // of a charge that only authorizes
 	Sells    bool             // the reservation is the ledger's, and confirming sells it
 	Consumes bool             // the answers came without a call
+	Doubted  bool             // an earlier call than the refused one is still in doubt
 	Begins   bool             // the move into the next state begins the attempt of its step
 	Lease    time.Duration    // of orders whose attempt begins
 	Of       map[int64]Answer // by order number
@@ -50,6 +51,7 @@ func Record(ctx context.Context, q *db.Queries, a Answers) ([]Moved, error) {
 	case a.Verdict == WasRefused:
 		return movedBy(q.OutsideRefused(ctx, db.OutsideRefusedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Step: string(a.Step), Consumes: a.Consumes,
+			Executor: a.Executor, Doubted: a.Doubted,
 			Codes: a.each(func(x Answer) string { return x.Code }), Details: a.each(func(x Answer) string { return x.Detail })}))
 	}
 	refs, data := a.each(func(x Answer) string { return x.Reference }), a.each(func(x Answer) string { return x.Data })
@@ -98,17 +100,23 @@ type Hold struct {
 	Action       string // JSON, or empty
 }
 
-// Stay closes the attempts of a set and holds its orders, without a move: holds are
-// in the order of the set's numbers.
-func Stay(ctx context.Context, q *db.Queries, set Set, holds []Hold, consumes bool) ([]Moved, error) {
-	n := len(holds)
+// Holds is a set whose orders stay in their state.
+type Holds struct {
+	Set
+	Of       []Hold // in the order of the set's numbers
+	Consumes bool   // the answers came without a call
+}
+
+// Stay closes the attempts of a set and holds its orders, without a move.
+func Stay(ctx context.Context, q *db.Queries, set Holds) ([]Moved, error) {
+	n := len(set.Of)
 	p := db.AttemptsFinishParams{
-		OrderNos: set.OrderNos, Expected: set.Expected, Fence: set.Fence, Seq: set.Seq, Consumes: consumes,
+		OrderNos: set.OrderNos, Expected: set.Expected, Fence: set.Fence, Seq: set.Seq, Consumes: set.Consumes,
 		Holds: make([]string, n), Reasons: make([]string, n), Delays: make([]float64, n), Counts: make([]bool, n),
 		Cleared: make([]bool, n), Outcomes: make([]string, n), Codes: make([]string, n), Details: make([]string, n),
 		Refs: make([]string, n), Actions: make([]string, n),
 	}
-	for i, h := range holds {
+	for i, h := range set.Of {
 		p.Holds[i], p.Reasons[i], p.Delays[i] = h.Hold, h.Reason, h.Delay.Seconds()
 		p.Counts[i], p.Cleared[i] = h.Counts, h.Cleared
 		p.Outcomes[i], p.Codes[i], p.Details[i] = h.Outcome, h.Code, h.Detail
