@@ -21,6 +21,20 @@
 // back: the row says who drives the order and where it stands, and the engine goes on
 // from there. Losing is a normal answer.
 //
+// A step that reaches outside takes another way, by the policy its order started with:
+//
+//	drive ─▶ lane: one per step of a policy ──▶ begins ──▶ call ──▶ records ─▶ drive
+//	          │ queue, slots, breaker            commit     no lock   commit   └▶ held
+//	          └▶ inbox: an answer may be there without a call ─────────▲
+//
+// The attempt is committed before the call, and the answer after it, by a compare-and-set
+// like any move. Where a slot is free the attempt begins with the move into its state, and
+// begins is skipped. From the commit of an attempt on the step is in doubt
+// (orders.in_doubt_since) until it is done, refused, or certainly did nothing; what is
+// in doubt is asked after, sent again with the same key, or undone, and never taken for
+// failed. Orders that wait (hold) are in no replica's memory, but for those somebody
+// waits for.
+//
 // Ownership is a lease on the row (due_at), a fence raised by every claim and the
 // owner, a uuid of this process: a row with another owner or fence is somebody else's
 // (Kleppmann, "How to do distributed locking", 2016). No clock of this machine decides
