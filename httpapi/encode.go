@@ -28,11 +28,11 @@ func (o *order) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `,"generation":`...), int64(o.Generation), 10)
 	b = strconv.AppendInt(append(b, `,"seq":`...), int64(o.Seq), 10)
 	b = appendTime(append(b, `,"createdAt":`...), o.CreatedAt)
-	if o.FinishedAt != nil {
-		b = appendTime(append(b, `,"finishedAt":`...), *o.FinishedAt)
-	}
+	b = appendOptionalTime(b, `,"finishedAt":`, o.FinishedAt)
+	b = o.appendTerms(b)
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
+	b = appendOptionalTime(b, `,"nextAttemptAt":`, o.NextAttemptAt)
 	b = appendOptional(b, `,"stopRequested":`, o.StopRequested)
 	if o.Failure != nil {
 		b = o.Failure.append(append(b, `,"failure":`...))
@@ -47,6 +47,28 @@ func (o *order) append(b []byte) []byte {
 	return append(b, `]}`...)
 }
 
+// appendTerms writes what most orders do without.
+func (o *order) appendTerms(b []byte) []byte {
+	if o.Policy != nil {
+		b = strconv.AppendInt(append(b, `,"policy":`...), int64(*o.Policy), 10)
+	}
+	b = appendOptional(b, `,"customerId":`, o.CustomerID)
+	b = appendOptionalTime(b, `,"startAt":`, o.StartAt)
+	b = appendOptionalTime(b, `,"completeBy":`, o.CompleteBy)
+	b = appendOptionalTime(b, `,"reservedUntil":`, o.ReservedUntil)
+	b = appendOptionalTime(b, `,"approvalUntil":`, o.ApprovalUntil)
+	if o.Attempts != 0 {
+		b = strconv.AppendInt(append(b, `,"attempts":`...), int64(o.Attempts), 10)
+	}
+	if o.InDoubt {
+		b = append(b, `,"inDoubt":true`...)
+	}
+	if len(o.Action) > 0 {
+		b = append(append(b, `,"action":`...), o.Action...)
+	}
+	return b
+}
+
 func (s *steps) append(b []byte) []byte {
 	b = s.Charge.append(append(b, `{"charge":`...))
 	b = s.Reserve.append(append(b, `,"reserve":`...))
@@ -58,6 +80,9 @@ func (s stepState) append(b []byte) []byte {
 	b = strconv.AppendBool(append(b, `{"completed":`...), s.Completed)
 	if s.Undone {
 		b = append(b, `,"undone":true`...)
+	}
+	if s.Reference != "" {
+		b = appendString(append(b, `,"reference":`...), s.Reference)
 	}
 	return append(b, '}')
 }
@@ -84,6 +109,16 @@ func (a amount) append(b []byte) []byte {
 
 // MarshalJSON writes the text as it is: it is JSON already.
 func (m stringMap) MarshalJSON() ([]byte, error) { return m, nil }
+
+// MarshalJSON writes the text as it is: it is JSON already.
+func (o object) MarshalJSON() ([]byte, error) { return o, nil }
+
+func appendOptionalTime(b []byte, name string, t *time.Time) []byte {
+	if t == nil {
+		return b
+	}
+	return appendTime(append(b, name...), *t)
+}
 
 func appendOptional(b []byte, name string, value *string) []byte {
 	if value == nil {

@@ -1,11 +1,18 @@
 package httpapi
 
-import "pawl/engine"
+import (
+	"time"
+
+	"pawl/engine"
+)
 
 // maxQuantity is the largest quantity of one order.
 const maxQuantity = 1_000_000
 
-var inputNames = []string{"orderId", "amount", "item", "quantity", "currency", "metadata"}
+var inputNames = []string{
+	"orderId", "amount", "item", "quantity", "currency", "metadata",
+	"customerId", "paymentMethod", "startAt", "completeBy", "reservationTtl", "concurrencyKey",
+}
 
 // input is the body of a process request while it is read.
 type input struct {
@@ -15,34 +22,35 @@ type input struct {
 	amount   []byte
 	currency currency
 	given    struct{ orderID, amount, item bool }
-	fine     bool // nothing is wrong but what tooFine says
+	newOnly  int // faults that only a new order has
 }
 
 // decodeInput reads and checks the body of a process request. The amount of an
 // order that names no currency is checked as if it had named the fallback; its
-// Currency stays empty. When that is all that is wrong, the error is a *tooFine.
-// Nothing in the result refers to data.
+// Currency stays empty. When all that is wrong would not be with an order that is stored
+// already, the error is a *newOnly. Nothing in the result refers to data.
 func decodeInput(data []byte, fallback currency) (engine.Input, error) {
 	in := input{currency: fallback}
 	err := decode(data, inputNames, in.field, in.finish)
-	switch {
-	case err == nil:
+	if err == nil {
 		return in.order, nil
-	case in.fine && problemOf(err).Code == "invalid_input": // and not what stands behind the object
-		return engine.Input{}, &tooFine{order: in.order, error: err}
+	}
+	// What stands behind the object is another fault.
+	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.newOnly {
+		return engine.Input{}, &newOnly{order: in.order, error: err}
 	}
 	return engine.Input{}, err
 }
 
-// tooFine refuses an order that names no currency, because its amount has more fraction
-// digits than the fallback. An order that was stored in another currency, under another
-// fallback, matches all the same: only the books tell.
-type tooFine struct {
+// newOnly refuses an order that would be good if it were stored: the deadline was not over
+// when it came first, and its amount had no more fraction digits than the fallback of that
+// day. Only the books tell.
+type newOnly struct {
 	order engine.Input
 	error
 }
 
-func (t *tooFine) Unwrap() error { return t.error }
+func (n *newOnly) Unwrap() error { return n.error }
 
 func (in *input) field(d *decoder, name string) (err error) {
 	switch name {
@@ -64,6 +72,8 @@ func (in *input) field(d *decoder, name string) (err error) {
 		in.order.Currency = in.currency.code
 	case "metadata":
 		in.order.Metadata, err = d.metadata()
+	default:
+		err = in.terms(d, name)
 	}
 	return err
 }
@@ -72,17 +82,20 @@ func (in *input) finish(d *decoder) {
 	d.require(in.given.orderID, "/orderId")
 	d.require(in.given.amount, "/amount")
 	d.require(in.given.item, "/item")
+	if in.order.Terms != (engine.Terms{}) {
+		in.checkTimes(d, time.Now())
+	}
 	if in.amount == nil {
 		return
 	}
 	amount, code, detail := parseAmount(in.amount, in.currency.digits)
 	if code != "" {
-		in.fine = len(d.faults) == 0 && in.order.Currency == "" && code == tooManyDigits
 		d.fault("/amount", code, detail)
 	}
-	if in.fine {
-		amount, code, _ = parseAmount(in.amount, mostFractionDigits)
-		in.fine = code == ""
+	if code == tooManyDigits && in.order.Currency == "" {
+		if amount, code, _ = parseAmount(in.amount, mostFractionDigits); code == "" {
+			in.newOnly++
+		}
 	}
 	in.order.Amount = amount
 }

@@ -53,7 +53,7 @@ var kinds = []kind{
 		advice: "The Allow header lists the methods it takes."},
 	{code: "order_conflict", status: http.StatusConflict, matches: as[*engine.Conflict],
 		title:  "The order exists with other input.",
-		advice: "An order id stands for one order for ever: the same id with another amount, item, quantity or currency is refused, and nothing is written. Each entry of errors shows what is stored and what was sent."},
+		advice: "An order id stands for one order for ever: the same id with another amount, item, quantity, currency, customerId or paymentMethod is refused, and nothing is written. Each entry of errors shows what is stored and what was sent."},
 	{code: "not_applicable", status: http.StatusConflict, matches: as[*engine.NotApplicable],
 		title:  "The verb does not apply to the order as it is now.",
 		advice: "The problem holds the order and the verbs that do apply."},

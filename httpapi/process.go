@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -18,8 +19,8 @@ var processOperation = failing(huma.Operation{
 	Summary: "Take an order through its steps",
 	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
-		"with another amount, item, quantity or currency it is a conflict. Fields left out match what is stored, and metadata never conflicts. " +
-		"An order that is not final in time, or waits for a person, is answered with 202 and goes on without the caller.",
+		"with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. " +
+		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or for longer than the caller does.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
 	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
@@ -37,6 +38,13 @@ type processBody struct {
 	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
 	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out." example:"USD"`
 	Metadata metadataMap `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
+
+	CustomerID     string    `json:"customerId,omitempty" minLength:"1" maxLength:"255" doc:"Who buys. Handed to providers, and what rules of a policy can go by."`
+	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What the charge is made with, in words of the provider's. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
+	StartAt        time.Time `json:"startAt,omitempty" doc:"Do not start before this time (RFC 3339 with zone), at most a year ahead."`
+	CompleteBy     time.Time `json:"completeBy,omitempty" doc:"The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt."`
+	ReservationTTL int32     `json:"reservationTtl,omitempty" minimum:"1" maximum:"31536000" doc:"Seconds that a reservation waits for its confirmation, before the order is undone."`
+	ConcurrencyKey string    `json:"concurrencyKey,omitempty" minLength:"1" maxLength:"255" doc:"Orders with the same key take turns, where the policy limits how many of them are under way."`
 }
 
 // orderAnswer documents an answer with an order.
@@ -75,25 +83,25 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 	return decodeInput(body.bytes, s.currency)
 }
 
-// knownInput is the input of an order that was refused because the default currency has
-// too few digits for it, if the order exists: it is compared in the currency it was
-// stored in. With no such order, or any other refusal, that is the error.
+// knownInput is the input of an order that was refused for what only a new one must not
+// have, if the order exists: it is compared in the currency it was stored in. With no such
+// order, or any other refusal, that is the error.
 func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, error) {
-	var fine *tooFine
-	if !errors.As(refused, &fine) {
+	var known *newOnly
+	if !errors.As(refused, &known) {
 		return engine.Input{}, refused
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	stored, err := s.engine.Get(ctx, fine.order.OrderID)
+	stored, err := s.engine.Get(ctx, known.order.OrderID)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
 		return engine.Input{}, refused
 	case err != nil:
 		return engine.Input{}, err
 	}
-	fine.order.Currency = stored.Order.Currency
-	return fine.order, nil
+	known.order.Currency = cmp.Or(known.order.Currency, stored.Order.Currency)
+	return known.order, nil
 }
 
 // run waits for the end of the order, or with no time to wait only until it is

@@ -51,6 +51,11 @@ func (stringMap) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}
 }
 
+// Schema is that of an object of which nothing more is known.
+func (object) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
+}
+
 // amountInput documents what parseAmount reads.
 type amountInput struct{}
 

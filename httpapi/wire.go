@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,8 +28,18 @@ type order struct {
 	Seq            int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
 	FinishedAt     *time.Time `json:"finishedAt,omitempty"`
+	Policy         *int32     `json:"policy,omitempty" minimum:"1" doc:"Version of the policy the order started with. Absent: the database does every step."`
+	CustomerID     *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
+	StartAt        *time.Time `json:"startAt,omitempty" doc:"The order does not start before."`
+	CompleteBy     *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
+	ReservedUntil  *time.Time `json:"reservedUntil,omitempty" doc:"Until when the reservation waits for its confirmation."`
+	ApprovalUntil  *time.Time `json:"approvalUntil,omitempty" doc:"Until when a person can approve; then the policy decides. Absent also where there is no such time."`
+	Attempts       int32      `json:"attempts,omitempty" minimum:"1" doc:"Calls made to providers."`
+	InDoubt        bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
+	Action         object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
+	NextAttemptAt  *time.Time `json:"nextAttemptAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or its turn, lets it go on."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`
@@ -42,8 +53,9 @@ type steps struct {
 
 // stepState says of a step whether its effect happened and stands.
 type stepState struct {
-	Completed bool `json:"completed" doc:"The effect of the step happened and stands."`
-	Undone    bool `json:"undone,omitempty" doc:"The effect happened and was taken back."`
+	Completed bool   `json:"completed" doc:"The effect of the step happened and stands."`
+	Undone    bool   `json:"undone,omitempty" doc:"The effect happened, or may have, and was taken back."`
+	Reference string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
 
 type failure struct {
@@ -62,6 +74,23 @@ type transition struct {
 	Verb   string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
 	Actor  string    `json:"actor" doc:"Who did it; pawl for the service itself." example:"pawl"`
 	Reason string    `json:"reason,omitempty"`
+}
+
+// attempt is one call of a step that reaches outside.
+type attempt struct {
+	Attempt    int32      `json:"attempt" doc:"Number of the call, over all steps of the order. Below zero: an effect that was reported too late was undone."`
+	Step       string     `json:"step" enum:"charge,reserve,confirm"`
+	Operation  string     `json:"operation" enum:"do,undo,lookup"`
+	Generation int32      `json:"generation" minimum:"0" doc:"The generation whose key was sent."`
+	Policy     *int32     `json:"policy,omitempty" minimum:"1"`
+	Fence      int64      `json:"fence" minimum:"0" doc:"Which pick-up of the order made the call."`
+	StartedAt  time.Time  `json:"startedAt" doc:"Stored before the call was made."`
+	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"Absent while the call is under way, and for ever when the process ended in it."`
+	Outcome    string     `json:"outcome,omitempty" enum:"done,refused,retry,waiting,unknown" doc:"retry: certainly not done. unknown: done or not."`
+	Fenced     bool       `json:"fenced,omitempty" doc:"The answer came when somebody else had taken the order over, and moved nothing."`
+	Code       string     `json:"code,omitempty"`
+	Detail     string     `json:"detail,omitempty"`
+	Reference  string     `json:"reference,omitempty"`
 }
 
 // item is the stock of one item.
@@ -85,14 +114,39 @@ func orderOf(o *engine.Order) order {
 		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
 		AllowedActions: engine.AllowedActions(o),
 	}
-	if row.FinishedAt != nil {
-		finished := row.FinishedAt.UTC()
-		out.FinishedAt = &finished
-	}
+	out.FinishedAt = utc(row.FinishedAt)
 	if row.FailureCode != nil {
 		out.Failure = &failure{Step: or(row.FailureStep, ""), Code: *row.FailureCode, Detail: or(row.FailureDetail, "")}
 	}
+	out.terms(row)
 	return out
+}
+
+// forever is the approval_until of an order that may wait for a person as long as it takes.
+var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// terms are what most orders do without.
+func (o *order) terms(row *db.Order) {
+	o.Policy, o.CustomerID = row.Policy, row.CustomerID
+	o.InDoubt, o.Action = row.InDoubtSince != nil, object(compact(row.Action))
+	if row.Attempts != nil {
+		o.Attempts = *row.Attempts
+	}
+	o.StartAt, o.CompleteBy, o.ReservedUntil = utc(row.StartAt), utc(row.CompleteBy), utc(row.ReservedUntil)
+	if until := row.ApprovalUntil; until != nil && until.Before(forever) {
+		o.ApprovalUntil = utc(until)
+	}
+	if row.Hold != nil && slices.Contains([]string{"retry", "callback", "scheduled", "approval"}, *row.Hold) {
+		o.NextAttemptAt = utc(row.DueAt)
+	}
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	out := t.UTC()
+	return &out
 }
 
 func ordersOf(rows []engine.Order) []order {
@@ -105,8 +159,8 @@ func ordersOf(rows []engine.Order) []order {
 
 func stepsOf(o *engine.Order) steps {
 	return steps{
-		Charge:  stepState{Completed: o.ChargedAt != nil && o.RefundedAt == nil, Undone: o.RefundedAt != nil},
-		Reserve: stepState{Completed: o.ReservedAt != nil && o.ReleasedAt == nil, Undone: o.ReleasedAt != nil},
+		Charge:  stepState{Completed: o.ChargedAt != nil && o.RefundedAt == nil, Undone: o.RefundedAt != nil, Reference: or(o.ChargeReference, "")},
+		Reserve: stepState{Completed: o.ReservedAt != nil && o.ReleasedAt == nil, Undone: o.ReleasedAt != nil, Reference: or(o.ReserveReference, "")},
 		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
 	}
 }
@@ -115,6 +169,14 @@ func transitionOf(row *db.Transition) transition {
 	return transition{
 		Seq: row.Seq, From: (*state)(row.FromStatus), To: state(row.ToStatus), At: row.At.UTC(), Fence: row.Fence,
 		Verb: or(row.Verb, ""), Actor: or(row.Actor, self), Reason: or(row.Reason, ""),
+	}
+}
+
+func attemptOf(row *db.StepAttempt) attempt {
+	return attempt{
+		Attempt: row.Attempt, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
+		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: row.Fenced != nil && *row.Fenced,
+		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
 	}
 }
 
@@ -139,6 +201,9 @@ type amount decimal.Decimal
 
 // stringMap is a JSON object of strings, kept as text.
 type stringMap []byte
+
+// object is a JSON object, kept as text.
+type object []byte
 
 // state is a status of the machine.
 type state fsm.State

@@ -31,11 +31,17 @@ func anyOrder(t *rapid.T) engine.Order {
 			Quantity: rapid.Int32().Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
 			CreatedAt: at.Draw(t, "created"), FinishedAt: rapid.Ptr(at, true).Draw(t, "finished"),
 			Metadata: rapid.SampledFrom([][]byte{nil, []byte(`{"a":"<b>"}`)}).Draw(t, "metadata"),
-			Hold:     rapid.Ptr(text, true).Draw(t, "hold"), HoldReason: rapid.Ptr(text, true).Draw(t, "hold reason"),
+			Hold:     rapid.Ptr(rapid.SampledFrom([]string{"", "retry", "attention"}), true).Draw(t, "hold"), HoldReason: rapid.Ptr(text, true).Draw(t, "hold reason"),
 			StopRequested: rapid.Ptr(text, true).Draw(t, "stop"), FailureStep: rapid.Ptr(text, true).Draw(t, "failed step"),
+			Policy: rapid.Ptr(rapid.Int32(), true).Draw(t, "policy"), CustomerID: rapid.Ptr(text, true).Draw(t, "customer"),
+			Attempts: rapid.Ptr(rapid.Int32(), true).Draw(t, "attempts"), InDoubtSince: rapid.Ptr(at, true).Draw(t, "in doubt"),
+			StartAt: rapid.Ptr(at, true).Draw(t, "start"), CompleteBy: rapid.Ptr(at, true).Draw(t, "deadline"), DueAt: rapid.Ptr(at, true).Draw(t, "due"),
+			ReservedUntil: rapid.Ptr(at, true).Draw(t, "reserved until"), ApprovalUntil: rapid.Ptr(at, true).Draw(t, "approval until"),
+			Action:      rapid.SampledFrom([][]byte{nil, []byte(`{"a": "<b>"}`)}).Draw(t, "action"),
 			FailureCode: rapid.Ptr(text, true).Draw(t, "failure"), FailureDetail: rapid.Ptr(text, true).Draw(t, "failure detail"),
 		},
 		ChargedAt: rapid.Ptr(at, true).Draw(t, "charged"), RefundedAt: rapid.Ptr(at, true).Draw(t, "refunded"),
+		ChargeReference: rapid.Ptr(text, true).Draw(t, "charge reference"), ReserveReference: rapid.Ptr(text, true).Draw(t, "reserve reference"),
 		ReservedAt: rapid.Ptr(at, true).Draw(t, "reserved"), ReleasedAt: rapid.Ptr(at, true).Draw(t, "released"),
 	}
 }
