@@ -3,10 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
-
-	"github.com/google/uuid"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -32,13 +29,6 @@ type attempt struct {
 	sent   time.Time
 	result step.Result // nil until it is answered
 	source string      // of an answer that came without a call: callback, webhook, operator
-}
-
-// voidKey is a key of an earlier generation.
-type voidKey struct {
-	step       fsm.Step
-	generation int32
-	policy     int32
 }
 
 // Who answers without having been called, as it stands in step_answers.
@@ -128,51 +118,4 @@ func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
 		return attention{reason: outcomeUnknown}
 	}
 	return exec.Do(ctx, c)
-}
-
-// identity is who we are to providers.
-type identity struct {
-	id     uuid.UUID
-	secret []byte
-}
-
-// identify reads it once; it never changes.
-func (e *Engine) identify(ctx context.Context) (*identity, error) {
-	if known := e.identity.Load(); known != nil {
-		return known, nil
-	}
-	row, err := e.query.InstallationSecret(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read installation: %w", err)
-	}
-	e.identity.Store(&identity{row.ID, row.CallbackSecret})
-	return e.identity.Load(), nil
-}
-
-// callOf is what the executor is told of a run's attempt.
-func (e *Engine) callOf(r *run, who *identity) *step.Call {
-	o, a := &r.order.Order, r.attempt
-	c := &step.Call{
-		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
-		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
-		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
-		Fence: o.Fence, Attempt: a.number,
-	}
-	if a.operation == step.Do {
-		c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(told{o.OrderNo, a.generation, a.step}, o.OrderID)
-	}
-	if a.generation == o.Generation {
-		c.Reference = or(r.order.ChargeReference)
-		if a.step == fsm.Reserve {
-			c.Reference = or(r.order.ReserveReference)
-		}
-	}
-	return c
-}
-
-func or(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

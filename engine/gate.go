@@ -86,3 +86,26 @@ func (e *Engine) approvalTime(o *db.Order) time.Duration {
 	}
 	return 0
 }
+
+// approvalTimedOut goes on, or back, as the policy says.
+func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
+	o := &r.order.Order
+	approves := false
+	if p != nil {
+		if rule := approvalOf(p, o); rule != nil {
+			approves = rule.OnTimeout == policy.ApprovalApprove
+		}
+	}
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.ApprovalTimedOut(ctx, db.ApprovalTimedOutParams{
+		OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: approves})
+	if err != nil {
+		e.failed("end the wait for an approval", err, []*run{r}, e.later)
+		return
+	}
+	if len(rows) == 1 {
+		r.lost = 0
+	}
+	e.readBack([]*run{r}) // the row says how it goes on
+}

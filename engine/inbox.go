@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"slices"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// lookInbox looks for answers that came without a call, before another call is made.
+func (e *Engine) lookInbox(set []*run) {
+	set = slices.Clone(set)
+	ctx, cancel := e.statement()
+	defer cancel()
+	rows, err := e.query.AnswersWaiting(ctx, numbersOf(set))
+	if err != nil {
+		e.log.Warn("look for answers", "error", err)
+		e.later(set)
+		return
+	}
+	type key struct {
+		orderNo int64
+		step    fsm.Step
+	}
+	answers := map[key]db.AnswersWaitingRow{}
+	for _, row := range rows {
+		answers[key{row.OrderNo, fsm.Step(row.Step)}] = row
+	}
+	for _, r := range set {
+		o := &r.order.Order
+		r.looked = true
+		if row, ok := answers[key{r.no(), stepOf(o.Status)}]; ok && !o.Status.Undoing() {
+			r.attempt = e.answerFor(r, row)
+		}
+	}
+	e.drive(set)
+}
+
+// answerFor makes an attempt's answer of one that came without a call.
+func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
+	o := &r.order.Order
+	p, _ := e.policies.of(o.Policy)
+	a := &attempt{lane: e.lane(*o.Policy, stepOf(o.Status), p), state: o.Status, generation: o.Generation,
+		step: stepOf(o.Status), operation: step.Do, number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
+	switch row.Outcome {
+	case "done":
+		a.result = step.Done{Reference: row.Reference, Data: []byte(row.Data)}
+	case "refused":
+		a.result = step.Refused{Code: row.Code, Detail: row.Detail}
+	default:
+		a.result = step.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
+	}
+	return a
+}

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"slices"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// special reports whether more than its state decides where an order goes.
+func special(r *run) bool {
+	o := &r.order.Order
+	return o.Policy != nil || o.Status == fsm.Pending || pausing(o)
+}
+
+func pausing(o *db.Order) bool  { return o.StopRequested != nil && *o.StopRequested == "pause" }
+func stopping(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested != "pause" }
+
+// route sends runs of one state on their way and returns those that take the ledger's.
+func (e *Engine) route(runs []*run) (ledger []*run) {
+	for _, r := range runs {
+		o := &r.order.Order
+		p, known := e.policies.of(o.Policy)
+		switch {
+		case !special(r):
+			ledger = append(ledger, r)
+		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
+			e.recordAfter(r)
+		case pausing(o):
+			e.waits.add(r)
+		case !known:
+			e.leaving.add(r)
+		case o.Status == fsm.Pending:
+			if e.gate(r, p) {
+				ledger = append(ledger, r)
+			}
+		case p == nil:
+			ledger = append(ledger, r)
+		case p.Of(stepOf(o.Status)).Executor.Outside():
+			e.lane(*o.Policy, stepOf(o.Status), p).add(r)
+		case o.Status == fsm.Confirming && p.Reserve.Executor.Outside():
+			e.confirmBeside(r)
+		default:
+			ledger = append(ledger, r)
+		}
+	}
+	return ledger
+}
+
+// recordAfter records an answer after all: somebody wrote to the order meanwhile. If that
+// was an answer without a call, one that leaves the order waiting has had its time.
+func (e *Engine) recordAfter(r *run) {
+	if !r.looked && verdictOf(r.attempt, &r.order.Order) == stays {
+		e.inbox.add(r)
+		return
+	}
+	e.records.add(r)
+}
+
+// confirmBeside confirms in the database what was reserved elsewhere: there is no stock
+// of ours to sell.
+func (e *Engine) confirmBeside(r *run) {
+	o := &r.order.Order
+	p, _ := e.policies.of(o.Policy)
+	r.attempt = &attempt{lane: e.lane(*o.Policy, fsm.Confirm, p), state: o.Status, generation: o.Generation,
+		step: fsm.Confirm, result: beside{}, uncalled: true}
+	if stopping(o) {
+		r.attempt.result = stop{}
+	}
+	e.records.add(r)
+}
+
+// leaveSet hands back orders that this process does not go on with.
+func (e *Engine) leaveSet(set []*run) {
+	set = slices.Clone(set)
+	ctx, cancel := e.statement()
+	defer cancel()
+	if _, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
+		e.log.Warn("release leases", "orders", len(set), "error", err)
+	}
+	e.finish(ErrStopping, set...)
+}

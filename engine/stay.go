@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"pawl/db"
+	"pawl/step"
+)
+
+// stay commits answers that leave orders in their state: most are held.
+func (e *Engine) stay(key recordKey, set []*run) {
+	results := make(map[int64]stay, len(set))
+	for _, r := range set {
+		results[r.no()] = decide(r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()) //nolint:gosec // spreads load
+	}
+	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
+		return step.Stay(ctx, q, step.Holds{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
+	}
+	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
+}
+
+func staysOf(orderNos []int64, results map[int64]stay) []step.Hold {
+	out := make([]step.Hold, len(orderNos))
+	for i, no := range orderNos {
+		s := results[no]
+		out[i] = step.Hold{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
+			Outcome: s.outcome, Code: s.code, Detail: s.detail, Reference: s.ref, Action: string(s.action)}
+	}
+	return out
+}
+
+// stayed tells the callers of held orders and drives the others on.
+func (e *Engine) stayed(runs []*run, results map[int64]stay) {
+	var held, on []*run
+	for _, r := range runs {
+		s := results[r.no()]
+		if s.hold == "" {
+			r.voids = r.voids[min(1, len(r.voids)):]
+			if s.cleared {
+				r.order.Order.InDoubtSince = nil
+			}
+			r.attempt = nil
+			on = append(on, r)
+			continue
+		}
+		if s.hold == holdAttention {
+			e.Stats.Held.Add(1)
+			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
+		}
+		r.order.Order.Hold, r.attempt = &s.hold, nil
+		held = append(held, r)
+	}
+	e.finish(nil, held...)
+	e.drive(on)
+}
