@@ -139,10 +139,10 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
 	}
 	if len(report.Money) > 0 {
-		fmt.Fprintf(table, "\t\t\t\t\n\tcharges\tcharged\trefunded\tkept\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tauthorized\tkept\t\n")
 	}
 	for _, m := range report.Money {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Kept)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s\n", len(report.Checks), report.Seconds)

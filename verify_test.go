@@ -69,7 +69,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +15$`, `10 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `12 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
@@ -81,7 +81,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "DELETE FROM charges")
 		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
-		if err == nil || !strings.Contains(err.Error(), "2 of 10 checks") || exitCode(err) != exitFailure {
+		if err == nil || !strings.Contains(err.Error(), "2 of 12 checks") || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"pawl/books"
@@ -80,7 +81,7 @@ func TestVerifyFindsNothingWhileOrdersMove(t *testing.T) {
 	ctx, stop := context.WithCancel(s.ctx)
 	var writers sync.WaitGroup
 	for n := range 3 {
-		w := &writer{q: s.q, owner: uuid.New(), random: rand.New(rand.NewPCG(uint64(n), 1)), name: fmt.Sprint(n)}
+		w := &writer{pool: s.pool, q: s.q, owner: uuid.New(), random: rand.New(rand.NewPCG(uint64(n), 1)), name: fmt.Sprint(n)}
 		writers.Go(func() {
 			if err := w.run(ctx, 40); err != nil && ctx.Err() == nil {
 				t.Errorf("writer %d: %v", n, err)
@@ -109,6 +110,7 @@ func TestVerifyFindsNothingWhileOrdersMove(t *testing.T) {
 
 // writer admits sets of orders and drives them as the service does.
 type writer struct {
+	pool   *pgxpool.Pool
 	q      *db.Queries
 	owner  uuid.UUID
 	random *rand.Rand
@@ -156,8 +158,7 @@ func (w *writer) admit(ctx context.Context, set int) error {
 // disturb stops an order, or hands some back and takes them over.
 func (w *writer) disturb(ctx context.Context, id string, numbers []int64) error {
 	if w.random.IntN(3) > 0 {
-		_, err := w.q.OrderStop(ctx, db.OrderStopParams{OrderID: id, Kind: "cancel"})
-		return err
+		return stop(ctx, w.pool, id)
 	}
 	some := numbers[w.random.IntN(len(numbers)):]
 	if _, err := w.q.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: some, Owner: w.owner}); err != nil {

@@ -28,7 +28,7 @@ type proof func(ctx context.Context, q *db.Queries, r span, l *ledger) error
 
 // orderProofs stand in two lanes that take about as long.
 var orderProofs = [2][]proof{
-	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney},
+	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, plain(attempts, (*db.Queries).VerifyAttempts)},
 	{
 		proveEffects,
 		plain(orphans, (*db.Queries).VerifyOrphans),
@@ -115,7 +115,7 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 				r.First, r.Last, m.Charged, m.Refunded, m.Standing, m.Held)}
 		}
 		l.add(money, found)
-		l.sum(Money{Currency: m.Currency, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded, Kept: m.Standing})
+		l.sum(Money{Currency: m.Currency, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Kept: m.Kept})
 	}
 	return nil
 }

@@ -41,7 +41,10 @@ type Money struct {
 	Charges  int64  `json:"charges"`
 	Charged  string `json:"charged"`
 	Refunded string `json:"refunded"`
-	Kept     string `json:"kept"` // charges that stand
+	// Authorized is what charges stand for that are not captured yet. Charged less
+	// Refunded is Authorized and Kept.
+	Authorized string `json:"authorized"`
+	Kept       string `json:"kept"` // charges that stand and took the money
 }
 
 // OK reports whether there is no violation. Warnings are none.
@@ -60,6 +63,8 @@ const (
 	money     = "money"
 	stock     = "stock"
 	orphans   = "orphans"
+	attempts  = "attempts"
+	late      = "late"
 	stuck     = "stuck"
 )
 
@@ -77,7 +82,7 @@ func newLedger(most int32) *ledger {
 	return &ledger{
 		most: int(most), orders: map[string]int64{}, money: map[string]Money{},
 		checks: []Check{
-			{Name: completed, Proves: "Every completed order has one charge that stands, of its generation, amount and currency, and one reservation that stands, of its generation, item and quantity."},
+			{Name: completed, Proves: "Every completed order has one charge that stands, of its generation, amount and currency, and one reservation that stands, of its generation, item and quantity. What was authorized is captured."},
 			{Name: states, Proves: "Every other order has the charge and the reservation that its status promises, and none besides."},
 			{Name: path, Proves: "The history of every order has no gap, is one path along edges of the machine, ends as the order is, and its fence only rises, by one."},
 			{Name: undone, Proves: "Every refund and release in the history took back one charge or reservation, and nothing else was taken back."},
@@ -85,7 +90,9 @@ func newLedger(most int32) *ledger {
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
 			{Name: money, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
 			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, and a tracked item never has more reserved than on hand."},
-			{Name: orphans, Proves: "Every transition, charge, refund and reservation belongs to an order."},
+			{Name: orphans, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
+			{Name: attempts, Proves: "Everything done outside the database has its call and its answer, and what was answered done is in the books."},
+			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone."},
 			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
 		},
 	}
@@ -121,6 +128,7 @@ func (l *ledger) sum(m Money) {
 	total.Charges += m.Charges
 	total.Charged = plus(total.Charged, m.Charged)
 	total.Refunded = plus(total.Refunded, m.Refunded)
+	total.Authorized = plus(total.Authorized, m.Authorized)
 	total.Kept = plus(total.Kept, m.Kept)
 	l.money[m.Currency] = total
 }

@@ -116,8 +116,21 @@ func (s *shop) moveTo(id string, state fsm.State) {
 
 func (s *shop) stop(id string) {
 	s.Helper()
-	_, err := s.q.OrderStop(s.ctx, db.OrderStopParams{OrderID: id, Kind: "cancel"})
-	s.must(err)
+	s.must(stop(s.ctx, s.pool, id))
+}
+
+// stop asks that an order be stopped, as the service does: its next move goes back.
+func stop(ctx context.Context, pool *pgxpool.Pool, id string) error {
+	_, err := pool.Exec(ctx, `WITH asked AS (
+		UPDATE orders SET stop_requested = 'cancel', seq = seq + 1, due_at = CASE WHEN hold IS NULL THEN due_at ELSE now() END,
+			take_overs = CASE WHEN hold IS NULL THEN take_overs ELSE 0 END, hold = NULL, hold_reason = NULL
+		WHERE order_id = $1 AND status NOT IN ('completed', 'failed', 'canceled')
+			AND (hold IS NOT NULL OR stop_requested IS NULL AND status NOT IN ('releasing', 'refunding'))
+			AND NOT (status = 'confirming' AND in_doubt_since IS NOT NULL)
+		RETURNING *)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+		SELECT order_no, seq, status, status, fence, 'cancel' FROM asked`, id)
+	return err
 }
 
 func (s *shop) hold(id string) {

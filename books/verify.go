@@ -64,7 +64,7 @@ func (o Options) withDefaults() Options {
 func Verify(ctx context.Context, pool *pgxpool.Pool, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	start := time.Now()
-	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.stuck} {
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.stuck} {
 		if err := part(ctx); err != nil {
 			return Report{}, err
 		}
@@ -154,6 +154,18 @@ func (v *verifier) itemsEnd(ctx context.Context, after string) (*string, error) 
 		return nil, fmt.Errorf("find items after %q: %w", after, err)
 	}
 	return &item, nil
+}
+
+// lateAfter is how long undoing what came too late may take: a provider can be away.
+const lateAfter = time.Hour
+
+func (v *verifier) late(ctx context.Context) error {
+	found, err := db.New(v.pool).VerifyLate(ctx, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
+	if err != nil {
+		return fmt.Errorf("look for late effects: %w", err)
+	}
+	v.ledger.add(late, finding(found))
+	return nil
 }
 
 func (v *verifier) stuck(ctx context.Context) error {

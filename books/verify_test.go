@@ -20,7 +20,7 @@ func TestVerify(t *testing.T) {
 	t.Run("an empty database is in order", func(t *testing.T) {
 		t.Parallel()
 		report := newShop(t).verify(books.Options{})
-		if !report.OK() || len(report.Checks) != 10 || len(report.Orders) != 0 || len(report.Money) != 0 {
+		if !report.OK() || len(report.Checks) != 12 || len(report.Orders) != 0 || len(report.Money) != 0 {
 			t.Errorf("report %+v", report)
 		}
 	})
@@ -35,6 +35,26 @@ func TestVerify(t *testing.T) {
 				t.Errorf("ranges of %d: found %v", size, got)
 			}
 			checkTotals(t, report)
+		}
+	})
+
+	t.Run("orders whose steps are outside are in order, whatever the ranges", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.fillOutside()
+		for _, size := range []int32{0, 1, 3, 1000} {
+			report := s.verify(books.Options{RangeSize: size})
+			if got := offenders(report); len(got) > 0 || !report.OK() {
+				t.Errorf("ranges of %d: found %v", size, report)
+			}
+			want := []books.Money{{Currency: "EUR", Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Kept: "10.50"}}
+			if !reflect.DeepEqual(report.Money, want) {
+				t.Errorf("money %v, want %v", report.Money, want)
+			}
+			i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "attempts" })
+			if got := report.Checks[i].Checked; got != 17 {
+				t.Errorf("judged %d calls, want 17", got)
+			}
 		}
 	})
 
@@ -86,13 +106,13 @@ func checkTotals(t *testing.T, report books.Report) {
 	if !reflect.DeepEqual(report.Orders, wantOrders) {
 		t.Errorf("orders %v, want %v", report.Orders, wantOrders)
 	}
-	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Kept: "73.50"}}
+	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0", Kept: "73.50"}}
 	if !reflect.DeepEqual(report.Money, wantMoney) {
 		t.Errorf("money %v, want %v", report.Money, wantMoney)
 	}
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
-		"money": 10, "stock": 3, "orphans": 71, "stuck": 6,
+		"money": 10, "stock": 3, "orphans": 71, "attempts": 0, "late": 0, "stuck": 6,
 	}
 	for _, check := range report.Checks {
 		if check.Checked != want[check.Name] {
@@ -161,7 +181,7 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 		s.moveTo(id, "completed")
 	}
 	report := s.verify(books.Options{RangeSize: 1})
-	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0", Kept: "2999999999999999.997"}}
+	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0", Authorized: "0", Kept: "2999999999999999.997"}}
 	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
 		t.Errorf("money %v, want %v", report.Money, want)
 	}

@@ -24,7 +24,9 @@ SELECT
   coalesce(greatest(
     (SELECT max(o.order_no) FROM orders AS o), (SELECT max(t.order_no) FROM transitions AS t),
     (SELECT max(c.order_no) FROM charges AS c), (SELECT max(f.order_no) FROM refunds AS f),
-    (SELECT max(r.order_no) FROM reservations AS r)), 0)::bigint AS last_number,
+    (SELECT max(r.order_no) FROM reservations AS r), (SELECT max(k.order_no) FROM confirmations AS k),
+    (SELECT max(a.order_no) FROM step_attempts AS a), (SELECT max(w.order_no) FROM step_answers AS w),
+    (SELECT max(u.order_no) FROM late_undos AS u)), 0)::bigint AS last_number,
   (SELECT count(*) FROM inventory AS i)::bigint AS items;
 
 -- name: VerifyNextNumber :one
@@ -35,12 +37,18 @@ SELECT n.order_no::bigint AS order_no FROM (
   UNION ALL SELECT min(c.order_no) FROM charges AS c WHERE c.order_no >= @start
   UNION ALL SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= @start
   UNION ALL SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= @start
+  UNION ALL SELECT min(k.order_no) FROM confirmations AS k WHERE k.order_no >= @start
+  UNION ALL SELECT min(a.order_no) FROM step_attempts AS a WHERE a.order_no >= @start
+  UNION ALL SELECT min(w.order_no) FROM step_answers AS w WHERE w.order_no >= @start
+  UNION ALL SELECT min(u.order_no) FROM late_undos AS u WHERE u.order_no >= @start
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1;
 
 -- name: VerifyEffects :many
 -- What every status promises of the charge and the reservation of the generation:
 -- none (never done), stands (done once, as ordered), undone (taken back, or never
--- done). No other generation has anything that stands.
+-- done). No other generation has anything that stands. What is in doubt is put down by
+-- the move that goes back, so no order goes on with it; what was only authorized is
+-- captured by the confirmation, and by nothing else.
 WITH promised AS (
   SELECT 'pending' AS status, 'none' AS charge, 'none' AS reservation
   UNION ALL SELECT 'charging', 'none', 'none'
@@ -52,13 +60,15 @@ WITH promised AS (
   UNION ALL SELECT 'failed', 'undone', 'undone'
   UNION ALL SELECT 'canceled', 'undone', 'undone'
 ), effects AS (
-  SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of
+  SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of,
+    coalesce(c.in_doubt, false) AS doubted, c.executor, c.capture IS NOT NULL AS authorized, c.captured_at IS NOT NULL AS captured
   FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item
+  SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item,
+    coalesce(r.in_doubt, false), r.executor, false, false
   FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last
 ), counted AS (
-  SELECT o.order_no, o.order_id, o.status,
+  SELECT o.order_no, o.order_id, o.status, o.policy,
     count(*) FILTER (WHERE e.is_charge AND e.stands) AS charges,
     count(*) FILTER (WHERE e.is_charge AND e.stands AND e.generation = o.generation) AS charges_now,
     count(*) FILTER (WHERE e.is_charge AND e.generation = o.generation) AS charged_now,
@@ -68,7 +78,10 @@ WITH promised AS (
     count(*) FILTER (WHERE NOT e.is_charge AND e.stands AND e.generation = o.generation) AS reservations_now,
     count(*) FILTER (WHERE NOT e.is_charge AND e.generation = o.generation) AS reserved_now,
     count(*) FILTER (WHERE NOT e.is_charge AND e.generation NOT BETWEEN 0 AND o.generation) AS reserved_never,
-    count(*) FILTER (WHERE NOT e.is_charge AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other
+    count(*) FILTER (WHERE NOT e.is_charge AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other,
+    bool_or(e.stands AND e.doubted) AS doubted,
+    bool_or(e.executor IS NOT NULL) AS outside, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
+    bool_or(e.stands AND e.authorized AND NOT e.captured) AS authorized, bool_or(e.captured) AS captured
   FROM orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last GROUP BY o.order_no
 ), judged AS (
@@ -85,7 +98,12 @@ WITH promised AS (
       WHEN p.reservation <> 'stands' AND n.reservations > 0 THEN n.reservations || ' reservations stand, not 0'
       WHEN p.reservation = 'none' AND n.reserved_now > 0 THEN 'reserved too early' END,
     CASE WHEN n.reserved_never > 0 THEN 'reserved in a generation that the order never had' END,
-    CASE WHEN n.reserved_other > 0 THEN 'reserved another item or quantity' END), '') AS fault
+    CASE WHEN n.reserved_other > 0 THEN 'reserved another item or quantity' END,
+    CASE WHEN n.doubted AND n.status NOT IN ('releasing', 'refunding') THEN 'goes on with an effect in doubt' END,
+    CASE WHEN n.outside AND n.policy IS NULL THEN 'done outside without a policy' END,
+    CASE WHEN n.beside THEN 'in doubt or authorized, but by the ledger' END,
+    CASE WHEN n.status = 'completed' AND n.authorized THEN 'authorized, never captured'
+      WHEN n.status <> 'completed' AND n.captured THEN 'captured before it was confirmed' END), '') AS fault
   FROM counted AS n LEFT JOIN promised AS p ON p.status = n.status
 )
 SELECT j.status, count(*) AS checked, count(j.fault) AS violations,
@@ -199,20 +217,23 @@ FROM judged AS j;
 -- name: VerifyMoney :many
 -- Money by currency, summed on three sides that share no row: what was charged, what
 -- was given back, and the orders whose status says that they hold money. A refund
--- commits with the final move, so refunding still holds it.
+-- commits with the final move, so refunding still holds it. What is authorized and not
+-- captured yet stands and is no money.
 WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS held,
-    CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing
+    CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
+    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
   FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT f.currency, 0, 0, f.amount, 0, 0 FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
+  SELECT f.currency, 0, 0, f.amount, 0, 0, 0 FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT o.currency, 0, 0, 0, o.amount, 0 FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
+  SELECT o.currency, 0, 0, 0, o.amount, 0, 0 FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
   sum(e.charged)::text AS charged, sum(e.refunded)::text AS refunded,
-  sum(e.standing)::text AS standing, sum(e.held)::text AS held,
+  sum(e.standing)::text AS standing, sum(e.authorized)::text AS authorized,
+  (sum(e.standing) - sum(e.authorized))::text AS kept, sum(e.held)::text AS held,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
 FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
 
@@ -227,6 +248,14 @@ WITH children AS (
   SELECT 'refunds', f.order_no, count(*) FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last GROUP BY f.order_no
   UNION ALL
   SELECT 'reservations', r.order_no, count(*) FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
+  UNION ALL
+  SELECT 'confirmations', k.order_no, count(*) FROM confirmations AS k WHERE k.order_no BETWEEN @first AND @last GROUP BY k.order_no
+  UNION ALL
+  SELECT 'step_attempts', a.order_no, count(*) FROM step_attempts AS a WHERE a.order_no BETWEEN @first AND @last GROUP BY a.order_no
+  UNION ALL
+  SELECT 'step_answers', w.order_no, count(*) FROM step_answers AS w WHERE w.order_no BETWEEN @first AND @last GROUP BY w.order_no
+  UNION ALL
+  SELECT 'late_undos', u.order_no, count(*) FROM late_undos AS u WHERE u.order_no BETWEEN @first AND @last GROUP BY u.order_no
 ), judged AS (
   SELECT n.order_no, n.rows, n.source,
     CASE WHEN o.order_no IS NULL THEN n.rows || ' rows in ' || n.source || ', no order' END AS fault
@@ -246,10 +275,15 @@ WITH judged AS (
     CASE WHEN o.status IN ('completed', 'failed', 'canceled') THEN concat_ws(', ',
       CASE WHEN o.due_at IS NOT NULL OR o.hold IS NOT NULL OR o.owner IS NOT NULL THEN 'finished, but due, held or owned' END,
       CASE WHEN o.ended_as IS DISTINCT FROM o.status THEN 'ended_as is not the status' END,
+      CASE WHEN o.in_doubt_since IS NOT NULL THEN 'finished, but in doubt' END,
       CASE WHEN o.finished_at IS NULL THEN 'finished, but not when' END)
     ELSE concat_ws(', ',
       CASE WHEN o.ended_as IS NOT NULL OR o.finished_at IS NOT NULL THEN 'not finished, but says so' END,
       CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: nobody picks it up' END,
+      CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled') THEN 'held for ' || o.hold || ' until no time: nobody picks it up' END,
+      CASE WHEN o.due_at IS NOT NULL AND o.hold IN ('attention', 'paused') THEN 'waits for a person, but is due' END,
+      CASE WHEN o.in_doubt_since IS NOT NULL AND (o.status = 'pending' OR coalesce(o.attempts, 0) = 0) THEN 'in doubt without a call' END,
+      CASE WHEN o.policy IS NULL AND (o.attempts IS NOT NULL OR o.hold IN ('retry', 'callback')) THEN 'goes outside without a policy' END,
       CASE WHEN o.hold IS NOT NULL AND o.owner IS NOT NULL THEN 'held, but driven' END,
       CASE WHEN o.hold IS NULL AND o.hold_reason IS NOT NULL THEN 'not held, but for a reason' END,
       CASE WHEN o.owner IS NOT NULL AND o.fence = 0 THEN 'driven without a claim' END)
@@ -275,16 +309,17 @@ SELECT i.item FROM inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @
 
 -- name: VerifyStock :one
 -- Units reserved are those of reservations that stand, of orders that are not
--- completed. Such orders are few and found by what makes them due or held; the array
--- keeps the plan from reading all reservations instead. Items are told apart by
--- jumping along the index from one to the next.
+-- completed. What is reserved outside is somebody else's stock. Such orders are few and
+-- found by what makes them due or held; the array keeps the plan from reading all
+-- reservations instead. Items are told apart by jumping along the index from one to the
+-- next.
 WITH RECURSIVE unfinished AS (
   SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
   SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
 ), standing AS (
   SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
-  WHERE r.released_at IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
+  WHERE r.released_at IS NULL AND r.executor IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
     AND r.item > @after AND (sqlc.narg('upto')::text IS NULL OR r.item <= sqlc.narg('upto')::text)
   GROUP BY r.item
 ), sought AS (
@@ -299,7 +334,9 @@ WITH RECURSIVE unfinished AS (
   SELECT i.item, i.tracked, i.on_hand, i.reserved FROM inventory AS i
   WHERE i.item > @after AND (sqlc.narg('upto')::text IS NULL OR i.item <= sqlc.narg('upto')::text)
 ), judged AS (
-  SELECT coalesce(i.item, d.item) AS item, CASE WHEN i.item IS NULL THEN 'reserved, but not in the inventory'
+  SELECT coalesce(i.item, d.item) AS item, CASE
+    WHEN i.item IS NULL THEN CASE WHEN EXISTS (SELECT FROM reservations AS l WHERE l.item = d.item AND l.executor IS NULL)
+      THEN 'reserved, but not in the inventory' END
     ELSE nullif(concat_ws(', ',
       CASE WHEN i.reserved <> coalesce(r.quantity, 0)
         THEN i.reserved || ' reserved, reservations of ' || coalesce(r.quantity, 0) || ' stand' END,
@@ -311,6 +348,76 @@ WITH RECURSIVE unfinished AS (
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
   coalesce((array_agg(j.fault ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyAttempts :one
+-- Every effect outside was answered for, by a call or by an answer that came without
+-- one; one in doubt was at least called for. And the other way about: what was answered
+-- done is in the books, once. An answer that was fenced moved nothing, and has none.
+-- The calls of an order are numbered through; those of late undos below zero.
+WITH answered AS (
+  SELECT a.order_no, a.generation, a.step, count(*) AS calls,
+    bool_or(a.operation <> 'undo') AS called,
+    bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
+    bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
+    count(*) FILTER (WHERE a.attempt > 0) AS numbered, max(a.attempt) AS last
+  FROM step_attempts AS a WHERE a.order_no BETWEEN @first AND @last GROUP BY a.order_no, a.generation, a.step
+), told AS (
+  SELECT w.order_no, w.generation, w.step, w.outcome = 'done' AS done FROM step_answers AS w
+  WHERE w.order_no BETWEEN @first AND @last AND w.consumed_at IS NOT NULL
+), effects AS (
+  SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
+  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last AND c.executor IS NOT NULL
+  UNION ALL
+  SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), r.released_at IS NOT NULL
+  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.executor IS NOT NULL
+  UNION ALL
+  SELECT k.order_no, k.generation, 'confirm', false, false
+  FROM confirmations AS k WHERE k.order_no BETWEEN @first AND @last
+), matched AS (
+  SELECT coalesce(e.order_no, a.order_no) AS order_no, coalesce(e.generation, a.generation) AS generation,
+    coalesce(e.step, a.step) AS step, coalesce(a.calls, 0) AS calls, coalesce(a.numbered, 0) AS numbered, a.last,
+    CASE WHEN e.step IS NULL AND a.done THEN 'answered done, not in the books'
+      WHEN e.doubted AND a.called IS NOT TRUE THEN 'in doubt without a call'
+      WHEN NOT e.doubted AND a.done IS NOT TRUE AND t.done IS NOT TRUE THEN 'done without an answer'
+      WHEN e.undone AND a.undone IS NOT TRUE AND t.step IS NULL THEN 'undone without an answer' END AS fault
+  FROM effects AS e
+  FULL JOIN answered AS a ON a.order_no = e.order_no AND a.generation = e.generation AND a.step = e.step
+  LEFT JOIN told AS t ON t.order_no = coalesce(e.order_no, a.order_no) AND t.generation = coalesce(e.generation, a.generation)
+    AND t.step = coalesce(e.step, a.step)
+), totals AS (
+  SELECT m.order_no, sum(m.calls) AS calls, sum(m.numbered) AS numbered, max(m.last) AS last, min(m.generation) AS oldest,
+    max(m.generation) AS newest,
+    string_agg(m.step || ' of generation ' || m.generation || ' ' || m.fault, ', ' ORDER BY m.generation, m.step) AS fault
+  FROM matched AS m GROUP BY m.order_no
+), judged AS (
+  SELECT o.order_no, o.order_id, coalesce(t.calls, 0) AS calls, nullif(concat_ws(', ', t.fault,
+    CASE WHEN coalesce(t.numbered, 0) <> coalesce(o.attempts, 0) OR t.last > 0 AND t.last <> o.attempts
+      THEN coalesce(t.numbered, 0) || ' calls, the last one ' || coalesce(t.last, 0) || ', counted ' || coalesce(o.attempts, 0) END,
+    CASE WHEN t.oldest < 0 OR t.newest > o.generation THEN 'called for in a generation that the order never had' END,
+    CASE WHEN k.order_no IS NOT NULL AND o.status <> 'completed' THEN 'confirmed, but ' || o.status
+      WHEN k.generation <> o.generation THEN 'confirmed in another generation' END), '') AS fault
+  FROM orders AS o
+  LEFT JOIN totals AS t ON t.order_no = o.order_no
+  LEFT JOIN (SELECT * FROM confirmations AS f WHERE f.order_no BETWEEN @first AND @last) AS k ON k.order_no = o.order_no
+  WHERE o.order_no BETWEEN @first AND @last
+)
+SELECT coalesce(sum(j.calls), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyLate :one
+-- Effects that were reported too late, and are not undone yet.
+WITH judged AS (
+  SELECT o.order_id, u.created_at, CASE WHEN u.created_at < now() - make_interval(secs => @late_seconds::float8)
+    THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
+      || ', tried ' || u.tries || ' times' || coalesce(', last ' || u.code, '') END AS fault
+  FROM late_undos AS u JOIN orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
 -- name: VerifyStuck :one
