@@ -95,7 +95,7 @@ func (s stay) again(cfg *policy.Step, o *db.Order, after time.Duration, now time
 		tries++
 	}
 	s.hold, s.reason = holdRetry, s.code
-	s.delay = max(after, drawDelay(&cfg.Retry, tries, s.counts, spent, chance))
+	s.delay = after + drawDelay(&cfg.Retry, tries, s.counts, spent, chance) // all who were told the same time must not come at it
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):

@@ -115,7 +115,17 @@ func (l *lane) usable() error {
 
 // pump sends as many to their attempt as there are free slots.
 func (l *lane) pump() {
+	for taken := l.next(); len(taken) > 0; taken = l.next() {
+		for _, r := range taken {
+			l.begin(r)
+		}
+	}
+}
+
+// next takes slots, and the orders that have them now.
+func (l *lane) next() []*run {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	n := min(max(l.cfg.InFlight-l.calling, 0), len(l.queue))
 	taken := l.queue[:n:n]
 	l.queue = l.queue[n:]
@@ -123,22 +133,19 @@ func (l *lane) pump() {
 		l.queue = nil
 	}
 	l.calling += n
-	l.mu.Unlock()
-	for _, r := range taken {
-		l.begin(r)
-	}
+	return taken
 }
 
 // begin asks the breaker and prepares the attempt, which then goes to be committed.
 func (l *lane) begin(r *run) {
 	if l.e.stopping.Load() {
-		l.free()
+		l.release()
 		l.e.leaving.add(r)
 		return
 	}
 	report, err := l.breaker.Allow()
 	if err != nil {
-		l.free()
+		l.release()
 		l.stay(r, step.Retry{Code: "breaker_open", After: l.cfg.Breaker.Open})
 		return
 	}
@@ -147,15 +154,16 @@ func (l *lane) begin(r *run) {
 	l.e.begins.add(r)
 }
 
-// free gives a slot back.
+// free gives a slot back, to whoever waits for it.
 func (l *lane) free() {
+	l.release()
+	l.pump()
+}
+
+func (l *lane) release() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.calling--
-	more := len(l.queue) > 0
-	l.mu.Unlock()
-	if more && !l.e.stopping.Load() {
-		l.pump()
-	}
 }
 
 // stay lets the order wait without a call having been made.

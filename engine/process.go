@@ -99,7 +99,7 @@ func (e *Engine) overloaded(item string) bool {
 			return true
 		}
 	}
-	return e.admits.age() > limit
+	return max(e.admits.age(), e.admitWith.age(), e.begins.age(), e.records.age()) > limit
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for

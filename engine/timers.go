@@ -3,8 +3,6 @@ package engine
 import (
 	"context"
 	"time"
-
-	"pawl/db"
 )
 
 const (

@@ -48,7 +48,7 @@ WITH answers AS MATERIALIZED (
     hold = nullif(a.hold, ''), hold_reason = nullif(a.reason, ''),
     owner = CASE WHEN a.hold = '' THEN o.owner END,
     due_at = CASE WHEN a.hold = '' THEN o.due_at WHEN a.delay >= 0 THEN clock_timestamp() + make_interval(secs => a.delay) END,
-    tries = coalesce(o.tries, 0) + a.counts::integer,
+    tries = coalesce(o.tries, 0) + a.counts::integer, window_from = coalesce(o.window_from, now()),
     in_doubt_since = CASE WHEN NOT a.cleared THEN o.in_doubt_since END,
     action = nullif(a.action, '')::jsonb
   FROM answers AS a
