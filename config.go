@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,8 @@ type config struct {
 	Wait     time.Duration
 	Policy   string
 
+	PublicURL string
+
 	Lease       time.Duration
 	Poll        time.Duration
 	MaxSet      int
@@ -64,6 +67,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
 	f.DurationVar(&c.Wait, "wait", 30*time.Second, "how long a caller waits for the end of an order")
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
+	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
 	f.DurationVar(&c.Poll, "poll", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
 	f.IntVar(&c.MaxSet, "max-set", 512, "most orders in one statement")
@@ -175,6 +179,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	}
 	check("currency", httpapi.KnownCurrency(c.Currency), "not an ISO 4217 code")
 	check("wait", c.Wait >= 0 && c.Wait <= time.Minute, "from 0s to 60s")
+	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
 	check("lease", c.Lease >= time.Second, "at least 1s")
 	check("poll", c.Poll > 0 && c.Poll <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
@@ -185,6 +190,19 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
 	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
 	return errors.Join(errs...)
+}
+
+// isWebAddress reports whether paths can be added to a text to make URLs of a website.
+func isWebAddress(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.Opaque == "" &&
+		!strings.ContainsAny(text, "?#")
+}
+
+// publicURL is where providers reach the service that listens at an address.
+func (c *config) publicURL(listening net.Addr) string {
+	_, port, _ := net.SplitHostPort(listening.String())
+	return cmp.Or(c.PublicURL, "http://localhost:"+port)
 }
 
 func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }

@@ -87,7 +87,7 @@ var others = map[string]string{"string": "other", "int": "7", "duration": "7s", 
 
 // otherOf is a value of a flag that is good and not its default.
 func otherOf(f *pflag.Flag) string {
-	if value, special := map[string]string{"currency": "JPY", "log-format": "json", "log-level": "debug"}[f.Name]; special {
+	if value, special := map[string]string{"currency": "JPY", "public-url": "https://shop.example/pawl", "log-format": "json", "log-level": "debug"}[f.Name]; special {
 		return value
 	}
 	return others[f.Value.Type()]
@@ -148,6 +148,8 @@ func TestSettingsAreRefused(t *testing.T) {
 		{name: "no orders in memory", args: []string{"--max-in-flight=0"}, says: "max-in-flight: "},
 		{name: "too few connections, on any port", args: []string{"--max-conns=3", "--port=0"}, says: "max-conns: from 4 "},
 		{name: "an end before it began", args: []string{"--grace=-1s"}, says: "grace: "},
+		{name: "a place that no callback can be sent to", args: []string{"--public-url=shop.example:3000"}, says: "public-url: "},
+		{name: "a place with a query", args: []string{"--public-url=https://shop.example/?a"}, says: "public-url: "},
 		{name: "a log nobody can read", args: []string{"--log-format=xml"}, says: "log-format: "},
 		{name: "a level there is none of", args: []string{"--log-level=loud"}, says: "log-level: "},
 	} {

@@ -81,19 +81,19 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 
+	listener, err := net.Listen("tcp", cfg.address())
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
-		SchemaVersion: migrations.Version(),
+		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()),
 	})
 	registry := newMetrics(orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{
 		Currency: cfg.Currency, Wait: cfg.Wait, Log: log,
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
-	listener, err := net.Listen("tcp", cfg.address())
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
 	traces := startTracing(ctx, os.Getenv, log)
 	server := httpapi.NewServer(cfg.address(), traces.wrap(handler))
 	orders.Start()

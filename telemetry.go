@@ -52,6 +52,10 @@ func newMetrics(orders *engine.Engine, pool *pgxpool.Pool) *prometheus.Registry 
 	gauge("pawl_orders_in_flight", "Orders in this replica's memory.", orders.InFlight)
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
+	counter("pawl_orders_expired_total", "Orders asked to stop because their time was up.", stats.Expired.Load)
+	counter("pawl_orders_unknown_policy_total", "Looks at due orders that were left alone, because this replica can't run their policy.", stats.UnknownPolicy.Load)
+	counter("pawl_step_answers_fenced_total", "Answers of providers that came when the order was another replica's.", stats.FencedAnswers.Load)
+	registry.MustRegister(newStepCollector(orders))
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
 }

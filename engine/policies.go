@@ -112,3 +112,17 @@ func (p *policies) of(version *int32) (*policy.Policy, bool) {
 
 // versions are those this process can run, rising. The slice is not to be changed.
 func (p *policies) versions() []int32 { return p.now.Load().versions }
+
+// webhookSecrets are the secrets of all known policies that events of Stripe's are signed
+// with, the newest first, each once.
+func (p *policies) webhookSecrets() []policy.Secret {
+	now := p.now.Load()
+	var secrets []policy.Secret
+	for _, version := range slices.Backward(now.versions) {
+		secret := now.byVersion[version].Charge.WebhookSecret
+		if secret != "" && !slices.Contains(secrets, secret) {
+			secrets = append(secrets, secret)
+		}
+	}
+	return secrets
+}

@@ -1,8 +1,15 @@
 package engine
 
 import (
+	"cmp"
+	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sony/gobreaker/v2"
+
+	"pawl/fsm"
 )
 
 // Stats counts what the engine did since it was made. The counters only rise; read
@@ -28,7 +35,7 @@ type Stats struct {
 // attemptCounts counts calls by step, operation and outcome.
 type attemptCounts struct{ counts sync.Map } // AttemptCount without Count → *atomic.Int64
 
-// AttemptCount is how many calls of a kind were answered, and the seconds they took.
+// AttemptCount is how many calls of a kind this replica made.
 type AttemptCount struct {
 	Step, Operation, Outcome string
 	Count                    int64
@@ -58,3 +65,54 @@ func (c *attemptCounts) All() []AttemptCount {
 
 // InFlight is the number of orders in this replica's memory.
 func (e *Engine) InFlight() int64 { return e.runs.size.Load() }
+
+// LaneStats is how busy this replica is with a step of a policy that is done outside.
+type LaneStats struct {
+	Policy   int32
+	Step     fsm.Step
+	InFlight int // calls under way, or about to be
+	Queued   int // orders that wait for a call
+	Breaker  gobreaker.State
+}
+
+// Lanes returns the steps this replica has made calls for, by policy and step.
+func (e *Engine) Lanes() []LaneStats {
+	e.lanesMu.Lock()
+	defer e.lanesMu.Unlock()
+	all := make([]LaneStats, 0, len(e.lanes))
+	for key, l := range e.lanes {
+		l.mu.Lock()
+		all = append(all, LaneStats{Policy: key.version, Step: key.step, InFlight: l.calling, Queued: len(l.queue), Breaker: l.breaker.State()})
+		l.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b LaneStats) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step))
+	})
+	return all
+}
+
+// CountsMost is where Waiting stops counting.
+const CountsMost = 10_000
+
+// Waiting is what waits in the database, for all replicas together; each number goes up to
+// CountsMost.
+type Waiting struct {
+	Held      map[string]int64 // orders by what they wait for, zeroes too
+	LateUndos int64            // effects that were reported too late and are not undone yet
+}
+
+// Waiting asks the database. Errors: ErrUnavailable.
+func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
+	rows, err := e.query.OrdersHeldCounts(ctx, CountsMost)
+	if err != nil {
+		return Waiting{}, unavailable("count held orders", err)
+	}
+	w := Waiting{Held: map[string]int64{}}
+	for _, row := range rows {
+		w.Held[row.Hold] = row.Orders
+	}
+	if w.LateUndos, err = e.query.LateUndosCount(ctx, CountsMost); err != nil {
+		return Waiting{}, unavailable("count late effects", err)
+	}
+	return w, nil
+}

@@ -159,8 +159,9 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	want := []string{
 		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/orders", "GET /api/orders/{orderId}",
-		"GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
-		"POST /api/orders/process", "POST /api/orders/{orderId}/cancel", "PUT /api/inventory/{item}",
+		"GET /api/orders/{orderId}/attempts", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
+		"POST /api/callbacks/{token}", "POST /api/orders/process", "POST /api/orders/{orderId}/cancel", "POST /api/webhooks/stripe",
+		"PUT /api/inventory/{item}",
 	}
 	if !slices.Equal(documented, want) {
 		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))

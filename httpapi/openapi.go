@@ -45,6 +45,7 @@ func newAPI(s *server) huma.API {
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
 				{Name: "orders", Description: "Orders and their history."},
+				{Name: "providers", Description: "What providers send."},
 				{Name: "inventory", Description: "Stock of items."},
 				{Name: "service", Description: "Is it running?"},
 			},

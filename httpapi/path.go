@@ -40,7 +40,7 @@ func withPath(u *url.URL, escaped string) *url.URL {
 
 // singleLoneSlash restores the value of the wildcard, of which a route has one.
 func singleLoneSlash(r *http.Request) {
-	for _, name := range []string{"orderId", "item", "code"} {
+	for _, name := range []string{"orderId", "item", "code", "token"} {
 		if r.PathValue(name) == "//" {
 			r.SetPathValue(name, "/")
 		}

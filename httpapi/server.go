@@ -79,6 +79,9 @@ func (s *server) routes() {
 	get(s, getOrderOperation, s.getOrder)                                           // GET  /api/orders/{orderId}: one order
 	get(s, listOrdersOperation, s.listOrders)                                       // GET  /api/orders: many, newest first
 	get(s, listTransitionsOperation, s.listTransitions)                             // GET  /api/orders/{orderId}/transitions: its history
+	get(s, listAttemptsOperation, s.listAttempts)                                   // GET  /api/orders/{orderId}/attempts: the calls made for it
+	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)         // POST /api/callbacks/{token}: a provider's answer to a step
+	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)               // POST /api/webhooks/stripe: Stripe says that something happened
 	post[cancelRequest, orderAnswer](s, cancelOperation, s.cancel)                  // POST /api/orders/{orderId}/cancel: stop and undo it
 	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
 	get(s, getInventoryOperation, s.getInventory)                                   // GET  /api/inventory/{item}: of one

@@ -128,7 +128,7 @@ func TestDocumentedBodiesAreThoseThatAreRead(t *testing.T) {
 		body any
 		read []string
 	}{
-		{processBody{}, inputNames}, {cancelBody{}, stopNames}, {setInventoryBody{}, stockNames},
+		{processBody{}, inputNames}, {cancelBody{}, stopNames}, {setInventoryBody{}, stockNames}, {callbackBody{}, callbackNames},
 	} {
 		var documented []string
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(c.body)) {

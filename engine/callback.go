@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// Told is the answer of a provider that came by callback.
+type Told struct {
+	Outcome string // done, refused or not_done
+	step.Words
+}
+
+// Receipt is what became of a callback.
+type Receipt struct {
+	Accepted bool   // it is the answer of the step
+	Reason   string // why not
+}
+
+// BadWords says what of a callback can't be kept.
+type BadWords struct{ Reason string }
+
+func (b *BadWords) Error() string { return "can't be kept: " + b.Reason }
+
+// stateOf is where an order waits for an answer of a step.
+var stateOf = map[fsm.Step]fsm.State{fsm.Charge: fsm.Charging, fsm.Reserve: fsm.Reserving, fsm.Confirm: fsm.Confirming}
+
+// Answer takes the answer of a provider to a step that was called for. It may come before
+// the call itself was answered, late, and more than once. An order that waits for it goes
+// on, driven by this replica. An effect that the books say is absent or undone is undone.
+// Errors: ErrNotFound for a token that is not ours, or of a step that was never called
+// for; *BadWords; ErrStopping; ErrUnavailable.
+func (e *Engine) Answer(ctx context.Context, token string, t Told) (Receipt, error) {
+	if e.stopping.Load() {
+		return Receipt{}, ErrStopping
+	}
+	of, ok := readToken(token)
+	if !ok {
+		return Receipt{}, ErrNotFound
+	}
+	who, err := e.identify(ctx)
+	if err != nil {
+		return Receipt{}, unavailable("read installation", err)
+	}
+	rows, err := e.query.AnswerTarget(ctx, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	if err != nil {
+		return Receipt{}, unavailable("read the order of a callback", err)
+	}
+	if len(rows) == 0 || !who.genuine(token, of, rows[0].Order.OrderID) {
+		return Receipt{}, ErrNotFound
+	}
+	words, err := t.Storable(or(rows[0].Order.PaymentMethod))
+	if err != nil {
+		return Receipt{}, &BadWords{err.Error()}
+	}
+	return e.store(ctx, of, t.Outcome, words)
+}
+
+// store keeps the answer, and looks at what was kept: the first one counts.
+func (e *Engine) store(ctx context.Context, of told, outcome string, words step.Answer) (Receipt, error) {
+	// A caller who hangs up must not leave behind an order that was woken for nobody.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerLimit)
+	defer cancel()
+	stored, err := e.storeOnce(ctx, of, outcome, words)
+	if err != nil {
+		return Receipt{}, unavailable("store an answer", err)
+	}
+	kept, err := e.query.AnswerOf(ctx, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	if err != nil {
+		return Receipt{}, unavailable("read an answer", err)
+	}
+	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
+	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
+		e.reportLate(ctx, of.orderNo, of.generation, of.step, "a callback")
+	}
+	if stored || same {
+		return Receipt{Accepted: true}, nil
+	}
+	e.log.Warn("another answer than the first one", "order_no", of.orderNo, "step", of.step, "first", kept.Outcome, "now", outcome)
+	return Receipt{Reason: fmt.Sprintf("answered before: %s, by %s", kept.Outcome, kept.Source)}, nil
+}
+
+// answerLimit bounds the work for a callback; the other side gives up about then.
+const answerLimit = 10 * time.Second
+
+// storeOnce stores an answer and takes the order up if it waits for it. It tries again
+// while somebody holds the row.
+func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, words step.Answer) (stored bool, err error) {
+	for {
+		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
+			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,
+			Code: words.Code, Detail: words.Detail, Ref: words.Reference, Data: words.Data,
+			WaitingIn: stateOf[of.step], Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		})
+		switch {
+		case db.FaultOf(err) == db.Busy && ctx.Err() == nil:
+			continue // it waited for the row half a second
+		case err != nil:
+			return false, err
+		}
+		orders := make([]Order, len(rows))
+		for i, row := range rows {
+			orders[i] = Order{Order: row.Order}
+		}
+		if e.takeUp(orders) > 0 {
+			e.watches.add(nil) // a caller of ours may wait for it
+		}
+		return len(rows) > 0, nil
+	}
+}

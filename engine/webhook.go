@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pawl/db"
+	"pawl/policy"
+	"pawl/step"
+)
+
+// ErrSignature: an event is not signed with a secret of a policy, or is too old.
+var ErrSignature = errors.New("bad signature")
+
+// StripeEvent takes an event of Stripe's as a hint: an order that waits at a step done by
+// Stripe, and may have had its effect, asks Stripe at once instead of later. Nothing of the
+// event itself is believed, and events about other orders do nothing. payload is the body
+// byte by byte. Errors: ErrSignature, ErrStopping, ErrUnavailable.
+func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
+	if e.stopping.Load() {
+		return ErrStopping
+	}
+	hint, secret, err := e.stripeHint(payload, signature)
+	if errors.Is(err, step.ErrNotOurs) {
+		return nil
+	}
+	if err != nil {
+		return ErrSignature
+	}
+	who, err := e.identify(ctx)
+	if err != nil {
+		return unavailable("read installation", err)
+	}
+	if hint.Installation != who.id {
+		return nil
+	}
+	order, err := e.Get(ctx, hint.OrderID)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || !e.heeds(&order.Order, hint, secret) {
+		return err
+	}
+	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.Order.OrderNo}, Hold: *order.Order.Hold,
+		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds()})
+	if err != nil {
+		return unavailable("take up an order", err)
+	}
+	for _, row := range rows {
+		e.takeUp([]Order{{Order: row.Order}})
+		e.watches.add(nil)
+	}
+	return nil
+}
+
+// stripeHint tries the secrets of all policies: which of them signed it is known when the
+// order is, and that is in the payload.
+func (e *Engine) stripeHint(payload []byte, signature string) (hint step.Hint, by policy.Secret, err error) {
+	err = ErrSignature
+	for _, name := range e.policies.webhookSecrets() {
+		secret, unreadable := name.Read()
+		if unreadable != nil {
+			e.log.Warn("read the secret of webhooks", "error", unreadable)
+			continue
+		}
+		hint, err = step.StripeHint(payload, signature, secret, time.Now())
+		if err == nil || errors.Is(err, step.ErrNotOurs) {
+			return hint, name, err
+		}
+	}
+	return hint, "", err
+}
+
+// heeds reports whether an order is to be taken up for a hint: it waits for a time or an
+// answer, at a step of Stripe's whose effect is not known. A signature counts for the
+// orders of the account it is of.
+func (e *Engine) heeds(o *db.Order, hint step.Hint, secret policy.Secret) bool {
+	p, _ := e.policies.of(o.Policy)
+	return p != nil && p.Charge.WebhookSecret == secret && p.Of(stepOf(o.Status)).Executor == policy.Stripe &&
+		o.Generation == hint.Generation && o.InDoubtSince != nil &&
+		o.Hold != nil && (*o.Hold == holdCallback || *o.Hold == holdRetry)
+}
