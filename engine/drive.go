@@ -196,6 +196,10 @@ func (e *Engine) statement() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(e.ctx, statementLimit)
 }
 
+// unfitPause is how long a line stands still whose statement the database can't run as it
+// is made. What waits gathers, and new callers are turned away when it waits too long.
+const unfitPause = time.Second
+
 func (e *Engine) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
 	if db.ReadOnly(err) {
@@ -203,5 +207,8 @@ func (e *Engine) unknown(doing string, err error) {
 	}
 	if e.ctx.Err() == nil {
 		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
+	}
+	if db.Unfit(err) {
+		e.pause(unfitPause)
 	}
 }

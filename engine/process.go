@@ -86,11 +86,16 @@ func (e *Engine) admissionLine(in *Input) *line {
 	return e.admitWith
 }
 
+// maxMetadata is how much metadata the orders in memory have together. While a set is on
+// its way there are some six copies of it: bodies, arguments, wire, what is yet to be
+// collected.
+const maxMetadata = 32 << 20
+
 // overloaded: a quarter of the lease in one line means that leases of what waits will
 // end before it is moved, and all that work would be done again. The orders of an item
 // whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
+	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
 	}
 	limit := e.cfg.Lease / 4

@@ -128,7 +128,7 @@ func (e *Engine) takeUp(rows []Order) int {
 		if o.TakeOvers > 0 {
 			takenOver++
 		}
-		if r, made := e.runs.join(o.OrderID, Input{}); made {
+		if r, made := e.runs.join(o.OrderID, Input{Metadata: o.Metadata}); made {
 			r.order = rows[i]
 			ours = append(ours, r)
 		}

@@ -123,6 +123,7 @@ type registry struct {
 	closed bool          // takes no more runs
 	empty  chan struct{} // closed when somebody waits and the last run has gone
 	size   atomic.Int64
+	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
 func (g *registry) init() {
@@ -143,6 +144,7 @@ func (g *registry) join(orderID string, in Input) (r *run, made bool) {
 	r = newRun(orderID, in)
 	g.byID[orderID] = r
 	g.size.Add(1)
+	g.bytes.Add(int64(len(in.Metadata)))
 	return r, true
 }
 
@@ -211,6 +213,7 @@ func (g *registry) remove(runs []*run) []*run {
 		}
 		delete(g.byID, r.orderID)
 		delete(g.driven, r.no())
+		g.bytes.Add(-int64(len(r.input.Metadata)))
 		removed = append(removed, r)
 	}
 	g.size.Store(int64(len(g.byID)))
@@ -238,6 +241,7 @@ func (g *registry) takeAll() []*run {
 	clear(g.byID)
 	clear(g.driven)
 	g.size.Store(0)
+	g.bytes.Store(0)
 	return out
 }
 
