@@ -17,11 +17,12 @@ type answer struct {
 	took time.Duration
 }
 
-// load is a closed loop: each caller has one connection, sends an order, reads the
-// answer and sends the next.
+// load is a closed loop, in which each caller has one connection, sends an order, reads
+// the answer and sends the next, or an open one (see offer).
 type load struct {
 	address string
 	items   int
+	rate    float64 // orders per second offered; 0: a closed loop
 	began   time.Time
 	stopped atomic.Bool
 	callers []*caller
@@ -35,9 +36,13 @@ type caller struct {
 }
 
 // startLoad begins sending. The load runs until stop.
-func startLoad(address string, callers, items int) *load {
-	l := &load{address: address, items: items, began: time.Now()}
-	for range callers {
+func startLoad(address string, s setup) *load {
+	l := &load{address: address, items: s.Items, rate: s.Rate, began: time.Now()}
+	if l.rate > 0 {
+		l.running.Go(l.offer)
+		return l
+	}
+	for range s.Callers {
 		c := &caller{answers: make([]answer, 0, 1<<12)}
 		l.callers = append(l.callers, c)
 		l.running.Go(func() { l.run(c) })
@@ -49,23 +54,29 @@ func (l *load) run(c *caller) {
 	w := newWire(l.address)
 	defer w.close()
 	for !l.stopped.Load() {
-		w.next(l.items)
-		sent := time.Now()
-		err := w.open()
-		if err == nil {
-			err = w.send()
+		if !l.order(w, c, l.since()) {
+			time.Sleep(5 * time.Millisecond) // a server that is down is not to be hammered
 		}
-		if err == nil {
-			now := time.Now()
-			c.answers = append(c.answers, answer{at: now.Sub(l.began), took: now.Sub(sent)})
-			continue
-		}
+	}
+}
+
+// order sends a new order and keeps how long after it was due it was completed.
+func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
+	w.next(l.items)
+	err := w.open()
+	if err == nil {
+		err = w.send()
+	}
+	if err != nil {
 		c.fail(err)
 		if _, ok := errors.AsType[*refused](err); !ok {
 			w.close()
 		}
-		time.Sleep(5 * time.Millisecond) // a server that is down is not to be hammered
+		return false
 	}
+	now := l.since()
+	c.answers = append(c.answers, answer{at: now, took: now - due})
+	return true
 }
 
 func (c *caller) fail(err error) {
@@ -98,17 +109,19 @@ func (w *wire) close() {
 // since is the time on the load's clock, that of the answers.
 func (l *load) since() time.Duration { return time.Since(l.began) }
 
-// stop lets every caller finish its order.
+// stop lets every order that was begun finish.
 func (l *load) stop() {
 	l.stopped.Store(true)
 	l.running.Wait()
 }
 
-// outcome is what the callers saw. Latencies are of the window only, in ascending
-// order; Answered and Errors are of the whole load.
+// outcome is what the callers saw. Latencies are in ascending order: in a closed loop
+// of the orders completed in the window; in an open one of those due in it, so that the
+// slow ones that end after it are not left out.
 type outcome struct {
 	latencies []time.Duration
-	answered  int
+	completed int // in the window
+	answered  int // these and the errors are of the whole load
 	errors    int
 	first     error
 }
@@ -124,6 +137,13 @@ func (l *load) outcome(from, to time.Duration) outcome {
 		}
 		for _, a := range c.answers {
 			if a.at >= from && a.at < to {
+				out.completed++
+			}
+			counts := a.at
+			if l.rate > 0 {
+				counts = a.at - a.took
+			}
+			if counts >= from && counts < to {
 				out.latencies = append(out.latencies, a.took)
 			}
 		}

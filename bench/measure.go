@@ -18,13 +18,15 @@ type run struct {
 	database *database // nil: the target stores nothing
 	folder   string
 	window   window
-	stock    bool // give every item stock first, so that it is checked
+	stock    bool      // give every item stock first, so that it is checked
+	provider *provider // nil: the ledger does every step
 }
 
 // sample is what has been used up to one moment.
 type sample struct {
 	at                            time.Duration // on the load's clock
 	service, postgres, load, busy time.Duration
+	provider                      time.Duration
 	counters
 }
 
@@ -54,7 +56,7 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 	if err := r.prepare(ctx, out); err != nil {
 		return outcome{}, err
 	}
-	l := startLoad(s.address, r.Callers, r.Items)
+	l := startLoad(s.address, r.setup)
 	from, to, err := r.watch(ctx, s, l)
 	l.stop()
 	if err != nil {
@@ -117,6 +119,11 @@ func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err er
 		return now, fmt.Errorf("read cpu of load: %w", err)
 	}
 	now.load = time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	if r.provider != nil {
+		if now.provider, err = treeTime(r.provider.server.pid); err != nil {
+			return now, fmt.Errorf("read cpu of provider: %w", err)
+		}
+	}
 	if now.busy, err = busyTime(); err != nil {
 		return now, fmt.Errorf("read cpu of machine: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,10 @@ type options struct {
 	databaseURL    string
 	json           string
 	targets        targets
+
+	outside      bool
+	rate         float64 // orders per second
+	ledgerPolicy bool
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
@@ -30,9 +35,12 @@ keep-alive connections, random order ids, each run from an empty database.
   go run . [flags]                          # everything, about 5 minutes
   go run . --callers 64 --items hot --only pawl --seconds 5
   go run . --stored 5000000                 # also with so many orders in the table
+  go run . --outside                        # instead: every step at a provider
+  go run . --against ./old --rounds 5       # instead: beside another version
 
 Targets: pawl, baseline, pipelined (the baseline sending the writes of a step in one
-round trip), echo (no database: the ceiling of the load generator). Flags:
+round trip), echo (no database: the ceiling of the load generator), earlier (the binary
+of --against), ledger-policy (the service with a stored policy that is {}). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
@@ -41,7 +49,7 @@ func parseOptions(args []string) (options, error) {
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
 	callers := flags.String("callers", "1,16,64,256", "numbers of callers")
 	items := flags.String("items", "hot,10000", "numbers of different items; hot is 1")
-	only := flags.String("only", "baseline,pawl", "targets")
+	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against and --ledger-policy")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
@@ -51,19 +59,54 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.databaseURL, "database-url", "", "a PostgreSQL to use (its user creates databases, and is superuser for --stored); default: a private one")
 	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
+	flags.BoolVar(&o.outside, "outside", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --outside offers")
+	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
+	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
 	flags.IntVar(&o.targets.pool, "baseline-pool", 32, "connections of the baseline")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	o.only = strings.Split(*only, ",")
+	o.only = o.names(*only)
 	o.window.length = time.Duration(*seconds * float64(time.Second))
 	var err1, err2 error
+	for _, binary := range []*string{&o.targets.pawl, &o.targets.earlier} {
+		if *binary != "" { // the servers run in another folder
+			*binary, _ = filepath.Abs(*binary)
+		}
+	}
 	o.callers, err1 = numbers(*callers)
 	o.items, err2 = numbers(*items)
 	return o, errors.Join(err1, err2, o.check())
 }
 
+// names are the targets that were asked for, or what the other flags are about.
+func (o options) names(only string) []string {
+	switch {
+	case only != "":
+		return strings.Split(only, ",")
+	case o.outside:
+		return []string{"pawl"}
+	case o.targets.earlier == "" && !o.ledgerPolicy:
+		return []string{"baseline", "pawl"}
+	}
+	names := []string{"pawl"}
+	if o.targets.earlier != "" {
+		names = append(names, "earlier")
+	}
+	if o.ledgerPolicy {
+		names = append(names, "ledger-policy")
+	}
+	return names
+}
+
 func (o options) check() error {
+	if o.outside && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--outside measures pawl, from an empty database, at a positive rate")
+	}
+	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
+		return errors.New("earlier is the binary of --against")
+	}
 	for _, name := range o.only {
 		if !slices.Contains(targetNames, name) {
 			return fmt.Errorf("no target %q: %s", name, strings.Join(targetNames, ", "))

@@ -67,13 +67,16 @@ func newPlan(ctx context.Context, o options, c *cluster, folder string) (*plan, 
 	return p, nil
 }
 
-// all runs one target after the other under the same load, so that what else the
-// machine does falls on both.
+// all runs one target after the other under the same load, and the other way round in
+// every other round, so that what else the machine does falls on both.
 func (p *plan) all(ctx context.Context) error {
+	if p.outside {
+		return p.withProvider(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
-			for range p.rounds {
-				for _, name := range p.only {
+			for round := range p.rounds {
+				for _, name := range inTurn(p.only, round) {
 					if err := p.fresh(ctx, setup{Target: name, Callers: callers, Items: items}, p.window); err != nil {
 						return err
 					}
@@ -85,6 +88,14 @@ func (p *plan) all(ctx context.Context) error {
 		return p.withStored(ctx)
 	}
 	return nil
+}
+
+func inTurn(names []string, round int) []string {
+	names = slices.Clone(names)
+	if round%2 == 1 {
+		slices.Reverse(names)
+	}
+	return names
 }
 
 // fresh does one run from an empty database.
@@ -101,13 +112,16 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 // came out: the whole takes minutes.
 func (p *plan) do(ctx context.Context, r run) error {
 	out, err := p.undisturbed(ctx, func(ctx context.Context) (out result, err error) {
-		fmt.Fprintf(os.Stderr, "%s, %d callers, %s: warm-up %s, window %s … ", r.Target, r.Callers, itemsName(r.Items), r.window.warmUp, r.window.length)
+		fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
 		try := r
 		if r.target.stores && r.database == nil {
 			if try.database, err = p.database(ctx); err != nil {
 				return out, err
 			}
 			defer func() { err = errors.Join(err, try.database.drop(ctx)) }()
+		}
+		if try.provider != nil {
+			return try.measureOutside(ctx)
 		}
 		return try.measure(ctx)
 	})

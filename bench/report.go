@@ -38,20 +38,27 @@ var columns = []string{"items", "callers", "stored", "target", "orders/s", "rati
 // print writes one Markdown table that is aligned for a terminal, and below it what
 // went wrong.
 func (r report) print(w io.Writer) {
-	fmt.Fprintf(w, "\n%d cores, PostgreSQL %s, %s; CPU in seconds per 1,000 orders; ratio to the baseline's orders/s;\n"+
-		"others: share of the cores that went to processes outside this benchmark\n\n",
+	fmt.Fprintf(w, "\n%d cores, PostgreSQL %s, %s; CPU in seconds per 1,000 orders;\n"+
+		"others: share of the cores that went to processes outside this benchmark\n",
 		r.Cores, r.Postgres, r.Go)
 	rows := [][]string{columns}
 	for _, x := range r.Results {
-		rows = append(rows, r.row(x))
+		if x.Provider == nil {
+			rows = append(rows, r.row(x))
+		}
 	}
-	printTable(w, rows)
+	if len(rows) > 1 {
+		fmt.Fprint(w, "ratio: to the baseline's orders/s\n\n")
+		printTable(w, rows)
+	}
+	r.printOutside(w)
 	for _, x := range r.Results {
 		for _, problem := range x.problems() {
-			fmt.Fprintf(w, "\n%s, %d callers, %s: %s\n", x.Target, x.Callers, itemsName(x.Items), problem)
+			fmt.Fprintf(w, "\n%s: %s\n", x.setup, problem)
 		}
 	}
 	r.printStored(w)
+	r.printComparisons(w)
 }
 
 // printStored sets the runs on a full table against those that had the same load for
@@ -80,17 +87,13 @@ func (r report) row(x result) []string {
 
 // ratio is to the baseline under the same load; of several rounds to their median.
 func (r report) ratio(x result) string {
-	var base []float64
-	for _, b := range r.Results {
-		if b.Target == "baseline" && b.Callers == x.Callers && b.Items == x.Items && b.Orders > 0 {
-			base = append(base, b.OrdersPerSec)
-		}
-	}
-	if len(base) == 0 || x.Stored > 0 || x.Target == "baseline" || x.Target == "echo" {
+	base := x.setup
+	base.Target = "baseline"
+	rounds := r.rounds(base)
+	if len(rounds) == 0 || x.Stored > 0 || x.Target == "baseline" || x.Target == "echo" {
 		return ""
 	}
-	slices.Sort(base)
-	return fmt.Sprintf("%.2f×", x.OrdersPerSec/base[len(base)/2])
+	return fmt.Sprintf("%.2f×", x.OrdersPerSec/median(rounds, ordersPerSec))
 }
 
 func (r report) failed() bool {

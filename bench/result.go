@@ -11,15 +11,29 @@ type setup struct {
 	Target  string `json:"target"`
 	Callers int    `json:"callers"`
 	Items   int    `json:"items"`
+
+	Rate float64 `json:"rate,omitempty"` // orders per second offered, instead of callers that wait
+}
+
+func (s setup) String() string {
+	return fmt.Sprintf("%s, %s, %s", s.Target, s.load(), itemsName(s.Items))
+}
+
+func (s setup) load() string {
+	if s.Rate > 0 {
+		return fmt.Sprintf("%g/s offered", s.Rate)
+	}
+	return fmt.Sprintf("%d callers", s.Callers)
 }
 
 // result is a row of the table. CPU is in seconds per 1,000 orders, latency in
-// milliseconds; all is of the measured window, but for errors and memory, which are
-// of the whole run.
+// milliseconds; all is of the measured window, but for answered, errors, memory and
+// what the provider counted, which are of the whole run.
 type result struct {
 	setup
 	Stored        int64   `json:"stored"` // orders in the table at the start
 	Orders        int     `json:"orders"`
+	Answered      int     `json:"answered"`
 	Seconds       float64 `json:"seconds"`
 	OrdersPerSec  float64 `json:"orders_per_second"`
 	P50           float64 `json:"p50_ms"`
@@ -37,10 +51,13 @@ type result struct {
 	SeqScans      int64   `json:"sequential_scans_of_orders"`
 	Checkpoints   int64   `json:"checkpoints"`
 	BooksMismatch string  `json:"books_mismatch,omitempty"`
+
+	ProviderCPU float64  `json:"provider_cpu_s_per_1000,omitempty"`
+	Provider    *summary `json:"provider,omitempty"` // nil: the ledger did every step
 }
 
 func (out *result) fill(seen outcome, from, to sample) {
-	out.Orders, out.Errors = len(seen.latencies), seen.errors
+	out.Orders, out.Answered, out.Errors = seen.completed, seen.answered, seen.errors
 	if seen.first != nil {
 		out.FirstError = seen.first.Error()
 	}
@@ -53,7 +70,8 @@ func (out *result) fill(seen outcome, from, to sample) {
 	out.ServiceCPU = (to.service - from.service).Seconds() / orders * 1000
 	out.PostgresCPU = (to.postgres - from.postgres).Seconds() / orders * 1000
 	out.LoadCPU = (to.load - from.load).Seconds() / orders * 1000
-	ours := to.service + to.postgres + to.load - from.service - from.postgres - from.load
+	out.ProviderCPU = (to.provider - from.provider).Seconds() / orders * 1000
+	ours := to.service + to.postgres + to.load + to.provider - from.service - from.postgres - from.load - from.provider
 	out.OtherCPU = max(0, (to.busy-from.busy-ours).Seconds()/out.Seconds/float64(runtime.NumCPU()))
 	out.WALPerOrder = float64(to.WAL-from.WAL) / orders
 	out.Checkpoints = to.Checkpoints - from.Checkpoints

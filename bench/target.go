@@ -2,17 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
-	"time"
 )
 
 // target is a program to be measured.
@@ -20,7 +14,9 @@ type target struct {
 	binary string
 	args   []string
 	env    []string
-	stores bool // in a database; echo does not
+	stores bool   // in a database; echo does not
+	ready  string // path of a GET that is answered 200 once it is; "" = /health
+	flag   bool   // its port is told by --port: it reads no PORT
 }
 
 // targets are built from the sources beside this module.
@@ -29,18 +25,20 @@ type targets struct {
 	folder string // where the binaries go
 	pawl   string // a binary to use instead of building one; "" = build
 	pool   int    // connections of the baseline
+
+	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", "baseline", "pipelined", "echo"}
+var targetNames = []string{"pawl", "baseline", "pipelined", "echo", "earlier", "ledger-policy"}
 
 func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
 	case "pawl":
-		if t.pawl != "" {
-			return target{binary: t.pawl, args: []string{"serve"}, stores: true}, nil
-		}
-		binary, err := t.compile(ctx, t.source, ".", name)
-		return target{binary: binary, args: []string{"serve"}, stores: true}, err
+		return t.service(ctx)
+	case "earlier":
+		return target{binary: t.earlier, args: []string{"serve"}, stores: true}, nil
+	case "ledger-policy":
+		return t.ledgerPolicy(ctx)
 	case "echo":
 		binary, err := t.compile(ctx, ".", "./echo", name)
 		return target{binary: binary}, err
@@ -53,6 +51,26 @@ func (t targets) build(ctx context.Context, name string) (target, error) {
 	return target{binary: binary, env: env, stores: true}, err
 }
 
+func (t targets) service(ctx context.Context) (target, error) {
+	binary, err := t.pawl, error(nil)
+	if binary == "" {
+		binary, err = t.compile(ctx, t.source, ".", "pawl")
+	}
+	return target{binary: binary, args: []string{"serve"}, stores: true}, err
+}
+
+// ledgerPolicy is the service with a stored policy that leaves every step to the ledger:
+// what it does for an order is the same as without, but for keeping the version.
+func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
+	built, err := t.service(ctx)
+	if err != nil {
+		return built, err
+	}
+	file := filepath.Join(t.folder, "ledger.yaml")
+	built.args = append(built.args, "--policy", file)
+	return built, os.WriteFile(file, []byte("{}\n"), 0o644)
+}
+
 func (t targets) compile(ctx context.Context, folder, path, name string) (string, error) {
 	binary := filepath.Join(t.folder, name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, path)
@@ -61,111 +79,4 @@ func (t targets) compile(ctx context.Context, folder, path, name string) (string
 		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
 	}
 	return binary, nil
-}
-
-// server is a target that runs.
-type server struct {
-	address string
-	pid     int
-	process *exec.Cmd
-	log     string
-	ended   chan struct{}
-}
-
-// start runs the target on a free port and waits until it is ready.
-func (t target) start(ctx context.Context, databaseURL, folder string) (*server, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
-	log, err := os.CreateTemp(folder, filepath.Base(t.binary)+"-*.log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	cmd := exec.Command(t.binary, t.args...)
-	cmd.Env = append(append(inherited(), t.env...), "DATABASE_URL="+databaseURL, "PORT="+strconv.Itoa(port))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start server: %w", err)
-	}
-	s := &server{
-		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), pid: cmd.Process.Pid,
-		process: cmd, log: log.Name(), ended: make(chan struct{}),
-	}
-	go func() { // ends with the server, which stop waits for
-		_ = cmd.Wait() // how it ended is in ProcessState
-		close(s.ended)
-	}()
-	if err := s.wait(ctx); err != nil {
-		return nil, errors.Join(err, s.stop())
-	}
-	return s, nil
-}
-
-// inherited is the environment without the settings of the service: what is measured
-// are its defaults.
-func inherited() []string {
-	var env []string
-	for _, line := range os.Environ() {
-		if !strings.HasPrefix(line, "PAWL_") {
-			env = append(env, line)
-		}
-	}
-	return env
-}
-
-func (s *server) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for !s.healthy(ctx) {
-		select {
-		case <-s.ended:
-			return fmt.Errorf("server ended at its start (%s): %s", s.process.ProcessState, s.tail())
-		case <-ctx.Done():
-			return fmt.Errorf("wait for /health: %w: %s", ctx.Err(), s.tail())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	return nil
-}
-
-func (s *server) healthy(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+"/health", http.NoBody)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = response.Body.Close()
-	return response.StatusCode == http.StatusOK
-}
-
-// stop asks the server to end, and makes it end after half a minute.
-func (s *server) stop() error {
-	_ = s.process.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.ended:
-		return nil
-	case <-time.After(30 * time.Second):
-		_ = s.process.Process.Kill()
-		<-s.ended
-		return errors.New("server did not stop within 30 s")
-	}
-}
-
-func (s *server) tail() string {
-	text, _ := os.ReadFile(s.log)
-	return string(text[max(0, len(text)-2000):])
-}
-
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }

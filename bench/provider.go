@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+)
+
+// provider is what does the steps outside: the service's own simulator, a process of
+// its own with its books in memory. It says at the end how often each step was done.
+type provider struct {
+	target target
+	server *server // while a run goes on
+}
+
+// providerLatency is that of a good payment provider.
+const providerLatency = "50ms"
+
+func newProvider(binary string) *provider {
+	return &provider{target: target{
+		binary: binary, args: []string{"simulate", "--file", "", "--latency", providerLatency}, ready: "/summary", flag: true,
+	}}
+}
+
+// start serves, and writes the policy that leads every step there.
+func (p *provider) start(ctx context.Context, folder string) (policy string, err error) {
+	if p.server, err = p.target.start(ctx, "", folder); err != nil {
+		return "", fmt.Errorf("start provider: %w", err)
+	}
+	policy, err = p.policy(folder)
+	if err != nil {
+		err = errors.Join(err, p.server.stop())
+	}
+	return policy, err
+}
+
+func (p *provider) policy(folder string) (string, error) {
+	file, err := os.CreateTemp(folder, "outside-*.yaml")
+	if err != nil {
+		return "", err
+	}
+	for _, step := range steps {
+		fmt.Fprintf(file, "%s: {executor: simulator, url: \"http://%s\", inFlight: %d}\n", step, p.server.address, outsideCallers)
+	}
+	return file.Name(), file.Close()
+}
+
+var steps = []string{"charge", "reserve", "confirm"}
+
+// summary is what the simulator says of its books (docs/simulator.md).
+type summary struct {
+	Steps map[string]struct {
+		Effects int `json:"effects"`
+	} `json:"steps"`
+	DoubleLive      int `json:"doubleLive"`
+	Overlaps        int `json:"overlaps"`
+	RepeatedEffects int `json:"repeatedEffects"`
+	Requests        int `json:"requests"`
+}
+
+func (p *provider) summary(ctx context.Context) (*summary, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.server.address+"/summary", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("read summary of provider: %w", err)
+	}
+	defer response.Body.Close()
+	var s summary
+	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
+		return nil, fmt.Errorf("read summary of provider: %w", err)
+	}
+	return &s, nil
+}
+
+// mismatch says what the provider saw that must not be, or nothing. The effects are
+// compared only when it is known how many orders there were.
+func (s *summary) mismatch(orders int, known bool) string {
+	var wrong []string
+	if s.DoubleLive != 0 || s.Overlaps != 0 || s.RepeatedEffects != 0 {
+		wrong = append(wrong, fmt.Sprintf("%d orders with two live charges, %d effects beside a live one, %d keys with more than one effect",
+			s.DoubleLive, s.Overlaps, s.RepeatedEffects))
+	}
+	for _, step := range steps {
+		if effects := s.Steps[step].Effects; known && effects != orders {
+			wrong = append(wrong, fmt.Sprintf("%d orders answered, but %s was done %d times", orders, step, effects))
+		}
+	}
+	return strings.Join(wrong, "; ")
+}
