@@ -115,11 +115,12 @@ func (l *ledger) undo(no int64, outcome string) {
 
 func (l *ledger) stop(no int64) {
 	l.t.Helper()
-	id := value[string](l, `SELECT order_id FROM orders WHERE order_no = $1`, no)
-	rows, err := l.query.OrderStop(l.t.Context(), db.OrderStopParams{Kind: "cancel", OrderID: id})
+	seq := value[int32](l, `SELECT seq FROM orders WHERE order_no = $1`, no)
+	rows, err := l.query.OrderVerb(l.t.Context(), db.OrderVerbParams{
+		OrderNo: no, Seq: seq, StopRequested: new("cancel"), Next: "same", Verb: "cancel"})
 	l.must(err)
 	if len(rows) != 1 {
-		l.t.Fatalf("%q was not stopped", id)
+		l.t.Fatalf("order %d was not stopped", no)
 	}
 }
 
