@@ -272,6 +272,125 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 	return items, nil
 }
 
+const ordersListHeld = `-- name: OrdersListHeld :many
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($1::text, $2::bigint) AND (o.hold, o.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
+      AND ($6::text = '' OR starts_with(o.hold_reason, $6::text))
+      AND ($7::text IS NULL OR o.status = $7::text)
+      AND ($8::text IS NULL OR o.item = $8::text) THEN true END
+  ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
+)
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC
+`
+
+type OrdersListHeldParams struct {
+	Hold        string
+	After       int64
+	Before      int64
+	CreatedFrom time.Time
+	CreatedTo   time.Time
+	Reason      string
+	Status      *string
+	Item        *string
+	Most        int32
+}
+
+type OrdersListHeldRow struct {
+	Order            Order
+	ChargedAt        *time.Time
+	RefundedAt       *time.Time
+	ReservedAt       *time.Time
+	ReleasedAt       *time.Time
+	ChargeReference  *string
+	ReserveReference *string
+}
+
+// Orders held for one thing, also those whose reason begins with some words.
+func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) ([]OrdersListHeldRow, error) {
+	rows, err := q.db.Query(ctx, ordersListHeld,
+		arg.Hold,
+		arg.After,
+		arg.Before,
+		arg.CreatedFrom,
+		arg.CreatedTo,
+		arg.Reason,
+		arg.Status,
+		arg.Item,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersListHeldRow
+	for rows.Next() {
+		var i OrdersListHeldRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+			&i.ChargedAt,
+			&i.RefundedAt,
+			&i.ReservedAt,
+			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ordersListItem = `-- name: OrdersListItem :many
 WITH reserved AS MATERIALIZED (
   SELECT v.order_no FROM reservations AS v

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/step"
 )
@@ -59,4 +60,15 @@ func (r *run) record(v step.Moved) {
 	default:
 		r.moved = false
 	}
+}
+
+// redrive takes a failed order back to its beginning, as its next generation. No row: it
+// is not as it was read, or something of it stands.
+func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]db.Order, error) {
+	rows, err := e.query.OrderRedrive(ctx, p)
+	orders := make([]db.Order, len(rows))
+	for i, row := range rows {
+		orders[i] = row.Order
+	}
+	return orders, err
 }

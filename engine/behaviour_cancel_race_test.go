@@ -19,7 +19,7 @@ func TestCancelAtOnce(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 20 {
 		callers.Go(func() {
-			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "order", RequestID: fmt.Sprint(i % 2)})
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "order", RequestID: fmt.Sprint(i % 2)})
 			var late *engine.NotApplicable // came when everything was over
 			if errors.As(err, &late) {
 				order, err = late.Order, nil
@@ -30,7 +30,9 @@ func TestCancelAtOnce(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if asked := verbs(t, b.Pool, "order"); !slices.Equal(asked, []string{"hold", "cancel", "take_over"}) {
+	// Of two requests the second joins the first, and is known by its id too, unless everything was over.
+	asked := verbs(t, b.Pool, "order")
+	if !slices.Equal(asked, []string{"hold", "cancel"}) && !slices.Equal(asked, []string{"hold", "cancel", "cancel"}) {
 		t.Errorf("%q", asked)
 	}
 	b.undone(t, "order", canceledWay[fsm.Confirming])
@@ -86,7 +88,7 @@ func (r racing) run(t testing.TB) fsm.State {
 		_, _ = r.canceler.Get(t.Context(), r.orderID)
 	}
 	for errors.Is(err, engine.ErrNotFound) {
-		canceled, err = r.canceler.Cancel(t.Context(), engine.Stop{OrderID: r.orderID})
+		canceled, err = r.canceler.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: r.orderID})
 	}
 	var late *engine.NotApplicable
 	if errors.As(err, &late) {

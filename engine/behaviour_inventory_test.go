@@ -75,7 +75,7 @@ func TestSetStockTooLow(t *testing.T) {
 	if order := b.process(t, request("three")); order.Order.Status != fsm.Failed {
 		t.Errorf("all is reserved, and it is %s", order.Order.Status)
 	}
-	b.cancel(t, engine.Stop{OrderID: "one"})
+	b.cancel(t, engine.Request{OrderID: "one"})
 	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
 	if order := b.process(t, request("four")); order.Order.Status != fsm.Completed {
 		t.Errorf("one was released, and it is %s", order.Order.Status)

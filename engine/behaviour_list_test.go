@@ -26,7 +26,7 @@ func (b *bundle) populate(t testing.TB) {
 				g.advance(t, state, driven)
 			}
 			b.hold(t, state, fmt.Sprintf("canceled %s %d", state, day))
-			b.cancel(t, engine.Stop{OrderID: fmt.Sprintf("canceled %s %d", state, day)})
+			b.cancel(t, engine.Request{OrderID: fmt.Sprintf("canceled %s %d", state, day)})
 		}
 		for _, item := range []string{"widget", "gadget", "none"} {
 			b.process(t, withItem(item, []engine.Input{request(fmt.Sprintf("%s %d", item, day))})[0])
@@ -165,16 +165,15 @@ func TestTransitions(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	b.hold(t, fsm.Confirming, "order")
-	b.cancel(t, engine.Stop{OrderID: "order", Actor: "ann", Reason: "why not", RequestID: "7"})
+	b.cancel(t, engine.Request{OrderID: "order", Actor: "ann", Reason: "why not", RequestID: "7"})
 	const want = `1 pending charging 1 - -
 2 charging reserving 1 - -
 3 reserving confirming 1 - -
 4 confirming confirming 1 hold -
-5 confirming confirming 1 cancel ann
-6 confirming confirming 2 take_over -
-7 confirming releasing 2 - -
-8 releasing refunding 2 - -
-9 refunding canceled 2 - -
+5 confirming confirming 2 cancel ann
+6 confirming releasing 2 - -
+7 releasing refunding 2 - -
+8 refunding canceled 2 - -
 `
 	for limit := int32(1); limit < 12; limit++ {
 		var got strings.Builder

@@ -64,7 +64,7 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 		if _, err := e.Admit(t.Context(), in); err != nil {
 			return err
 		}
-		_, _ = e.Cancel(t.Context(), engine.Stop{OrderID: in.OrderID, RequestID: "1"}) // may come too late
+		_, _ = e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
 	}
 	if _, err := e.Process(t.Context(), in); err != nil {
 		return err

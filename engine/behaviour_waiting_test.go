@@ -200,7 +200,7 @@ func TestTurnedAway(t *testing.T) {
 		b.writesNothing(t, func() {
 			_, processed := e.Process(t.Context(), request("late"))
 			_, admitted := e.Admit(t.Context(), request("late"))
-			_, canceled := e.Cancel(t.Context(), engine.Stop{OrderID: "late"})
+			_, canceled := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "late"})
 			for _, err := range []error{processed, admitted, canceled, e.Ready(t.Context())} {
 				if !errors.Is(err, engine.ErrStopping) {
 					t.Error(err)

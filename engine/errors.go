@@ -23,6 +23,8 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
+	// ErrRequestID: another verb was asked of the order with this request id.
+	ErrRequestID = errors.New("request id was used for another verb")
 )
 
 // Conflict says that the order exists with other input. Nothing was written.
@@ -41,14 +43,46 @@ func (c *Conflict) Error() string {
 	return fmt.Sprintf("order %q exists with other input", c.Order.Order.OrderID)
 }
 
-// NotApplicable says that the verb does not apply to the order as it is now.
+// NotApplicable says that the verb does not apply to the order as it is now. Nothing was
+// written.
 type NotApplicable struct {
-	Verb  string
+	Verb  Verb
+	Code  string // why: one of the codes below
 	Order Order
 }
 
+// Why a verb does not apply.
+const (
+	RefusedState          = "not_applicable"        // it is not a verb for an order like this
+	RefusedConfirmInDoubt = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
+	RefusedUnknown        = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
+	RefusedStillUndoing   = "still_undoing"         // an effect of the order stands, or is still being undone
+	RefusedPolicySwitch   = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
+	RefusedBusy           = "busy"                  // the step is being done right now
+	RefusedAnswered       = "already_answered"      // an answer is there, and was not used yet
+)
+
 func (n *NotApplicable) Error() string {
-	return fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, n.Order.Order.Status)
+	o := &n.Order.Order
+	switch n.Code {
+	case RefusedConfirmInDoubt:
+		return "the confirmation may have been done: its answer decides"
+	case RefusedUnknown:
+		return "the outcome of the step is not known, and the provider may have forgotten its key: " +
+			"only a look-up, a callback or a step-result can settle it"
+	case RefusedStillUndoing:
+		return "an effect of the order stands, or is still being undone"
+	case RefusedPolicySwitch:
+		return "a step that was done under the policy of the order could not be undone under the active one"
+	case RefusedBusy:
+		return "the step is being done right now"
+	case RefusedAnswered:
+		return "the step was answered, and the answer was not used yet"
+	}
+	if o.Hold != nil {
+		return fmt.Sprintf("%s does not apply to an order that is %s and held (%s)", n.Verb, o.Status, *o.Hold)
+	}
+	return fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, o.Status)
 }
 
 // StockTooLow says that fewer units were to be on hand than are reserved.

@@ -123,7 +123,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	for _, in := range requests("order", 150) {
 		wg.Go(func() {
 			for {
-				order, err := two.Cancel(t.Context(), engine.Stop{OrderID: in.OrderID, Actor: "tester"})
+				order, err := two.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, Actor: "tester"})
 				var refusal *engine.NotApplicable
 				switch {
 				case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable):

@@ -67,7 +67,7 @@ func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) engine.Orde
 		g.advance(t, state, orderID)
 		g.letGo(t, orderID)
 		for {
-			order, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: orderID, Actor: "tester", RequestID: "1"})
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: orderID, Actor: "tester", RequestID: "1"})
 			if err == nil {
 				return order
 			}

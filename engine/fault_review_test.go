@@ -76,7 +76,7 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	newGhost(b.Pool).admit(t, time.Hour, "watched")
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := b.engine.Cancel(context.WithoutCancel(t.Context()), engine.Stop{OrderID: "watched"})
+		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: engine.Cancel, OrderID: "watched"})
 		outcome <- err
 	}()
 	eventually(t, "the stop is written", func() bool {
@@ -110,7 +110,7 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			if _, err := b.engine.Cancel(t.Context(), engine.Stop{OrderID: "locked"}); !errors.Is(err, engine.ErrUnavailable) {
+			if _, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "locked"}); !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("cancel of a locked order: %v", err)
 			}
 		})

@@ -174,7 +174,7 @@ func TestStopWhileWatching(t *testing.T) {
 	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, engine.ErrStopping) {
 		t.Errorf("after the stop: %v", err)
 	}
-	if _, err := e.Cancel(t.Context(), engine.Stop{OrderID: "one"}); !errors.Is(err, engine.ErrStopping) {
+	if _, err := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one"}); !errors.Is(err, engine.ErrStopping) {
 		t.Errorf("cancel after the stop: %v", err)
 	}
 	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions`); n != 1 {

@@ -27,6 +27,8 @@ func (e *Engine) Get(ctx context.Context, orderID string) (Order, error) {
 type Filter struct {
 	Status                 fsm.State
 	Item                   string
+	Hold                   string    // what the order waits for
+	HoldReason             string    // with Hold: how its reason begins
 	CreatedFrom, CreatedTo time.Time // from is included, to is not
 	Before                 int64     // only orders with a lower number: the cursor
 	Limit                  int32     // 1 or more
@@ -82,6 +84,10 @@ func (e *Engine) window(ctx context.Context, f Filter) (window, error) {
 func (e *Engine) page(ctx context.Context, f Filter, w window) ([]Order, error) {
 	status := string(f.Status)
 	switch {
+	case f.Hold != "":
+		rows, err := e.query.OrdersListHeld(ctx, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+		return asOrders(rows), err
 	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
 		if f.Item != "" {
 			rows, err := e.query.OrdersListItemEnded(ctx, db.OrdersListItemEndedParams{Status: status, Item: f.Item,

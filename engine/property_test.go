@@ -219,7 +219,7 @@ func (w *world) cancel(t *rapid.T) {
 	applies := w.model.cancel(o)
 	e := w.anyEngine(t)
 	order, err := w.wait(o, func(ctx context.Context) (engine.Order, error) {
-		return e.Cancel(ctx, engine.Stop{OrderID: o.input.OrderID})
+		return e.Do(ctx, engine.Request{Verb: engine.Cancel, OrderID: o.input.OrderID})
 	})
 	var refusal *engine.NotApplicable
 	switch {

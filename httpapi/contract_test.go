@@ -160,8 +160,10 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	want := []string{
 		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/attempts", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
-		"POST /api/callbacks/{token}", "POST /api/orders/process", "POST /api/orders/{orderId}/cancel", "POST /api/webhooks/stripe",
-		"PUT /api/inventory/{item}",
+		"POST /api/callbacks/{token}", "POST /api/orders/process",
+		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
+		"POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
+		"POST /api/orders/{orderId}/step-result", "POST /api/webhooks/stripe", "PUT /api/inventory/{item}",
 	}
 	if !slices.Equal(documented, want) {
 		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))

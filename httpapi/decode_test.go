@@ -226,7 +226,7 @@ func TestDecodeRefusesValues(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, faults := faultsOf(t, decodeStop([]byte(`{"reaſon":"r"}`), &engine.Stop{}))
+	_, faults := faultsOf(t, decodeVerb([]byte(`{"reaſon":"r"}`), &engine.Request{Verb: engine.Cancel}))
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"pawl/engine"
 )
 
 //go:generate go test -run ^TestOpenAPI$ . -update
@@ -159,7 +161,9 @@ func (s *server) publish() {
 		explain(op)
 	}
 	accepted(document.Paths[processOperation.Path].Post)
-	accepted(document.Paths[cancelOperation.Path].Post)
+	for _, verb := range engine.Verbs {
+		accepted(document.Paths["/api/orders/{orderId}/"+string(verb)].Post)
+	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
 	yaml, err := document.YAML()
 	if err != nil {

@@ -53,6 +53,7 @@ var listOrdersOperation = failing(huma.Operation{
 type listOrdersRequest struct {
 	Status      state     `query:"status" doc:"Only orders in this status."`
 	Item        string    `query:"item" doc:"Only orders for this item."`
+	Hold        string    `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this."`
 	CreatedFrom time.Time `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
 	Limit       int32     `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many orders to answer with at most."`
@@ -88,7 +89,7 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 // next page.
 func (in *listOrdersRequest) filter() (engine.Filter, error) {
 	f := engine.Filter{
-		Status: fsm.State(in.Status), Item: in.Item,
+		Status: fsm.State(in.Status), Item: in.Item, Hold: in.Hold,
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit + 1,
 	}
 	if in.Item != "" && !possible(in.Item) {
@@ -107,5 +108,5 @@ func (in *listOrdersRequest) filter() (engine.Filter, error) {
 
 // binding ties a cursor to the filters it was made with.
 func (in *listOrdersRequest) binding() []string {
-	return []string{"orders", string(in.Status), in.Item, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String()}
+	return []string{"orders", string(in.Status), in.Item, in.Hold, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String()}
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 
 	"pawl/engine"
 )
@@ -101,6 +102,9 @@ func (p *problem) explain(err error) {
 		}
 	case errors.As(err, &refusal):
 		p.Order = shown(&refusal.Order)
+		if refusal.Code == engine.RefusedUnknown || refusal.Code == engine.RefusedStillUndoing { // what its row does not say
+			p.Order.AllowedActions = slices.DeleteFunc(p.Order.AllowedActions, func(v string) bool { return v == string(refusal.Verb) })
+		}
 		p.AllowedActions = p.Order.AllowedActions
 		p.Detail = refusal.Error() + "."
 	case errors.As(err, &low):

@@ -57,9 +57,30 @@ var kinds = []kind{
 	{code: "order_conflict", status: http.StatusConflict, matches: as[*engine.Conflict],
 		title:  "The order exists with other input.",
 		advice: "An order id stands for one order for ever: the same id with another amount, item, quantity, currency, customerId or paymentMethod is refused, and nothing is written. Each entry of errors shows what is stored and what was sent."},
+	{code: "confirm_in_doubt", status: http.StatusConflict, matches: refused(engine.RefusedConfirmInDoubt),
+		title:  "The order is being confirmed, and nobody knows whether it was.",
+		advice: "A confirmation can't be undone, so nothing stops the order until its answer is there. Ask again later, or settle the step with step-result."},
+	{code: "outcome_unknown", status: http.StatusConflict, matches: refused(engine.RefusedUnknown),
+		title:  "The outcome of the step is not known, and to send it again could do it twice.",
+		advice: "The provider may have forgotten the key of the step, and can't be asked after it. Look at the provider, and say with step-result what became of it."},
+	{code: "still_undoing", status: http.StatusConflict, matches: refused(engine.RefusedStillUndoing),
+		title:  "An effect of the failed order stands, or is still being undone.",
+		advice: "Ask again when it is undone."},
+	{code: "policy_switch_refused", status: http.StatusConflict, matches: refused(engine.RefusedPolicySwitch),
+		title:  "The order can't go on under the active policy.",
+		advice: "A step that was done under its own policy, or may have been, could not be undone under the active one. Retry it with its own, or settle the step with step-result first."},
+	{code: "busy", status: http.StatusConflict, matches: refused(engine.RefusedBusy),
+		title:  "The step is being done right now.",
+		advice: "Ask again when the order is held; pause it if need be."},
+	{code: "already_answered", status: http.StatusConflict, matches: refused(engine.RefusedAnswered),
+		title:  "The step was answered, and the answer was not used yet.",
+		advice: "Resume the order: it goes on with that answer."},
 	{code: "not_applicable", status: http.StatusConflict, matches: as[*engine.NotApplicable],
 		title:  "The verb does not apply to the order as it is now.",
 		advice: "The problem holds the order and the verbs that do apply."},
+	{code: "request_id_reused", status: http.StatusConflict, matches: is(engine.ErrRequestID),
+		title:  "The requestId was used for another verb on this order.",
+		advice: "A requestId names one request. Nothing was done; send this one with an id of its own."},
 	{code: "stock_too_low", status: http.StatusConflict, matches: as[*engine.StockTooLow],
 		title:  "Fewer units were to be on hand than are reserved.",
 		advice: "Cancel orders first, or count again."},
@@ -96,6 +117,13 @@ func is(target error) func(error) bool {
 func as[T error](err error) bool {
 	var target T
 	return errors.As(err, &target)
+}
+
+func refused(code string) func(error) bool {
+	return func(err error) bool {
+		var refusal *engine.NotApplicable
+		return errors.As(err, &refusal) && refusal.Code == code
+	}
 }
 
 func isUnavailable(err error) bool {

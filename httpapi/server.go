@@ -75,19 +75,25 @@ func New(orders *engine.Engine, cfg Config) http.Handler {
 // only documented by huma; huma serves the others. No literal ever stands where
 // an id can: an order may be called process.
 func (s *server) routes() {
-	post[processRequest, orderAnswer](s, processOperation, s.process)               // POST /api/orders/process: take an order through its steps
-	get(s, getOrderOperation, s.getOrder)                                           // GET  /api/orders/{orderId}: one order
-	get(s, listOrdersOperation, s.listOrders)                                       // GET  /api/orders: many, newest first
-	get(s, listTransitionsOperation, s.listTransitions)                             // GET  /api/orders/{orderId}/transitions: its history
-	get(s, listAttemptsOperation, s.listAttempts)                                   // GET  /api/orders/{orderId}/attempts: the calls made for it
-	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)         // POST /api/callbacks/{token}: a provider's answer to a step
-	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)               // POST /api/webhooks/stripe: Stripe says that something happened
-	post[cancelRequest, orderAnswer](s, cancelOperation, s.cancel)                  // POST /api/orders/{orderId}/cancel: stop and undo it
-	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
-	get(s, getInventoryOperation, s.getInventory)                                   // GET  /api/inventory/{item}: of one
-	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory) // PUT /api/inventory/{item}: say what is on the shelf
-	get(s, healthOperation, s.health)                                               // GET  /health: load balancers
-	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
+	post[processRequest, orderAnswer](s, processOperation, s.process)                       // POST /api/orders/process: take an order through its steps
+	get(s, getOrderOperation, s.getOrder)                                                   // GET  /api/orders/{orderId}: one order
+	get(s, listOrdersOperation, s.listOrders)                                               // GET  /api/orders: many, newest first
+	get(s, listTransitionsOperation, s.listTransitions)                                     // GET  /api/orders/{orderId}/transitions: its history
+	get(s, listAttemptsOperation, s.listAttempts)                                           // GET  /api/orders/{orderId}/attempts: the calls made for it
+	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)                 // POST /api/callbacks/{token}: a provider's answer to a step
+	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)                       // POST /api/webhooks/stripe: Stripe says that something happened
+	post[anyVerbRequest, orderAnswer](s, cancelOperation, s.verb(engine.Cancel))            // POST /api/orders/{orderId}/cancel: stop and undo it
+	post[retryRequest, orderAnswer](s, retryOperation, s.verb(engine.Retry))                // POST /api/orders/{orderId}/retry: try it again
+	post[anyVerbRequest, orderAnswer](s, pauseOperation, s.verb(engine.Pause))              // POST /api/orders/{orderId}/pause: hold it before its next step
+	post[anyVerbRequest, orderAnswer](s, resumeOperation, s.verb(engine.Resume))            // POST /api/orders/{orderId}/resume: go on with it
+	post[approvalRequest, orderAnswer](s, approveOperation, s.verb(engine.Approve))         // POST /api/orders/{orderId}/approve: let it start
+	post[approvalRequest, orderAnswer](s, rejectOperation, s.verb(engine.Reject))           // POST /api/orders/{orderId}/reject: or not
+	post[stepResultRequest, orderAnswer](s, stepResultOperation, s.verb(engine.StepResult)) // POST /api/orders/{orderId}/step-result: say what became of a step
+	get(s, listInventoryOperation, s.listInventory)                                         // GET  /api/inventory: the stock of all items
+	get(s, getInventoryOperation, s.getInventory)                                           // GET  /api/inventory/{item}: of one
+	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)         // PUT /api/inventory/{item}: say what is on the shelf
+	get(s, healthOperation, s.health)                                                       // GET  /health: load balancers
+	get(s, livezOperation, s.livez)                                                         // GET  /livez: supervisors
 
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
 	s.handle("/", s.answered(s.unknown))                        // everybody else

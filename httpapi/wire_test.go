@@ -128,7 +128,8 @@ func TestDocumentedBodiesAreThoseThatAreRead(t *testing.T) {
 		body any
 		read []string
 	}{
-		{processBody{}, inputNames}, {cancelBody{}, stopNames}, {setInventoryBody{}, stockNames}, {callbackBody{}, callbackNames},
+		{processBody{}, inputNames}, {verbBody{}, verbNames}, {approvalBody{}, verbNames}, {retryBody{}, retryNames},
+		{stepResultBody{}, stepResultNames}, {setInventoryBody{}, stockNames}, {callbackBody{}, callbackNames},
 	} {
 		var documented []string
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(c.body)) {

@@ -134,3 +134,22 @@ LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generatio
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
+
+-- name: OrdersListHeld :many
+-- Orders held for one thing, also those whose reason begins with some words.
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > (@hold::text, @after::bigint) AND (o.hold, o.order_no) < (@hold::text, @before::bigint)
+    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
+      AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
+      AND (sqlc.narg('status')::text IS NULL OR o.status = sqlc.narg('status')::text)
+      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
+  ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
+)
+SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference
+FROM orders AS o
+LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC;

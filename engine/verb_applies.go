@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// applicable says of each verb whether it applies to an order as its row is. What takes
+// more than the row to know is judged when the verb is asked for: see refusals.
+var applicable = map[Verb]func(*db.Order) bool{
+	Cancel: func(o *db.Order) bool {
+		return !o.Status.Final() && !confirmInDoubt(o) &&
+			(o.Hold != nil || !o.Status.Undoing() && !stopping(o)) // held on the way back it is driven again
+	},
+	Retry: func(o *db.Order) bool {
+		return o.Status == fsm.Failed || heldFor(o, holdAttention, holdRetry) && !heldAsUnknown(o)
+	},
+	Pause: func(o *db.Order) bool {
+		return !o.Status.Final() && o.StopRequested == nil && !heldFor(o, holdPaused, holdAttention)
+	},
+	Resume: func(o *db.Order) bool {
+		return !o.Status.Final() && (heldFor(o, holdPaused) || pausing(o))
+	},
+	Approve:    func(o *db.Order) bool { return heldFor(o, holdApproval) },
+	Reject:     func(o *db.Order) bool { return heldFor(o, holdApproval) },
+	StepResult: canBeSettled,
+}
+
+// AllowedActions lists the verbs that apply to the order as it is.
+func AllowedActions(o *Order) []string {
+	allowed := []string{}
+	for _, v := range Verbs {
+		if applicable[v](&o.Order) {
+			allowed = append(allowed, string(v))
+		}
+	}
+	return allowed
+}
+
+func heldFor(o *db.Order, holds ...string) bool {
+	return o.Hold != nil && slices.Contains(holds, *o.Hold)
+}
+
+// confirmInDoubt: nothing stops an order whose confirmation may have been done.
+func confirmInDoubt(o *db.Order) bool {
+	return o.Status == fsm.Confirming && o.InDoubtSince != nil
+}
+
+func heldAsUnknown(o *db.Order) bool {
+	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
+}
+
+// canBeSettled: the order is at rest in a step that was called for, and what came of it
+// is in doubt or has come to a person, a callback or another try.
+func canBeSettled(o *db.Order) bool {
+	called := doing(o.Status) && value(o.Attempts) > 0
+	return called && o.Hold != nil &&
+		(o.InDoubtSince != nil || o.Tries != nil && heldFor(o, holdAttention, holdCallback, holdRetry))
+}
+
+// doing reports whether an order in this state does a step, and does not undo one.
+func doing(s fsm.State) bool {
+	return s == fsm.Charging || s == fsm.Reserving || s == fsm.Confirming
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"context"
+	"slices"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/step"
+)
+
+// judge says what a verb changes in the order, or why it does not apply: *NotApplicable.
+// Nil without an error: there is nothing to write, somebody asked for the same before.
+func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, error) {
+	if !applicable[q.Verb](&o.Order) {
+		return e.joins(o, q)
+	}
+	c := changeOf(&o.Order, q)
+	if q.ActivePolicy && q.Verb == Retry {
+		if err := e.switchPolicy(ctx, o, c); err != nil {
+			return nil, err
+		}
+	}
+	code, err := e.refusal(ctx, o, q, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case code != "":
+		return nil, &NotApplicable{Verb: q.Verb, Code: code, Order: *o}
+	}
+	return c, nil
+}
+
+// joins lets a cancellation wait with the one under way. If it has an id it is written
+// down, so that it is known when it comes again.
+func (e *Engine) joins(o *Order, q *Request) (*change, error) {
+	row := &o.Order
+	underway := q.Verb == Cancel && or(row.StopRequested) == string(Cancel) && !row.Status.Final()
+	switch {
+	case !underway:
+		return nil, &NotApplicable{Verb: q.Verb, Code: refusedBecause(q.Verb, row), Order: *o}
+	case q.RequestID == "":
+		return nil, nil
+	}
+	return sameAs(row), nil
+}
+
+// refusedBecause names what stands in the way of a verb that does not apply to a row.
+func refusedBecause(v Verb, o *db.Order) string {
+	switch {
+	case v == Cancel && confirmInDoubt(o):
+		return RefusedConfirmInDoubt
+	case v == Retry && heldFor(o, holdAttention, holdRetry):
+		return RefusedUnknown
+	case v == StepResult && o.Hold == nil && doing(o.Status) && value(o.Attempts) > 0:
+		return RefusedBusy
+	}
+	return RefusedState
+}
+
+// refusal finds what the row does not say, and stands in the way.
+func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (code string, err error) {
+	row := &o.Order
+	redrives := row.Status == fsm.Failed
+	sends := q.Verb == Retry && !redrives || q.Verb == Resume && heldFor(row, holdPaused)
+	forgotten := sends && e.forgotten(row, c.policy)
+	if q.Verb == StepResult && stepOf(row.Status) != q.Settle.Step {
+		return RefusedState, nil
+	}
+	if !redrives && !forgotten && q.Verb != StepResult {
+		return "", nil
+	}
+	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(stepOf(row.Status))})
+	switch {
+	case err != nil:
+		return "", unavailable("read effects", err)
+	case redrives && facts.Standing:
+		return RefusedStillUndoing, nil
+	case forgotten && !facts.Answered:
+		return RefusedUnknown, nil
+	case q.Verb == StepResult && facts.Answered:
+		return RefusedAnswered, nil
+	}
+	return "", nil
+}
+
+// forgotten reports whether the provider may have forgotten the key of a step in doubt
+// and can't be asked after it either: to send it again could do the step twice.
+func (e *Engine) forgotten(o *db.Order, version *int32) bool {
+	p, known := e.policies.of(version)
+	if !doing(o.Status) || o.InDoubtSince == nil || !known || p == nil {
+		return false
+	}
+	how := p.Of(stepOf(o.Status))
+	if !how.Executor.Outside() || e.now().Sub(*o.InDoubtSince) <= how.KeyRetention-retentionMargin {
+		return false
+	}
+	_, looks := e.lane(*version, stepOf(o.Status), p).exec.(step.Looker)
+	return !looks
+}
+
+// switchPolicy lets an order go on under the active policy, unless a step that was done
+// under its own, or may have been, could not be undone then.
+func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) error {
+	version, active := e.policies.active()
+	if version != nil && active == nil {
+		return ErrUnavailable // not known here, or not yet
+	}
+	pinned, known := e.policies.of(o.Order.Policy)
+	refused := !known || needsPinned(o, pinned, active)
+	if !refused && o.Order.Status == fsm.Failed && !howOf(active, fsm.Charge).Executor.Outside() {
+		// Only a charge outside is preceded by the voiding of earlier keys.
+		keys, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: o.Order.OrderNo, Generation: o.Order.Generation + 1})
+		if err != nil {
+			return unavailable("read attempts", err)
+		}
+		refused = len(keys) > 0
+	}
+	if refused {
+		return &NotApplicable{Verb: Retry, Code: RefusedPolicySwitch, Order: *o}
+	}
+	c.policy = version
+	return nil
+}
+
+// needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
+// the other policy.
+func needsPinned(o *Order, pinned, other *policy.Policy) bool {
+	var stands []fsm.Step
+	if o.ChargedAt != nil && o.RefundedAt == nil {
+		stands = append(stands, fsm.Charge)
+	}
+	if o.ReservedAt != nil && o.ReleasedAt == nil {
+		stands = append(stands, fsm.Reserve)
+	}
+	if o.Order.InDoubtSince != nil {
+		stands = append(stands, stepOf(o.Order.Status))
+	}
+	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
+		was, is := howOf(pinned, s), howOf(other, s)
+		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture
+	})
+}
+
+// howOf is how a policy, or no policy, does a step.
+func howOf(p *policy.Policy, s fsm.Step) *policy.Step {
+	if p == nil {
+		return &policy.Step{Executor: policy.Ledger}
+	}
+	return p.Of(s)
+}

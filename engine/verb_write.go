@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// change is what a verb makes of the row of an order, which is written as a whole.
+type change struct {
+	hold, holdReason, stopRequested, failureCode *string
+
+	policy   *int32
+	approves bool
+	renews   bool // the window of retries
+	next     string
+}
+
+// What becomes of an order after a verb.
+const (
+	nextSame    = "same"    // its driver, or its hold, goes on
+	nextClaimed = "claimed" // this process drives it
+	nextDue     = "due"     // another process does: this one can't run its policy
+	nextRests   = "rests"   // nobody does before somebody acts
+)
+
+// sameAs changes nothing but the history.
+func sameAs(o *db.Order) *change {
+	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
+		policy: o.Policy, next: nextSame}
+}
+
+// changeOf is what a verb makes of an order that it applies to.
+func changeOf(row *db.Order, q *Request) *change {
+	c := sameAs(row)
+	switch q.Verb {
+	case Cancel, Reject:
+		if row.StopRequested == nil || pausing(row) {
+			c.stopRequested = new(string(Cancel))
+		}
+		if q.Verb == Reject {
+			c.failureCode = new("rejected")
+		}
+		if row.Hold != nil {
+			c.renews = true
+			c.goesOn()
+		}
+	case Pause:
+		if row.Hold == nil {
+			c.stopRequested = new(string(Pause)) // its driver holds it before the next step
+		} else {
+			c.hold, c.holdReason, c.next = new(holdPaused), nil, nextRests
+		}
+	case Resume:
+		c.unpause()
+		if heldFor(row, holdPaused) {
+			c.goesOn()
+		}
+	case Retry:
+		c.unpause()
+		c.renews = true
+		c.goesOn()
+	case Approve:
+		c.unpause()
+		c.approves = true
+		c.goesOn()
+	case StepResult:
+		if !heldFor(row, holdPaused) { // else the answer waits for the end of the pause
+			c.goesOn()
+		}
+	}
+	return c
+}
+
+func (c *change) unpause() {
+	if c.stopRequested != nil && *c.stopRequested == string(Pause) {
+		c.stopRequested = nil
+	}
+}
+
+// goesOn takes the order out of its hold. write says who drives it.
+func (c *change) goesOn() {
+	c.hold, c.holdReason, c.next = nil, nil, nextClaimed
+}
+
+// write sends the statement of a verb, and takes up the order if it is to go on. False
+// without an error: the order has changed since it was read, and nothing was written.
+func (e *Engine) write(o *Order, q *Request, c *change) (bool, error) {
+	ctx, cancel := e.statement() // a caller who hangs up must not cut it off
+	defer cancel()
+	if _, runs := e.policies.of(c.policy); c.next == nextClaimed && !runs {
+		c.next = nextDue
+	}
+	written, err := e.ask(ctx, o, q, c)
+	switch fault := db.FaultOf(err); {
+	case fault == db.None && len(written) == 0:
+		return false, nil
+	case fault == db.None:
+	case fault == db.Again, db.Describe(err) == "23505 transitions_request":
+		return false, nil // in the latter case somebody was faster with the same request
+	case fault == db.Unknown:
+		e.unknown(string(q.Verb)+" order", err)
+		if written, err = e.asked(ctx, o, q, err); err != nil || len(written) == 0 {
+			return false, err
+		}
+	default:
+		return false, unavailable(string(q.Verb)+" order", err)
+	}
+	order := *o
+	order.Order = written[0]
+	if order.Order.Generation != o.Order.Generation {
+		order = Order{Order: written[0]} // nothing of it has happened in this generation
+	}
+	if order.Order.Hold == nil && e.takeUp([]Order{order}) > 0 {
+		e.watches.add(nil) // a caller of ours may be watching it
+	}
+	return true, nil
+}
+
+func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
+	row := &o.Order
+	switch {
+	case q.Verb == StepResult:
+		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
+			OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Step: string(q.Settle.Step), Outcome: q.Settle.Outcome, Code: q.Settle.Code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+		for _, r := range rows {
+			written = append(written, r.Order)
+		}
+		return written, err
+	case row.Status == fsm.Failed:
+		return e.redrive(ctx, db.OrderRedriveParams{
+			OrderNo: row.OrderNo, Seq: row.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+	}
+	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
+		OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
+		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+	for _, r := range rows {
+		written = append(written, r.Order)
+	}
+	return written, err
+}
+
+// asked looks whether a statement whose answer was lost was executed: then the row that it
+// would have written to the history is there. No order without an error: another row is
+// there, so it was not. cause is all that is known otherwise.
+func (e *Engine) asked(ctx context.Context, o *Order, q *Request, cause error) ([]db.Order, error) {
+	cause = unavailable(string(q.Verb)+" order", cause)
+	rows, err := e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1})
+	if err != nil || len(rows) == 0 {
+		return nil, cause
+	}
+	t := &rows[0].Transition
+	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
+		return nil, nil
+	}
+	orders, err := e.query.OrdersByNo(ctx, []int64{o.Order.OrderNo})
+	if err != nil || len(orders) == 0 {
+		return nil, cause
+	}
+	return []db.Order{orders[0].Order}, nil
+}

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// Verb is what a person or a program can ask of an order. It is the word of the history
+// and of the path, too.
+type Verb string
+
+// The verbs.
+const (
+	Cancel     Verb = "cancel"      // stop the order and undo it
+	Retry      Verb = "retry"       // try a held step again at once, or a failed order as its next generation
+	Pause      Verb = "pause"       // hold the order before its next step
+	Resume     Verb = "resume"      // go on with a paused order
+	Approve    Verb = "approve"     // let an order start that waits for it
+	Reject     Verb = "reject"      // cancel an order that waits for approval
+	StepResult Verb = "step-result" // say what became of a step that nobody knows about
+)
+
+// Verbs lists them in the order in which they are shown.
+var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult}
+
+// Request is a verb for one order.
+type Request struct {
+	OrderID   string
+	Verb      Verb
+	Actor     string // who asks; kept in the history
+	Reason    string
+	RequestID string // a request that comes again with the same id is answered, not done again
+	IfSeq     *int32 // only if the order is still at this seq
+	DryRun    bool   // say whether it applies, and do nothing
+	Async     bool   // answer as soon as it is stored
+
+	ActivePolicy bool     // Retry: go on under the active policy, not the one the order started with
+	Settle       *Settled // StepResult: what became of the step
+}
+
+// Settled is what a person says became of a step.
+type Settled struct {
+	Step         fsm.Step
+	Outcome      string // SettledDone, SettledRefused or SettledNotDone
+	Reference    string // of what is done: the provider's name for it
+	Code, Detail string // of what is not
+}
+
+// What can have become of a step.
+const (
+	SettledDone    = "done"
+	SettledRefused = "refused"  // it is not done and never will be
+	SettledNotDone = "not_done" // it is not done and may be tried again
+)
+
+// verbTries bounds how often a verb is judged anew because the order has changed
+// meanwhile. An order passes through fewer states.
+const verbTries = 12
+
+// Do does what a verb asks and waits, like Process, for what comes of it; asynchronously it
+// answers with the order as it was stored. A request that was seen before waits with the
+// first, and so does a cancellation of an order that is being canceled. Errors:
+// ErrNotFound, *NotApplicable, ErrPrecondition, ErrRequestID, ErrStopping, ErrUnavailable.
+func (e *Engine) Do(ctx context.Context, q Request) (Order, error) {
+	if e.stopping.Load() {
+		return Order{}, ErrStopping
+	}
+	for range verbTries {
+		order, done, err := e.try(ctx, &q)
+		switch {
+		case err != nil:
+			return Order{}, err
+		case done && q.DryRun:
+			return order, nil
+		case done:
+			return e.follow(ctx, &order, q.Async)
+		}
+	}
+	return Order{}, ErrUnavailable
+}
+
+// try judges the order as it is and writes what the verb asks for. done is false when the
+// order has changed between the two.
+func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, err error) {
+	order, err = e.Get(ctx, q.OrderID)
+	if err != nil {
+		return order, false, err
+	}
+	if seen, err := e.seen(ctx, &order, q); seen || err != nil {
+		return order, seen, err
+	}
+	if q.IfSeq != nil && *q.IfSeq != order.Order.Seq {
+		return order, false, ErrPrecondition
+	}
+	c, err := e.judge(ctx, &order, q)
+	if err != nil || c == nil || q.DryRun {
+		return order, err == nil, err
+	}
+	done, err = e.write(&order, q, c)
+	return order, done, err
+}
+
+// seen reports whether a request with this id was done to the order before.
+func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
+	if q.RequestID == "" {
+		return false, nil
+	}
+	row, err := e.query.TransitionByRequest(ctx, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, unavailable("read history", err)
+	case or(row.Verb) != string(q.Verb):
+		return false, ErrRequestID
+	}
+	return true, nil
+}
+
+// followLimit bounds the read of an order that a caller does not wait for any more.
+const followLimit = 2 * time.Second
+
+// follow answers with what comes of a verb that is written.
+func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return Order{}, context.Canceled // the caller has gone
+	}
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), followLimit)
+	defer cancel()
+	order, err := e.Get(short, o.Order.OrderID)
+	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
+		return order, err
+	}
+	if r := e.rejoin(&order); r != nil {
+		return e.await(ctx, r, nil)
+	}
+	return order, nil
+}
+
+// rejoin returns the run of an order that is known to exist, making one that watches it
+// if there is none; nil when the engine is stopping.
+func (e *Engine) rejoin(o *Order) *run {
+	r, made := e.runs.join(o.Order.OrderID, Input{})
+	if made {
+		r.order = *o
+		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
+		e.watch([]*run{r})
+	}
+	return r
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,272 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// verbOperation documents one verb on an order.
+func verbOperation(verb engine.Verb, summary, description string) huma.Operation {
+	id, _, _ := strings.Cut(string(verb), "-")
+	if verb == engine.StepResult {
+		id = "settleStepOf"
+	}
+	return failing(huma.Operation{
+		OperationID: id + "Order", Method: http.MethodPost, Path: "/api/orders/{orderId}/" + string(verb), Tags: []string{"orders"},
+		Summary: summary,
+		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
+			"A request that comes again with the same requestId is answered and not done again.",
+	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
+		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
+}
+
+var (
+	cancelOperation = verbOperation(engine.Cancel, "Stop an order and undo it",
+		"Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. "+
+			"A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped.")
+	retryOperation = verbOperation(engine.Retry, "Try a held or failed order again",
+		"Tries the step of a held order again at once, with all its attempts before it. A failed order, of which nothing stands any more, "+
+			"starts anew as its next generation.")
+	pauseOperation = verbOperation(engine.Pause, "Hold an order before its next step",
+		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")
+	resumeOperation = verbOperation(engine.Resume, "Go on with a paused order",
+		"The order goes on where it was. What it waited for before the pause, a time, an approval or its turn, it waits for again.")
+	approveOperation = verbOperation(engine.Approve, "Approve an order",
+		"Lets an order start that a rule of its policy holds for a person.")
+	rejectOperation = verbOperation(engine.Reject, "Reject an order",
+		"Cancels an order that a rule of its policy holds for a person. Its failure code is rejected.")
+	stepResultOperation = verbOperation(engine.StepResult, "Say what became of a step",
+		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
+			"The order goes on as if the provider had said so. While the step is being done it is 409.")
+)
+
+// verbRequest documents what every verb reads.
+type verbRequest struct {
+	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
+	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
+	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+}
+
+type anyVerbRequest struct {
+	verbRequest
+	Body *verbBody `required:"false"`
+}
+
+type retryRequest struct {
+	verbRequest
+	Body *retryBody `required:"false"`
+}
+
+type approvalRequest struct {
+	verbRequest
+	Body approvalBody
+}
+
+type stepResultRequest struct {
+	verbRequest
+	Body stepResultBody
+}
+
+type verbBody struct {
+	_         struct{} `additionalProperties:"true"`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
+	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+type retryBody struct {
+	_         struct{} `additionalProperties:"true"`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
+	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Policy    string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
+}
+
+type approvalBody struct {
+	_         struct{} `additionalProperties:"true"`
+	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who decides; kept in the history."`
+	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+type stepResultBody struct {
+	_         struct{} `additionalProperties:"true"`
+	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step the order is in."`
+	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"done: its effect is there. refused: it is not and never will be. not_done: it is not, and may be tried again."`
+	Reference string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
+	Code      string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
+	Detail    string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
+	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
+	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+const maxReason = 1000
+
+// leastVerbWait is what a verb is given to be stored, however short the caller waits for
+// what comes of it.
+const leastVerbWait = time.Second
+
+// verb answers requests for one verb.
+func (s *server) verb(verb engine.Verb) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		q, err := readVerb(w, r, verb)
+		if err != nil {
+			return err
+		}
+		want := preferenceOf(r.Header["Prefer"], s.wait)
+		limit := max(want.atMost, leastVerbWait)
+		if want.atMost == 0 {
+			q.Async, limit = true, readLimit
+		}
+		ctx, done := context.WithTimeout(r.Context(), limit)
+		defer done()
+		o, err := s.engine.Do(ctx, q)
+		switch {
+		case err != nil:
+			return err
+		case q.DryRun:
+			writeOrderStatus(w, &o, http.StatusOK)
+		default:
+			writeOrder(w, &o, want)
+		}
+		return nil
+	}
+}
+
+func readVerb(w http.ResponseWriter, r *http.Request, verb engine.Verb) (engine.Request, error) {
+	q := engine.Request{OrderID: r.PathValue("orderId"), Verb: verb}
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return q, err
+	}
+	if err := decodeVerb(body.bytes, &q); err != nil {
+		return q, err
+	}
+	if !possible(q.OrderID) {
+		return q, engine.ErrNotFound
+	}
+	var err error
+	if q.DryRun, err = dryRun(r); err != nil {
+		return q, err
+	}
+	if q.RequestID == "" {
+		if q.RequestID, err = idempotencyKey(r); err != nil {
+			return q, err
+		}
+	}
+	version, err := ifMatch(r.Header.Get("If-Match"), 32)
+	if version != nil {
+		seq := int32(*version)
+		q.IfSeq = &seq
+	}
+	return q, err
+}
+
+func dryRun(r *http.Request) (bool, error) {
+	switch r.URL.Query().Get("dryRun") {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	}
+	return false, invalidParameter("dryRun", "wrong_type", "must be true or false")
+}
+
+// idempotencyKey is the header that stands for requestId.
+func idempotencyKey(r *http.Request) (string, error) {
+	key := r.Header.Get("Idempotency-Key")
+	if key == "" {
+		return "", nil
+	}
+	if !possible(key) {
+		fault := fieldError{Header: "Idempotency-Key", Code: "invalid", Detail: "must be UTF-8 without control characters, up to 255 characters"}
+		return "", newProblem("invalid_parameter", "", fault)
+	}
+	return key, nil
+}
+
+// verbNames are the fields of the bodies of verbs beside those that all of them have.
+var (
+	verbNames       = []string{"actor", "reason", "requestId"}
+	retryNames      = []string{"actor", "reason", "requestId", "policy"}
+	stepResultNames = []string{"step", "outcome", "reference", "code", "detail", "actor", "reason", "requestId"}
+)
+
+// decodeVerb reads the body of a verb. One that requires nothing may have none.
+func decodeVerb(data []byte, q *engine.Request) error {
+	required := requiredOf(q.Verb)
+	if len(data) == 0 {
+		if len(required) == 0 {
+			return nil
+		}
+		data = []byte("{}")
+	}
+	names := verbNames
+	switch q.Verb {
+	case engine.Retry:
+		names = retryNames
+	case engine.StepResult:
+		names, q.Settle = stepResultNames, &engine.Settled{}
+	}
+	given := map[string]bool{}
+	return decode(data, names, func(d *decoder, name string) error {
+		given[name] = true
+		return d.verbField(q, name)
+	}, func(d *decoder) {
+		for _, name := range required {
+			if !given[name] {
+				d.fault("/"+name, "required", "is missing")
+			}
+		}
+	})
+}
+
+func requiredOf(verb engine.Verb) []string {
+	switch verb {
+	case engine.Approve, engine.Reject:
+		return []string{"actor"}
+	case engine.StepResult:
+		return []string{"step", "outcome", "actor", "reason"}
+	}
+	return nil
+}
+
+func (d *decoder) verbField(q *engine.Request, name string) (err error) {
+	switch name {
+	case "actor":
+		q.Actor, err = d.text("/actor", maxText)
+	case "reason":
+		q.Reason, err = d.text("/reason", maxReason)
+	case "requestId":
+		q.RequestID, err = d.text("/requestId", maxText)
+	case "policy":
+		var choice string
+		choice, err = d.word("/policy", "pinned", "active")
+		q.ActivePolicy = choice == "active"
+	case "step":
+		var step string
+		step, err = d.word("/step", string(fsm.Charge), string(fsm.Reserve), string(fsm.Confirm))
+		q.Settle.Step = fsm.Step(step)
+	case "outcome":
+		q.Settle.Outcome, err = d.word("/outcome", engine.SettledDone, engine.SettledRefused, engine.SettledNotDone)
+	case "reference":
+		q.Settle.Reference, err = d.text("/reference", maxText)
+	case "code":
+		q.Settle.Code, err = d.text("/code", maxText)
+	case "detail":
+		q.Settle.Detail, err = d.text("/detail", maxReason)
+	}
+	return err
+}

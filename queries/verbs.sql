@@ -1,0 +1,101 @@
+-- What people ask of an order. Whether a verb applies is judged on the row as it was read;
+-- these statements write only if the row is still at that seq, which every write raises.
+-- Each waits for the row half a second at most.
+
+-- name: OrderVerb :many
+-- Writes what a verb that moves no order changes in its row. An order that is to go on is
+-- claimed for this process, or left due for one that can run its policy; one that is to
+-- rest waits for somebody; any other is left to its driver: neither fence nor lease are
+-- touched, and the next move of the driver sees the request on its own row.
+WITH asked AS (
+  UPDATE orders AS o SET
+    seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = sqlc.narg('hold_reason')::text,
+    stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
+    policy = sqlc.narg('policy')::integer,
+    approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
+    tries = CASE WHEN NOT @renews::boolean THEN o.tries END,
+    window_from = CASE WHEN NOT @renews::boolean THEN o.window_from END,
+    fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
+    owner = CASE @next::text WHEN 'claimed' THEN @owner::uuid WHEN 'same' THEN o.owner END,
+    take_overs = CASE WHEN @next::text = 'same' THEN o.take_overs ELSE 0 END, -- else it would be held again at once
+    due_at = CASE @next::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+      WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
+  WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  RETURNING o.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,
+    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM asked AS a
+)
+SELECT sqlc.embed(orders) FROM asked AS orders;
+
+-- name: OrderRedrive :many
+-- A failed order starts anew, as its next generation: nothing of its old end is left, and
+-- nothing that it did may stand or be still under way to be undone. A deadline that has
+-- passed does not count any more. Its turn comes again.
+WITH redriven AS (
+  UPDATE orders AS o SET
+    status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
+    outcome = NULL, ended_as = NULL, finished_at = NULL, failure_step = NULL, failure_code = NULL, failure_detail = NULL,
+    hold = NULL, hold_reason = NULL, stop_requested = NULL, tries = NULL, window_from = NULL, in_doubt_since = NULL,
+    action = NULL, turn_at = NULL, reserved_until = NULL,
+    complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
+    policy = sqlc.narg('policy')::integer,
+    fence = o.fence + CASE WHEN @claims::boolean THEN 1 ELSE 0 END,
+    owner = CASE WHEN @claims::boolean THEN @owner::uuid END,
+    due_at = CASE WHEN @claims::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE now() END
+  WHERE o.order_no = @order_no AND o.seq = @seq AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
+  RETURNING o.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text,
+    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM redriven AS d
+)
+SELECT sqlc.embed(orders) FROM redriven AS orders;
+
+-- name: OrderSettle :many
+-- A person says what became of a step. It is an answer like that of a provider, and the
+-- driver acts on it. One that is there and not used yet stays, and nothing is written.
+WITH target AS MATERIALIZED (
+  SELECT o.order_no, o.generation FROM orders AS o
+  WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR NO KEY UPDATE
+), stored AS (
+  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference)
+  SELECT t.order_no, t.generation, @step::text, 'operator', @outcome::text, nullif(@code::text, ''), nullif(@detail::text, ''),
+    nullif(@ref::text, '')
+  FROM target AS t
+  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+    answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
+    detail = excluded.detail, reference = excluded.reference, data = NULL
+    WHERE w.consumed_at IS NOT NULL
+  RETURNING w.order_no
+), settled AS (
+  UPDATE orders AS o SET
+    seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = CASE WHEN sqlc.narg('hold')::text IS NOT NULL THEN o.hold_reason END,
+    fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
+    owner = CASE WHEN @next::text = 'claimed' THEN @owner::uuid END,
+    take_overs = 0,
+    due_at = CASE @next::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+      WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
+  WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = @seq
+  RETURNING o.*
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT s.order_no, s.seq, s.status, s.status, s.fence, @verb::text,
+    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM settled AS s
+)
+SELECT sqlc.embed(orders) FROM settled AS orders;
+
+-- name: OrderFacts :one
+-- What the row of an order does not say: whether an effect stands or is still being
+-- undone, and whether an answer waits for a step of its generation.
+SELECT
+  (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
+    OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
+    OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
+    AND w.consumed_at IS NULL) AS answered;
