@@ -54,14 +54,15 @@ WITH locked AS MATERIALIZED (
     seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = 0,
     window_from = coalesce(o.window_from, now()),
     in_doubt_since = CASE WHEN $2::text = 'lookup' THEN o.in_doubt_since ELSE coalesce(o.in_doubt_since, now()) END,
-    due_at = clock_timestamp() + make_interval(secs => $3::float8)
+    due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => $3::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => $4::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $4 AND o.fence = $5 AND o.seq = $6
+    AND o.status = $5 AND o.fence = $6 AND o.seq = $7
   RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
-    coalesce($7::integer, o.generation) AS generation
+    coalesce($8::integer, o.generation) AS generation
 ), begun AS (
   INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $8::text, $2::text FROM moved AS m
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $9::text, $2::text FROM moved AS m
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
@@ -73,6 +74,7 @@ FROM moved AS m
 type AttemptsBeginParams struct {
 	OrderNos     []int64
 	Operation    string
+	CallSeconds  float64
 	LeaseSeconds float64
 	Expected     fsm.State
 	Fence        int64
@@ -93,11 +95,13 @@ type AttemptsBeginRow struct {
 // with the answer by the write that acts on it. Results of several orders go in one
 // statement; what differs between them comes in arrays, which are joined to the rows
 // found, never to orders.
-// The intent: from here on the effect may be there. The lease outlasts the call.
+// The intent: from here on the effect may be there. The lease outlasts the call, and is
+// left as it is where it does.
 func (q *Queries) AttemptsBegin(ctx context.Context, arg AttemptsBeginParams) ([]AttemptsBeginRow, error) {
 	rows, err := q.db.Query(ctx, attemptsBegin,
 		arg.OrderNos,
 		arg.Operation,
+		arg.CallSeconds,
 		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,

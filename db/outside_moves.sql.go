@@ -29,14 +29,15 @@ WITH answers AS MATERIALIZED (
     attempts = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
     window_from = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
-    due_at = CASE WHEN $4::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE o.due_at END
+    due_at = CASE WHEN NOT $4::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => $5::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => $6::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+    AND o.status = $7 AND o.fence = $8 AND o.seq = $9
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts, o.policy, o.in_doubt_since
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
-  SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
-    nullif($10::text, '')
+  SELECT m.order_no, m.generation, m.currency, m.amount, $10::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
+    nullif($11::text, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
@@ -48,7 +49,7 @@ WITH answers AS MATERIALIZED (
   SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $11::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $12::boolean
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
@@ -60,6 +61,7 @@ type OutsideChargedParams struct {
 	Refs         []string
 	Data         []string
 	Begins       bool
+	CallSeconds  float64
 	LeaseSeconds float64
 	Expected     fsm.State
 	Fence        int64
@@ -82,7 +84,8 @@ type OutsideChargedRow struct {
 // a ledger step beside one outside) finds no attempt to close.
 //
 // Where the next step is outside too and its call can be made at once, the move into its
-// state and the attempt are one commit (@begins).
+// state and the attempt are one commit (@begins). A lease that outlasts the call is left as
+// it is: due_at is in an index, and a row whose due_at stays is changed on its page alone.
 // Asked to stop meanwhile, the charge is recorded all the same, and taken back.
 func (q *Queries) OutsideCharged(ctx context.Context, arg OutsideChargedParams) ([]OutsideChargedRow, error) {
 	rows, err := q.db.Query(ctx, outsideCharged,
@@ -90,6 +93,7 @@ func (q *Queries) OutsideCharged(ctx context.Context, arg OutsideChargedParams) 
 		arg.Refs,
 		arg.Data,
 		arg.Begins,
+		arg.CallSeconds,
 		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,
@@ -509,13 +513,14 @@ WITH answers AS MATERIALIZED (
     attempts = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
     window_from = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN $4::boolean AND o.stop_requested IS NULL THEN now() END,
-    due_at = CASE WHEN $4::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE o.due_at END
+    due_at = CASE WHEN NOT $4::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => $5::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => $6::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+    AND o.status = $7 AND o.fence = $8 AND o.seq = $9
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts, o.policy, o.in_doubt_since
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
-  SELECT m.order_no, m.generation, m.item, m.quantity, $9::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
+  SELECT m.order_no, m.generation, m.item, m.quantity, $10::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
   UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
@@ -527,7 +532,7 @@ WITH answers AS MATERIALIZED (
   SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $10::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $11::boolean
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
@@ -539,6 +544,7 @@ type OutsideReservedParams struct {
 	Refs         []string
 	Data         []string
 	Begins       bool
+	CallSeconds  float64
 	LeaseSeconds float64
 	Expected     fsm.State
 	Fence        int64
@@ -561,6 +567,7 @@ func (q *Queries) OutsideReserved(ctx context.Context, arg OutsideReservedParams
 		arg.Refs,
 		arg.Data,
 		arg.Begins,
+		arg.CallSeconds,
 		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,

@@ -140,7 +140,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.lead(begun)
 	for _, r := range begun {
-		s.call(r, 1)
+		s.start(r, 1)
 	}
 	e.lead(driven)
 	e.end(held)

@@ -22,8 +22,8 @@ type beginKey struct {
 	seq        int32
 	step       fsm.Step
 	operation  step.Operation
-	generation int32 // 0 but for voids: that of the order
-	lease      time.Duration
+	generation int32         // 0 but for voids: that of the order
+	call       time.Duration // how long it may take
 }
 
 // beginSet is the flush of the line of attempts: it commits that calls are about to be
@@ -37,7 +37,7 @@ func (e *Engine) beginSet(set []*run) {
 func (e *Engine) beginKey(r *run) beginKey {
 	o, a := &r.order.Order, r.attempt
 	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
-		lease: max(e.cfg.Lease, a.lane.cfg.Timeout+leaseMargin)}
+		call: a.lane.cfg.Timeout + leaseMargin}
 	if a.generation != o.Generation {
 		key.generation = a.generation
 	}
@@ -57,7 +57,7 @@ func (e *Engine) beginAlike(key beginKey, set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	slices.SortFunc(set, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
-	rows, err := e.query.AttemptsBegin(ctx, beginning(key, set))
+	rows, err := e.query.AttemptsBegin(ctx, e.beginning(key, set))
 	switch {
 	case db.FaultOf(err) == db.Bad:
 		e.split(set, func(half []*run) { e.beginAlike(key, half) }, func(r *run) { e.notBegun(r); e.hold(r, err) })
@@ -79,10 +79,11 @@ func (e *Engine) beginAlike(key beginKey, set []*run) {
 	e.lose(lost)
 }
 
-func beginning(key beginKey, set []*run) db.AttemptsBeginParams {
+func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 	p := db.AttemptsBeginParams{
 		OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
-		Step: string(key.step), Operation: string(key.operation), LeaseSeconds: key.lease.Seconds(),
+		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
+		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
 	if set[0].attempt.generation != set[0].order.Order.Generation {
 		p.Generation = &key.generation

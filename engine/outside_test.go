@@ -21,7 +21,12 @@ func newProvider(t testing.TB) *provider {
 	t.Helper()
 	s := simulator.New()
 	server := httptest.NewServer(s)
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close(); s.Close() })
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		server.Close()
+	})
 	return &provider{s, server.URL}
 }
 
@@ -142,5 +147,8 @@ func (b *bundle) settled(t testing.TB) {
 			t.Fatal(err)
 		}
 		t.Error(fault)
+	}
+	if err := rows.Err(); err != nil {
+		t.Error(err)
 	}
 }

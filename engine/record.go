@@ -138,7 +138,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Record(ctx, q, step.Answers{
 			Set: s, Verdict: key.verdict, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Lease: slots.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
 		})
 	}
 	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
@@ -167,7 +167,7 @@ func (e *Engine) moveOn(runs []*run, s *slots) {
 			rest = append(rest, r)
 			continue
 		}
-		s.call(r, value(r.order.Order.Attempts)+1)
+		s.start(r, value(r.order.Order.Attempts)+1)
 	}
 	e.drive(rest)
 }
@@ -181,6 +181,7 @@ func (r *run) answered() {
 			o.ChargeReference = &done.Reference
 		case fsm.Confirming:
 			o.ReserveReference = &done.Reference
+		default: // other references are read when somebody asks
 		}
 	}
 	o.Order.InDoubtSince, o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil, nil

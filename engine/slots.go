@@ -30,15 +30,23 @@ func (l *lane) acquire(most int) int {
 	return n
 }
 
+// call is how long a call may take, and lease how long its order is ours at least.
+func (s *slots) call() time.Duration {
+	if s.lane == nil {
+		return 0
+	}
+	return s.lane.cfg.Timeout + leaseMargin
+}
+
 func (s *slots) lease() time.Duration {
 	if s.lane == nil {
 		return 0
 	}
-	return max(s.lane.e.cfg.Lease, s.lane.cfg.Timeout+leaseMargin)
+	return max(s.lane.e.cfg.Lease, s.call())
 }
 
-// call makes the call of an order whose attempt, with this number, has just been committed.
-func (s *slots) call(r *run, number int32) {
+// start makes the call of an order whose attempt, with this number, has just been committed.
+func (s *slots) start(r *run, number int32) {
 	o, now := &r.order.Order, s.lane.e.now()
 	o.Attempts, o.InDoubtSince, o.WindowFrom = &number, &now, &now
 	r.attempt = &attempt{lane: s.lane, slot: s.lane, state: o.Status, step: s.lane.step, generation: o.Generation,

@@ -12,7 +12,7 @@ import (
 func (e *Engine) stay(key recordKey, set []*run) {
 	results := make(map[int64]stay, len(set))
 	for _, r := range set {
-		results[r.no()] = decide(r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()) //nolint:gosec // spreads load
+		results[r.no()] = judge{r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()}.decide()
 	}
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Stay(ctx, q, step.Holds{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})

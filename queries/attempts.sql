@@ -4,7 +4,8 @@
 -- found, never to orders.
 
 -- name: AttemptsBegin :many
--- The intent: from here on the effect may be there. The lease outlasts the call.
+-- The intent: from here on the effect may be there. The lease outlasts the call, and is
+-- left as it is where it does.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -14,7 +15,8 @@ WITH locked AS MATERIALIZED (
     seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = 0,
     window_from = coalesce(o.window_from, now()),
     in_doubt_since = CASE WHEN @operation::text = 'lookup' THEN o.in_doubt_since ELSE coalesce(o.in_doubt_since, now()) END,
-    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+    due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,

@@ -4,7 +4,8 @@
 -- a ledger step beside one outside) finds no attempt to close.
 --
 -- Where the next step is outside too and its call can be made at once, the move into its
--- state and the attempt are one commit (@begins).
+-- state and the attempt are one commit (@begins). A lease that outlasts the call is left as
+-- it is: due_at is in an index, and a row whose due_at stays is changed on its page alone.
 
 -- name: OutsideCharged :many
 -- Asked to stop meanwhile, the charge is recorded all the same, and taken back.
@@ -23,7 +24,8 @@ WITH answers AS MATERIALIZED (
     attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
     window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
-    due_at = CASE WHEN @begins::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END
+    due_at = CASE WHEN NOT @begins::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts, o.policy, o.in_doubt_since
@@ -66,7 +68,8 @@ WITH answers AS MATERIALIZED (
     attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
     window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
-    due_at = CASE WHEN @begins::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END
+    due_at = CASE WHEN NOT @begins::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts, o.policy, o.in_doubt_since

@@ -30,7 +30,8 @@ type Answers struct {
 	Consumes bool             // the answers came without a call
 	Doubted  bool             // an earlier call than the refused one is still in doubt
 	Begins   bool             // the move into the next state begins the attempt of its step
-	Lease    time.Duration    // of orders whose attempt begins
+	Call     time.Duration    // how long it may take
+	Lease    time.Duration    // of orders whose attempt begins, if theirs ends before the call
 	Of       map[int64]Answer // by order number
 }
 
@@ -60,11 +61,11 @@ func Record(ctx context.Context, q *db.Queries, a Answers) ([]Moved, error) {
 		return movedBy(q.OutsideCharged(ctx, db.OutsideChargedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
 			Executor: a.Executor, Capture: a.Capture, Consumes: a.Consumes,
-			Begins: a.Begins, LeaseSeconds: a.Lease.Seconds()}))
+			Begins: a.Begins, CallSeconds: a.Call.Seconds(), LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Reserving:
 		return movedBy(q.OutsideReserved(ctx, db.OutsideReservedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
-			Executor: a.Executor, Consumes: a.Consumes, Begins: a.Begins, LeaseSeconds: a.Lease.Seconds()}))
+			Executor: a.Executor, Consumes: a.Consumes, Begins: a.Begins, CallSeconds: a.Call.Seconds(), LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Confirming:
 		return movedBy(q.OutsideConfirmed(ctx, db.OutsideConfirmedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
@@ -75,8 +76,9 @@ func Record(ctx context.Context, q *db.Queries, a Answers) ([]Moved, error) {
 	case fsm.Refunding:
 		return movedBy(q.OutsideRefunded(ctx, db.OutsideRefundedParams{
 			OrderNos: a.OrderNos, Refs: refs, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
+	default:
+		return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
 	}
-	return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
 }
 
 func (a *Answers) each(field func(Answer) string) []string {
