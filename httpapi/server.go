@@ -89,11 +89,14 @@ func (s *server) routes() {
 	post[approvalRequest, orderAnswer](s, approveOperation, s.verb(engine.Approve))         // POST /api/orders/{orderId}/approve: let it start
 	post[approvalRequest, orderAnswer](s, rejectOperation, s.verb(engine.Reject))           // POST /api/orders/{orderId}/reject: or not
 	post[stepResultRequest, orderAnswer](s, stepResultOperation, s.verb(engine.StepResult)) // POST /api/orders/{orderId}/step-result: say what became of a step
-	get(s, listInventoryOperation, s.listInventory)                                         // GET  /api/inventory: the stock of all items
-	get(s, getInventoryOperation, s.getInventory)                                           // GET  /api/inventory/{item}: of one
-	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)         // PUT /api/inventory/{item}: say what is on the shelf
-	get(s, healthOperation, s.health)                                                       // GET  /health: load balancers
-	get(s, livezOperation, s.livez)                                                         // GET  /livez: supervisors
+	for _, verb := range bulkVerbs {                                                        // POST /api/bulk/{verb}: the verb for many orders
+		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
+	}
+	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
+	get(s, getInventoryOperation, s.getInventory)                                   // GET  /api/inventory/{item}: of one
+	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory) // PUT /api/inventory/{item}: say what is on the shelf
+	get(s, healthOperation, s.health)                                               // GET  /health: load balancers
+	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
 
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
 	s.handle("/", s.answered(s.unknown))                        // everybody else

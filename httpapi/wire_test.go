@@ -129,7 +129,7 @@ func TestDocumentedBodiesAreThoseThatAreRead(t *testing.T) {
 		read []string
 	}{
 		{processBody{}, inputNames}, {verbBody{}, verbNames}, {approvalBody{}, verbNames}, {retryBody{}, retryNames},
-		{stepResultBody{}, stepResultNames}, {setInventoryBody{}, stockNames}, {callbackBody{}, callbackNames},
+		{stepResultBody{}, stepResultNames}, {bulkBody{}, bulkNames}, {bulkFilter{}, filterNames}, {setInventoryBody{}, stockNames}, {callbackBody{}, callbackNames},
 	} {
 		var documented []string
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(c.body)) {

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// BulkMost is how many orders one bulk request can be about.
+const BulkMost = 1000
+
+// bulkAtOnce is how many of them are written at a time: each is a statement of its own,
+// and the orders that flow need connections, too.
+const bulkAtOnce = 8
+
+// Bulk is one verb for many orders.
+type Bulk struct {
+	Request          // without an OrderID; each order keeps its RequestID as its own
+	OrderIDs []string // at most BulkMost; each counts once
+	Filter   *Filter  // instead of OrderIDs; its Limit counts
+}
+
+// BulkResult is what a verb came to for one order.
+type BulkResult struct {
+	OrderID string
+	Order   Order // as it was stored; with an error whatever is known of it
+	Err     error // as Do answers; nil: it was done, or as a dry run would be
+}
+
+// DoAll does what a verb asks of each order, and waits for none of them to end. The
+// results are in the order of the ids, or of the list. An order that can't be done does not
+// keep the others from it. Errors: ErrStopping, ErrUnavailable, and that of ctx when it ends before the
+// last one.
+func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
+	if e.stopping.Load() {
+		return nil, ErrStopping
+	}
+	orderIDs := unique(b.OrderIDs)
+	if b.Filter != nil {
+		listed, err := e.List(ctx, *b.Filter)
+		if err != nil {
+			return nil, err
+		}
+		for i := range listed {
+			orderIDs = append(orderIDs, listed[i].Order.OrderID)
+		}
+	}
+	results := make([]BulkResult, len(orderIDs))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(bulkAtOnce, len(orderIDs)) {
+		workers.Go(func() {
+			for i := range next {
+				results[i] = e.doOne(ctx, b.Request, orderIDs[i])
+			}
+		})
+	}
+	for i := range orderIDs {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return results, ctx.Err()
+}
+
+func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResult {
+	q.OrderID, q.Async = orderID, true
+	if ctx.Err() != nil {
+		return BulkResult{OrderID: orderID, Err: ctx.Err()}
+	}
+	order, err := e.Do(ctx, q)
+	return BulkResult{OrderID: orderID, Order: order, Err: err}
+}
+
+func unique(ids []string) []string {
+	seen := make(map[string]bool, len(ids))
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		again := seen[id]
+		seen[id] = true
+		return again
+	})
+}
