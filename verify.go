@@ -23,16 +23,21 @@ func verifyCommand() *cobra.Command {
 	var cfg config
 	var opt books.Options
 	var asJSON bool
+	var provider string
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove the books: read the whole database and look for what must not be",
 		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
 			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
-			"the others, and that money and stock add up. Exits 1 and names what is wrong if not.",
+			"the others, and that money and stock add up. Exits 1 and names what is wrong if not.\n\n" +
+			"With --provider the books are also compared with those of a provider.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.load(cmd); err != nil {
 				return configError{err}
+			}
+			if provider != "" {
+				opt.Provider = &books.Provider{URL: provider}
 			}
 			report, _, err := proveBooks(cmd, &cfg, opt)
 			if err != nil {
@@ -43,6 +48,7 @@ func verifyCommand() *cobra.Command {
 	}
 	cfg.databaseFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
 	return cmd
@@ -66,6 +72,11 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer pool.Close()
+	if opt.Provider != nil {
+		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
+			return books.Report{}, noBooks(err)
+		}
+	}
 	var bar *progressbar.ProgressBar
 	opt.Progress = func(done, total int64) {
 		if bar == nil { // a bar without an end would turn in a goroutine that outlives it
@@ -78,11 +89,16 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 	if bar != nil {
 		_ = bar.Exit()
 	}
+	return report, noBooks(err)
+}
+
+// noBooks says what to do about a database without tables.
+func noBooks(err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-		return report, fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
+		return fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
 	}
-	return report, err
+	return err
 }
 
 // printReport returns an error when the books are wrong.
@@ -114,14 +130,14 @@ func printReport(out io.Writer, report books.Report, asJSON bool) error {
 func printChecks(out io.Writer, report books.Report) {
 	for _, check := range report.Checks {
 		if check.Violations == 0 {
-			fmt.Fprintf(out, "ok     %-10s %12d\n", check.Name, check.Checked)
+			fmt.Fprintf(out, "ok     %-18s %12d\n", check.Name, check.Checked)
 			continue
 		}
 		verdict := "WRONG"
 		if check.Warning {
 			verdict = "warn"
 		}
-		fmt.Fprintf(out, "%-6s %-10s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
+		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
 		fmt.Fprintf(out, "       Not so: %s\n", check.Proves)
 		for _, offender := range check.Offenders {
 			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)

@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
 
 	"pawl/books"
 	"pawl/dbtest"
+	"pawl/fsm"
+	"pawl/step"
 )
 
 // runVerify runs the command on a database and returns what it printed.
@@ -131,6 +136,39 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		if _, _, err := runVerify(t, "postgres://127.0.0.1:1/none"); !errors.Is(err, errUnavailable) {
 			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestVerifyCommandWithAProvider(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a provider that knows more than the books: the order by name, and exit code 1", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SELECT")
+		key := (&step.Call{OrderID: "order 9", Step: fsm.Charge}).Key(step.Do)
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"key":%q,"orderId":"order 9","step":"charge","amount":"5","currency":"EUR","state":"live","effects":1}`, key)
+		}))
+		t.Cleanup(provider.Close)
+		stdout, _, err := runVerify(t, database.URL, "--provider", provider.URL)
+		if err == nil || exitCode(err) != exitFailure {
+			t.Errorf("error %v, exit code %d", err, exitCode(err))
+		}
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `19 checks in`} {
+			if !regexp.MustCompile(want).MatchString(stdout) {
+				t.Errorf("no %s in:\n%s", want, stdout)
+			}
+		}
+	})
+
+	t.Run("a provider that does not answer is no verdict", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SELECT")
+		for url, code := range map[string]int{"http://127.0.0.1:1": exitUnavailable, "127.0.0.1:1": exitConfig} {
+			if _, _, err := runVerify(t, database.URL, "--provider", url); err == nil || exitCode(err) != code {
+				t.Errorf("%s: error %v, exit code %d", url, err, exitCode(err))
+			}
 		}
 	})
 }

@@ -68,6 +68,27 @@ const (
 	stuck     = "stuck"
 )
 
+// The names of the checks against a provider.
+const (
+	standing  = "provider_standing"
+	livings   = "provider_live"
+	amounts   = "provider_amounts"
+	single    = "provider_single"
+	once      = "provider_once"
+	known     = "provider_known"
+	unsettled = "provider_unsettled"
+)
+
+var providerChecks = []Check{
+	{Name: standing, Proves: "What stands in the books is live at the provider."},
+	{Name: livings, Proves: "What is live at the provider, or may still come to be, stands in the books."},
+	{Name: amounts, Proves: "The provider has the amount and the currency of the order."},
+	{Name: single, Proves: "No order has two live charges at the provider."},
+	{Name: once, Proves: "Nothing happened twice under one key."},
+	{Name: known, Proves: "Every key at the provider was sent from these books."},
+	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
+}
+
 // ledger adds up the findings of all ranges. Proofs enter theirs side by side.
 type ledger struct {
 	most int

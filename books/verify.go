@@ -35,6 +35,8 @@ type Options struct {
 	// StuckAfter is how long an order may be due before it is reported that nobody
 	// picks it up: 5 minutes unless told.
 	StuckAfter time.Duration
+	// Provider, if set, is compared with the books.
+	Provider *Provider
 	// Progress, if set, is called from one goroutine with how much has been read of
 	// how much, in order numbers and items. Done never falls.
 	Progress func(done, total int64)
@@ -63,8 +65,11 @@ func (o Options) withDefaults() Options {
 // see Report.OK.
 func Verify(ctx context.Context, pool *pgxpool.Pool, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
+	if opt.Provider != nil {
+		v.ledger.checks = append(v.ledger.checks, providerChecks...)
+	}
 	start := time.Now()
-	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.stuck} {
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.stuck, v.reconcile} {
 		if err := part(ctx); err != nil {
 			return Report{}, err
 		}
@@ -89,6 +94,15 @@ func (v *verifier) measure(ctx context.Context) (err error) {
 
 // orders proves what belongs to single orders, and their sums.
 func (v *verifier) orders(ctx context.Context) error {
+	return v.spans(ctx, func(r span) error {
+		err := v.prove(ctx, r)
+		v.progress(r.Last, 0)
+		return err
+	})
+}
+
+// spans goes through the order numbers that are known, range by range.
+func (v *verifier) spans(ctx context.Context, each func(span) error) error {
 	for next := int64(math.MinInt64); next <= v.extent.LastNumber; {
 		first, err := db.New(v.pool).VerifyNextNumber(ctx, next)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && first > v.extent.LastNumber {
@@ -98,10 +112,9 @@ func (v *verifier) orders(ctx context.Context) error {
 			return fmt.Errorf("find next order number: %w", err)
 		}
 		r := v.span(first)
-		if err := v.prove(ctx, r); err != nil {
+		if err := each(r); err != nil {
 			return fmt.Errorf("verify orders %d to %d: %w", r.First, r.Last, err)
 		}
-		v.progress(r.Last, 0)
 		if r.Last == v.extent.LastNumber {
 			return nil
 		}

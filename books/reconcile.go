@@ -1,0 +1,163 @@
+package books
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// reconcile compares the books with the provider's. Theirs are read first: whatever is in
+// them was committed here before it was sent, so it is found here afterwards. Orders
+// that had not ended by then may have gone on in between, and are only counted.
+func (v *verifier) reconcile(ctx context.Context) error {
+	if v.opt.Provider == nil {
+		return nil
+	}
+	before, err := db.New(v.pool).ProviderClock(ctx)
+	if err != nil {
+		return fmt.Errorf("read clock: %w", err)
+	}
+	theirs, err := readForeign(ctx, v.opt.Provider.URL)
+	if err != nil {
+		return err
+	}
+	v.ledger.add(known, finding{Checked: int64(len(theirs.entries))})
+	if v.extent, err = db.New(v.pool).VerifyExtent(ctx); err != nil {
+		return fmt.Errorf("measure books: %w", err)
+	}
+	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}
+	err = v.spans(ctx, func(r span) error {
+		return v.snapshot(ctx, func(q *db.Queries) error { return c.span(ctx, q, r, before) })
+	})
+	if err != nil {
+		return err
+	}
+	return c.leftOver(ctx)
+}
+
+// comparison goes through our keys and takes theirs out of the map.
+type comparison struct {
+	*Provider
+	theirs *foreign
+	ledger *ledger
+}
+
+func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before time.Time) error {
+	if _, err := q.VerifySettings(ctx); err != nil {
+		return fmt.Errorf("set planner: %w", err)
+	}
+	keys, err := q.ProviderKeys(ctx, db.ProviderKeysParams{First: r.First, Last: r.Last, Before: before})
+	if err != nil {
+		return fmt.Errorf("read keys: %w", err)
+	}
+	for len(keys) > 0 {
+		n := 1
+		for n < len(keys) && keys[n].OrderNo == keys[0].OrderNo {
+			n++
+		}
+		c.order(keys[:n])
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// order compares the keys of one order.
+func (c *comparison) order(keys []db.ProviderKeysRow) {
+	charges, waiting := 0, ""
+	for i := range keys {
+		key := &keys[i]
+		if !c.Asked(key.Policy, fsm.Step(key.Step)) {
+			continue
+		}
+		e, found := c.take(key)
+		if found && e.state == live && key.Step == string(fsm.Charge) {
+			charges++
+		}
+		if found {
+			c.compare(key, e)
+		}
+		if key.Settled {
+			c.settled(key, e)
+		} else {
+			waiting += ", " + key.Step + " " + orNothing(e)
+		}
+	}
+	first := &keys[0]
+	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges", charges))
+	if waiting != "" {
+		c.judge(unsettled, first.OrderID, true, whereabouts(first)+waiting)
+	}
+}
+
+// take finds what the provider has under a key.
+func (c *comparison) take(key *db.ProviderKeysRow) (e entry, found bool) {
+	d, _ := digestOf(c.Key(key.OrderID, fsm.Step(key.Step), key.Generation))
+	e, found = c.theirs.entries[d]
+	delete(c.theirs.entries, d)
+	return e, found
+}
+
+// compare looks at what must be so at any time.
+func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
+	c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s of generation %d happened %d times", key.Step, key.Generation, e.effects))
+	currency := c.theirs.currencies[e.currency]
+	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || currency != key.Currency,
+		fmt.Sprintf("%s of generation %d: %s %s at the provider, %s %s here", key.Step, key.Generation, e.amount, currency, key.Amount, key.Currency))
+}
+
+// settled looks at what must be so when an order has ended.
+func (c *comparison) settled(key *db.ProviderKeysRow, e entry) {
+	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider", key.Status, key.Step, key.Generation, key.Effect, orNothing(e))
+	if key.Effect == "stands" {
+		c.judge(standing, key.OrderID, e.state != live, says)
+		return
+	}
+	c.judge(livings, key.OrderID, e.standing() == "live" || e.standing() == "pending", says)
+}
+
+func (c *comparison) judge(check, id string, wrong bool, fault string) {
+	found := finding{Checked: 1}
+	if wrong {
+		found.Violations, found.Offenders, found.Faults = 1, []string{id}, []string{fault}
+	}
+	c.ledger.add(check, found)
+}
+
+func orNothing(e entry) string {
+	if e.state == 0 {
+		return "nothing"
+	}
+	return e.standing()
+}
+
+// whereabouts is what an order that has not ended is about.
+func whereabouts(key *db.ProviderKeysRow) string {
+	text := string(key.Status)
+	if key.Hold != "" {
+		text += ", held for " + key.Hold
+	}
+	if key.InDoubt {
+		text += ", in doubt"
+	}
+	return text
+}
+
+// leftOver reads the provider's books again, to say what the keys are that we never sent.
+// Mostly there are none.
+func (c *comparison) leftOver(ctx context.Context) error {
+	if len(c.theirs.entries) == 0 {
+		return nil
+	}
+	return eachAccount(ctx, c.URL, func(a *account) error {
+		d, _ := digestOf(a.Key)
+		if _, left := c.theirs.entries[d]; left {
+			delete(c.theirs.entries, d)
+			c.ledger.add(known, finding{Violations: 1, Offenders: []string{a.OrderID}, Faults: []string{
+				fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key)}})
+		}
+		return nil
+	})
+}

@@ -1,0 +1,30 @@
+-- Our side of a comparison with a provider.
+
+-- name: ProviderClock :one
+-- What ended before now is at rest, unless somebody starts it anew.
+SELECT now()::timestamptz AS at;
+
+-- name: ProviderKeys :many
+-- What was sent outside under a key, by order, and what the books say of it. An order is
+-- settled when it had ended before the provider's books were read, and nothing of it has
+-- been undone late since.
+SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amount, o.currency,
+  (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
+  coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
+    SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > @before)), false)::boolean AS settled,
+  CASE k.step
+    WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
+    WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
+    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect
+FROM (
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_attempts AS a
+  WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
+) AS k
+JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
+LEFT JOIN (SELECT * FROM charges AS d WHERE d.order_no BETWEEN @first AND @last) AS c
+  ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
+LEFT JOIN (SELECT * FROM reservations AS s WHERE s.order_no BETWEEN @first AND @last) AS r
+  ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
+LEFT JOIN (SELECT * FROM confirmations AS g WHERE g.order_no BETWEEN @first AND @last) AS f
+  ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
+ORDER BY k.order_no, k.generation, k.step;
