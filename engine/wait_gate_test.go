@@ -1,0 +1,180 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pawl/engine"
+)
+
+const allAtTheSimulator = `
+charge: {executor: simulator, url: SIM}
+reserve: {executor: simulator, url: SIM}
+confirm: {executor: simulator, url: SIM}
+`
+
+func TestScheduledStart(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]string{"without a policy": "", "with one": allAtTheSimulator} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			if policy != "" {
+				s.use(t, policy)
+			}
+			in := request("later")
+			in.StartAt = time.Now().Add(400 * time.Millisecond)
+			began := time.Now()
+			first, err := s.engine.Process(within(t, 100*time.Millisecond), in)
+			if err != nil || first.Order.Hold == nil || *first.Order.Hold != "scheduled" || time.Since(began) > 90*time.Millisecond {
+				t.Fatalf("%v after %s: %+v", err, time.Since(began), first.Order)
+			}
+			if len(s.calls("later")) > 0 {
+				t.Error("called before its time")
+			}
+			if order := s.process(t, in); order.Order.Status != "completed" {
+				t.Errorf("%+v", order.Order)
+			}
+			early := value[bool](t, s.Pool, `SELECT bool_or(t.at < o.start_at) FROM transitions AS t JOIN orders AS o USING (order_no)
+				WHERE t.to_status <> 'pending'`)
+			if early {
+				t.Error("it started too early")
+			}
+		})
+	}
+	t.Run("in the past is at once", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		in := request("past")
+		in.StartAt = time.Now().Add(-time.Hour)
+		if order := s.process(t, in); order.Order.Status != "completed" {
+			t.Errorf("%+v", order.Order)
+		}
+	})
+}
+
+func TestApprovalThatNobodyGives(t *testing.T) {
+	t.Parallel()
+	for onTimeout, want := range map[string]string{"cancel": "canceled", "approve": "completed"} {
+		t.Run(onTimeout, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.use(t, allAtTheSimulator+`
+approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 300ms, onTimeout: `+onTimeout+`}]`)
+			order := s.process(t, request("asks")) // whoever waits for a person is told at once
+			if order.Order.Hold == nil || *order.Order.Hold != "approval" || order.Order.ApprovalUntil == nil {
+				t.Fatalf("%+v", order.Order)
+			}
+			if len(s.calls("asks")) > 0 {
+				t.Error("called before anybody approved")
+			}
+			order = s.until(t, "asks", want)
+			switch {
+			case want == "canceled" && (failureCode(order) != "approval_timed_out" || len(s.calls("asks")) > 0):
+				t.Errorf("%s, %q", failureCode(order), s.calls("asks"))
+			case want == "completed" && (order.Order.ApprovedAt == nil || failureCode(order) != ""):
+				t.Errorf("%+v", order.Order)
+			}
+			if order.Order.FinishedAt.Before(*order.Order.ApprovalUntil) {
+				t.Error("it did not wait")
+			}
+		})
+	}
+	t.Run("an order that no rule fits is not held", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `approval: [{amountOver: 100, currency: USD}]`)
+		if order := s.process(t, request("small")); order.Order.Status != "completed" {
+			t.Errorf("%+v", order.Order)
+		}
+	})
+	t.Run("an order that is scheduled is asked for at its start", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `approval: [{items: [widget]}]`)
+		in := request("later")
+		in.StartAt = time.Now().Add(100 * time.Millisecond)
+		if o := s.admit(t, in); *o.Order.Hold != "scheduled" || o.Order.ApprovalUntil != nil {
+			t.Errorf("%+v", o.Order)
+		}
+		if o := s.until(t, "later", "approval"); o.Order.DueAt != nil {
+			t.Errorf("without a time-out it is due at %s", o.Order.DueAt)
+		}
+	})
+}
+
+// Whoever processes waits for what comes within his time, and for nothing else.
+func TestHowLongACallerWaits(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `
+charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", retry: {initial: 20ms, cap: 20ms}}
+concurrency: {by: concurrencyKey, limit: 1}`)
+	t.Run("for a retry that comes in time", func(t *testing.T) {
+		t.Parallel()
+		began := time.Now()
+		order, err := s.engine.Process(within(t, 300*time.Millisecond), request("retries"))
+		if err != nil || time.Since(began) < 290*time.Millisecond || order.Order.Status != "charging" || order.Order.Attempts == nil {
+			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+		}
+	})
+	t.Run("for its turn", func(t *testing.T) {
+		t.Parallel()
+		in := request("first")
+		in.ConcurrencyKey = "k"
+		s.admit(t, in)
+		in.OrderID = "second"
+		began := time.Now()
+		order, err := s.engine.Process(within(t, 200*time.Millisecond), in)
+		if err != nil || time.Since(began) < 190*time.Millisecond || order.Order.Hold == nil || *order.Order.Hold != "queued" {
+			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+		}
+	})
+	t.Run("not for a person", func(t *testing.T) {
+		t.Parallel()
+		began := time.Now()
+		s.admit(t, request("held"))
+		eventually(t, "it can be held", func() bool {
+			return value[int64](t, s.Pool, `WITH held AS (UPDATE orders SET hold = 'attention', hold_reason = 'look', due_at = NULL, owner = NULL, seq = seq + 1
+				WHERE order_id = 'held' AND hold = 'retry' RETURNING 1) SELECT count(*) FROM held`) == 1
+		})
+		order, err := s.engine.Process(within(t, patience), request("held"))
+		if err != nil || time.Since(began) > patience/2 || order.Order.Hold == nil || *order.Order.Hold != "attention" {
+			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+		}
+		s.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+			SELECT order_no, seq, status, status, fence, 'hold' FROM orders WHERE order_id = 'held'`)
+	})
+}
+
+func TestCustomerIsMaterial(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, allAtTheSimulator)
+	in := request("whose")
+	in.CustomerID, in.PaymentMethod, in.ConcurrencyKey = "me", "pm_secret", "k"
+	s.process(t, in)
+	same := request("whose")
+	same.StartAt, same.CompleteBy, same.ReservationTTL, same.ConcurrencyKey = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute, "other"
+	if order := s.process(t, same); order.Order.Status != "completed" {
+		t.Errorf("%+v", order.Order)
+	}
+	other := in
+	other.CustomerID, other.PaymentMethod = "you", "pm_other"
+	_, err := s.engine.Process(t.Context(), other)
+	conflict := wantConflict(t, err)
+	want := []engine.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
+	if len(conflict.Differences) != 2 || conflict.Differences[0] != want[0] || conflict.Differences[1] != want[1] {
+		t.Errorf("%+v", conflict.Differences)
+	}
+}
+
+func wantConflict(t *testing.T, err error) *engine.Conflict {
+	t.Helper()
+	var conflict *engine.Conflict
+	if !errors.As(err, &conflict) {
+		t.Fatalf("no conflict: %v", err)
+	}
+	return conflict
+}

@@ -1,0 +1,177 @@
+package engine_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/books"
+	"pawl/engine"
+	"pawl/httpapi"
+	"pawl/simulator"
+)
+
+// shop is a bundle whose orders are done at a simulator, which calls back over HTTP.
+type shop struct {
+	*bundle
+	sim     *simulator.Simulator
+	urls    *strings.Replacer // of a policy: SIM
+	cfg     engine.Config
+	mu      sync.Mutex
+	engines []*engine.Engine
+	next    atomic.Int64
+}
+
+// quick looks often, so that tests do not wait.
+var quick = engine.Config{Poll: 10 * time.Millisecond}
+
+// openShop starts a simulator, replicas of the engine and the front that providers call back. At the end the books must
+// prove right, and at the simulator nothing may have been done twice.
+func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
+	t.Helper()
+	s := &shop{sim: simulator.New()}
+	provider, front := httptest.NewServer(s.sim), httptest.NewServer(http.HandlerFunc(s.front))
+	cfg.PublicURL = front.URL
+	s.urls, s.cfg = strings.NewReplacer("SIM", provider.URL), cfg
+	t.Cleanup(func() {
+		front.Close()
+		provider.Close()
+	})
+	s.bundle = setupWith(t, cfg)
+	s.engines = []*engine.Engine{s.engine}
+	for range replicas - 1 {
+		s.engines = append(s.engines, s.replica(t, cfg))
+	}
+	t.Cleanup(func() { // calls that hang end, and engines with them
+		s.audit(t)
+		if err := s.sim.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// front hands what providers send to one replica after the other.
+func (s *shop) front(w http.ResponseWriter, r *http.Request) {
+	e := s.anyone()
+	httpapi.New(e, httpapi.Config{}).ServeHTTP(w, r)
+}
+
+func (s *shop) anyone() *engine.Engine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.engines[int(s.next.Add(1))%len(s.engines)]
+}
+
+// use makes a policy the one that new orders of all replicas start with.
+func (s *shop) use(t testing.TB, policy string) (version int32) {
+	t.Helper()
+	for _, e := range s.engines {
+		v, _, err := e.StorePolicy(t.Context(), []byte(s.urls.Replace(policy)))
+		if err == nil {
+			err = e.ActivatePolicy(t.Context(), v, "test")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		version = v
+	}
+	return version
+}
+
+func (s *shop) faults(t testing.TB, rules ...simulator.Rule) {
+	t.Helper()
+	if err := s.sim.SetFaults(rules...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// audit holds the database and the simulator to what must always be so.
+func (s *shop) audit(t testing.TB) {
+	t.Helper()
+	report, err := books.Verify(context.WithoutCancel(t.Context()), s.Pool, books.Options{})
+	if err != nil || !report.OK() {
+		t.Errorf("the books: %v\n%+v", err, report)
+	}
+	if sum := s.sim.Summary(); !sum.OK() {
+		t.Errorf("at the provider: %+v", sum)
+	}
+}
+
+// admit stores an order and does not wait for it.
+func (s *shop) admit(t testing.TB, in engine.Input) engine.Order {
+	t.Helper()
+	order, err := s.engine.Admit(t.Context(), in)
+	if err != nil {
+		t.Fatalf("admit %q: %v", in.OrderID, err)
+	}
+	return order
+}
+
+// get reads an order.
+func (s *shop) get(t testing.TB, orderID string) engine.Order {
+	t.Helper()
+	order, err := s.anyone().Get(t.Context(), orderID)
+	if err != nil {
+		t.Fatalf("get %q: %v", orderID, err)
+	}
+	return order
+}
+
+// until waits for an order to be as is said: its status, or what it is held for.
+func (s *shop) until(t testing.TB, orderID, is string) (order engine.Order) {
+	t.Helper()
+	eventually(t, orderID+" is "+is, func() bool {
+		order = s.get(t, orderID)
+		return string(order.Order.Status) == is || order.Order.Hold != nil && *order.Order.Hold == is
+	})
+	return order
+}
+
+// calls are the requests of an order at the simulator, as step/operation.
+func (s *shop) calls(orderID string) (calls []string) {
+	for _, r := range s.sim.Requests(orderID) {
+		calls = append(calls, r.Step+"/"+r.Operation)
+	}
+	return calls
+}
+
+func (s *shop) called(t testing.TB, orderID string, want ...string) {
+	t.Helper()
+	if got := s.calls(orderID); !slices.Equal(got, want) {
+		t.Errorf("%s: called %q, want %q", orderID, got, want)
+	}
+}
+
+// stands checks what stands at the simulator for an order: step and state of each key.
+func (s *shop) stands(t testing.TB, orderID string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, e := range s.sim.Books(orderID) {
+		got = append(got, e.Step+" "+string(e.State))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: at the provider stand %q, want %q", orderID, got, want)
+	}
+}
+
+func failureCode(o engine.Order) string {
+	if o.Order.FailureCode == nil {
+		return ""
+	}
+	return *o.Order.FailureCode
+}
+
+// within bounds a caller.
+func within(t testing.TB, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,164 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/simulator"
+)
+
+const shortly = 300 * time.Millisecond
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	t.Run("before the start cancels an order that waits for a person", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
+		in := request("waits")
+		in.CompleteBy = time.Now().Add(shortly)
+		s.admit(t, in)
+		order := s.until(t, "waits", "canceled")
+		if failureCode(order) != "deadline_exceeded" || len(s.calls("waits")) > 0 {
+			t.Errorf("%s, %q", failureCode(order), s.calls("waits"))
+		}
+	})
+	t.Run("of the policy holds for an order that names none", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, allAtTheSimulator+`
+approval: [{items: [widget]}]
+completeWithin: 200ms`)
+		s.admit(t, request("waits"))
+		s.until(t, "waits", "canceled")
+	})
+	t.Run("during a charge in doubt undoes it under its key", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 20ms, cap: 20ms}}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Hang})
+		in := request("doubt")
+		in.CompleteBy = time.Now().Add(shortly)
+		order := s.process(t, in)
+		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
+			t.Errorf("%+v", order)
+		}
+		s.stands(t, "doubt", "charge voided")
+	})
+	t.Run("during a call lets it be answered, and undoes it", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, allAtTheSimulator)
+		s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 2 * shortly})
+		in := request("slow")
+		in.CompleteBy = time.Now().Add(shortly)
+		order := s.process(t, in)
+		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
+			t.Errorf("%+v", order.Order)
+		}
+		s.called(t, "slow", "charge/do", "charge/undo")
+		s.stands(t, "slow", "charge undone")
+	})
+	t.Run("during an answer that will come later undoes at once", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, allAtTheSimulator)
+		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "reserve"})
+		in := request("never")
+		in.CompleteBy = time.Now().Add(shortly)
+		order := s.process(t, in)
+		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
+			t.Errorf("%+v", order.Order)
+		}
+		s.stands(t, "never", "charge undone", "reserve undone")
+	})
+	t.Run("before the answer 202 comes does not wait for its callback", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, allAtTheSimulator)
+		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+		in := request("never")
+		in.CompleteBy = time.Now().Add(time.Millisecond)
+		if order := s.process(t, in); order.Order.Status != "canceled" {
+			t.Errorf("%+v", order.Order)
+		}
+	})
+	t.Run("after completion changes nothing", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		in := request("done")
+		in.CompleteBy = time.Now().Add(shortly)
+		before := s.process(t, in)
+		s.admit(t, request("clock"))
+		eventually(t, "the deadline is over", func() bool { return time.Now().After(in.CompleteBy.Add(100 * time.Millisecond)) })
+		if after := s.get(t, "done"); after.Order.Status != "completed" || after.Order.Seq != before.Order.Seq {
+			t.Errorf("%+v", after.Order)
+		}
+	})
+}
+
+// Nobody is at the address: a confirmation there is certainly not done.
+const confirmUnreachable = `
+confirm: {executor: http, url: "http://127.0.0.1:1/confirm", retry: {initial: 10ms, cap: 20ms}}`
+
+func TestReservationExpires(t *testing.T) {
+	t.Parallel()
+	t.Run("when its confirmation can't be sent", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, confirmUnreachable)
+		s.setStock(t, "widget", 5)
+		in := request("unsold")
+		in.ReservationTTL = shortly
+		order := s.process(t, in)
+		if order.Order.Status != "canceled" || failureCode(order) != "reservation_expired" || order.ReleasedAt == nil || order.RefundedAt == nil {
+			t.Errorf("%+v", order)
+		}
+		if order.ReleasedAt.Sub(*order.ReservedAt) < shortly {
+			t.Errorf("released after %s", order.ReleasedAt.Sub(*order.ReservedAt))
+		}
+		if left := value[int64](t, s.Pool, `SELECT reserved FROM inventory`); left != 0 {
+			t.Errorf("%d units stay reserved", left)
+		}
+	})
+	t.Run("by the time of the policy", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, confirmUnreachable+"\nreservationTtl: 100ms")
+		if order := s.process(t, request("unsold")); failureCode(order) != "reservation_expired" {
+			t.Errorf("%+v", order)
+		}
+	})
+	t.Run("at its provider too", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `
+charge: {executor: simulator, url: SIM}
+reserve: {executor: simulator, url: SIM}
+`+confirmUnreachable+"\nreservationTtl: 100ms")
+		s.process(t, request("unsold"))
+		s.stands(t, "unsold", "charge undone", "reserve undone")
+	})
+}
+
+// Once a confirmation may have had its effect, neither clock stops the order.
+func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	s.use(t, `
+charge: {executor: simulator, url: SIM}
+reserve: {executor: simulator, url: SIM}
+confirm: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 10ms, cap: 20ms, attempts: 1000}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Hang, Step: "confirm", Times: 12})
+	in := request("pivot")
+	in.CompleteBy, in.ReservationTTL = time.Now().Add(shortly), 100*time.Millisecond
+	order := s.process(t, in)
+	if order.Order.Status != "completed" || !order.Order.FinishedAt.After(in.CompleteBy) {
+		t.Errorf("%+v", order.Order)
+	}
+	if seen := verbs(t, s.Pool, "pivot"); slices.Contains(seen, "deadline") {
+		t.Errorf("history %q", seen)
+	}
+	s.stands(t, "pivot", "charge live", "reserve live", "confirm live")
+}

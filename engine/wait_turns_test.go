@@ -1,0 +1,182 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/simulator"
+)
+
+// watchTurns looks at how many orders of each key are under way until the test ends, and reports more than the limit.
+func (s *shop) watchTurns(t *testing.T, limit int64) (stop func() (most int64)) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan int64)
+	go func() {
+		most := int64(0)
+		for {
+			select {
+			case <-done:
+				ended <- most
+				return
+			default:
+			}
+			most = max(most, value[int64](t, s.Pool, `SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM orders
+				WHERE concurrency_key IS NOT NULL AND ended_as IS NULL AND status <> 'pending' GROUP BY concurrency_key) AS under_way`))
+		}
+	}()
+	return func() int64 {
+		close(done)
+		most := <-ended
+		if most > limit {
+			t.Errorf("%d orders of one key were under way, the limit is %d", most, limit)
+		}
+		return most
+	}
+}
+
+// flood sends orders of some customers to all replicas at once and waits for their ends.
+func (s *shop) flood(t *testing.T, n, customers int) {
+	t.Helper()
+	var callers sync.WaitGroup
+	for i := range n {
+		callers.Go(func() {
+			in := request(fmt.Sprintf("o%03d", i))
+			in.CustomerID = fmt.Sprintf("c%d", i%customers)
+			if order, err := s.anyone().Process(within(t, patience), in); err != nil || order.Order.Status != "completed" {
+				t.Errorf("%s: %v, %+v", in.OrderID, err, order.Order)
+			}
+		})
+	}
+	callers.Wait()
+}
+
+const twoPerCustomer = `
+charge: {executor: simulator, url: SIM, retry: {initial: 5ms, cap: 10ms}}
+concurrency: {by: customerId, limit: 2}`
+
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	t.Run("are never more than the limit, over three replicas, and all orders finish", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 3, quick)
+		s.use(t, twoPerCustomer)
+		s.faults(t, simulator.Rule{Fault: simulator.Error, Fraction: 0.2, Times: 1}, simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Millisecond})
+		stop := s.watchTurns(t, 2)
+		s.flood(t, 120, 3)
+		if most := stop(); most != 2 {
+			t.Errorf("at most %d were under way", most)
+		}
+	})
+	t.Run("are given in the order of arrival", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 2, quick)
+		s.use(t, `
+charge: {executor: simulator, url: SIM}
+concurrency: {by: item, limit: 1}`)
+		for i := range 30 {
+			if _, err := s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "all have ended", func() bool {
+			return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) == 30
+		})
+		started := column[string](t, s.Pool, `SELECT o.order_id FROM orders AS o JOIN transitions AS t USING (order_no)
+			WHERE t.to_status = 'charging' AND t.from_status = 'pending' ORDER BY t.at, o.order_no`)
+		if !slices.IsSorted(started) {
+			t.Errorf("started %q", started)
+		}
+	})
+	t.Run("other keys do not wait", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `
+charge: {executor: simulator, url: SIM, timeout: 20s}
+concurrency: {by: customerId, limit: 1}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Hang, OrderPrefix: "hangs"})
+		stuck, free, none := request("hangs"), request("flows"), request("nobody's")
+		stuck.CustomerID, free.CustomerID = "a", "b"
+		s.admit(t, stuck)
+		for _, in := range []engine.Input{free, none} {
+			if o := s.process(t, in); o.Order.Status != "completed" {
+				t.Errorf("%+v", o.Order)
+			}
+		}
+	})
+}
+
+// An order keeps its turn until it has ended, also when it is held for a person.
+func TestTurnOfAHeldOrder(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, attempts: 2, budget: 0s}}
+concurrency: {by: concurrencyKey, limit: 2}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, OrderPrefix: "stuck"})
+	stuck := request("stuck")
+	stuck.ConcurrencyKey = "k"
+	s.admit(t, stuck)
+	s.until(t, "stuck", "attention")
+	stop := s.watchTurns(t, 2)
+	for i := range 10 {
+		in := request(fmt.Sprintf("o%d", i))
+		in.ConcurrencyKey = "k"
+		s.admit(t, in)
+	}
+	eventually(t, "the others go on beside it", func() bool {
+		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) == 10
+	})
+	stop()
+	ends := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'completed' ORDER BY at`)
+	starts := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'charging' AND from_status = 'pending' ORDER BY at OFFSET 1`)
+	for i := 1; i < len(starts); i++ { // one at a time: the other turn is taken
+		if starts[i].Before(ends[i-1]) {
+			t.Fatalf("the %d. began before the one before it had ended", i+1)
+		}
+	}
+}
+
+// Replicas are stopped in the middle, again and again: nobody's turn is lost.
+func TestTurnsSurviveStops(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, engine.Config{Poll: 10 * time.Millisecond, Lease: time.Second})
+	s.use(t, twoPerCustomer)
+	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 5 * time.Millisecond})
+	const orders = 60
+	for i := range orders {
+		in := request(fmt.Sprintf("o%03d", i))
+		in.CustomerID = fmt.Sprintf("c%d", i%2)
+		s.admit(t, in)
+	}
+	stop := s.watchTurns(t, 2)
+	for range 4 {
+		mark := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
+		eventually(t, "some more have ended", func() bool {
+			return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) >= min(mark+5, orders)
+		})
+		s.replace(t, rand.IntN(2))
+	}
+	eventually(t, "all have ended", func() bool {
+		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) == orders
+	})
+	stop()
+}
+
+// replace ends a replica without giving it time to finish anything, and starts another one.
+func (s *shop) replace(t *testing.T, i int) {
+	t.Helper()
+	e := s.replica(t, s.cfg)
+	s.mu.Lock()
+	old := s.engines[i]
+	s.engines[i] = e
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = old.Stop(ctx) // it says that orders were left
+}
