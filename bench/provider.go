@@ -44,7 +44,7 @@ func (p *provider) policy(folder string) (string, error) {
 		return "", err
 	}
 	for _, step := range steps {
-		fmt.Fprintf(file, "%s: {executor: simulator, url: \"http://%s\", inFlight: %d}\n", step, p.server.address, outsideCallers)
+		fmt.Fprintf(file, "%s: {executor: simulator, url: \"http://%s\"}\n", step, p.server.address)
 	}
 	return file.Name(), file.Close()
 }

@@ -66,6 +66,7 @@ type Engine struct {
 
 	policies  *policies
 	admitWith *line // of orders that bring terms
+	admitOut  *line // of those whose charge is outside: as soon as answers are
 	begins    *line // attempts to be committed before their calls
 	records   *line // answers to be committed
 	inbox     *line // orders that were called for before: an answer may be there
@@ -102,6 +103,8 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
 	e.admitWith = newLine(cfg.MaxSet, e.admitTerms)
+	e.admitOut = newLine(cfg.MaxSet, e.admitTerms)
+	e.admitOut.pace = outsidePace
 	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(cfg.MaxSet, e.recordSet)
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
 	e.inbox, e.voids = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids)
@@ -117,7 +120,7 @@ func (e *Engine) Start() {
 	for _, l := range e.lines {
 		e.goLine(l)
 	}
-	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving} {
+	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving} {
 		e.goLine(l)
 	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })

@@ -80,10 +80,15 @@ func (e *Engine) enter(in Input) (r *run, made bool, err error) {
 
 // admissionLine: an order without a policy and without terms takes the short way.
 func (e *Engine) admissionLine(in *Input) *line {
-	if version, _ := e.policies.active(); version == nil && in.Terms == (Terms{}) {
+	version, p := e.policies.active()
+	switch {
+	case version == nil && in.Terms == (Terms{}):
 		return e.admits
+	case p != nil && p.Charge.Executor.Outside():
+		return e.admitOut
+	default:
+		return e.admitWith
 	}
-	return e.admitWith
 }
 
 // maxMetadata is how much metadata the orders in memory have together. While a set is on
@@ -104,7 +109,7 @@ func (e *Engine) overloaded(item string) bool {
 			return true
 		}
 	}
-	return max(e.admits.age(), e.admitWith.age(), e.begins.age(), e.records.age()) > limit
+	return max(e.admits.age(), e.admitWith.age(), e.admitOut.age(), e.begins.age(), e.records.age()) > limit
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for
