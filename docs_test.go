@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestLinksOfTheDocumentation follows those within the repository.
+func TestLinksOfTheDocumentation(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
+	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "model/README.md") {
+		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
+			target, anchor := filepath.ToSlash(page), found[2]
+			if found[1] != "" {
+				target = path.Join(path.Dir(target), found[1])
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, target)
+			} else if anchor != "" && !slices.Contains(anchors(read(t, target)), anchor) {
+				t.Errorf("%s links to %s#%s, which is not there", page, target, anchor)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// anchors are the names that GitHub gives to the headings of a page.
+func anchors(page string) (names []string) {
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(page, -1) {
+		name := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
+}
