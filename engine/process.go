@@ -127,10 +127,14 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
 	}
 }
 
-// comesBack reports whether the hold of an order may end before the caller's time does.
-// A person's hold does not count: whoever waits for it asks again later.
+// comesBack reports whether an order may end before the caller's time does: somebody drives
+// it again, who took it up while it was read, or its hold ends in time. A person's hold
+// does not count: whoever waits for it asks again later.
 func comesBack(ctx context.Context, o *db.Order, now time.Time) bool {
-	if o.Hold == nil || slices.Contains([]string{holdApproval, holdPaused, holdAttention}, *o.Hold) {
+	if o.Hold == nil {
+		return !o.Status.Final()
+	}
+	if slices.Contains([]string{holdApproval, holdPaused, holdAttention}, *o.Hold) {
 		return false
 	}
 	deadline, ok := ctx.Deadline()

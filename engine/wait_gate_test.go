@@ -28,13 +28,13 @@ func TestScheduledStart(t *testing.T) {
 			began := time.Now()
 			first, err := s.engine.Process(within(t, 100*time.Millisecond), in)
 			if err != nil || first.Order.Hold == nil || *first.Order.Hold != "scheduled" || time.Since(began) > 90*time.Millisecond {
-				t.Fatalf("%v after %s: %+v", err, time.Since(began), first.Order)
+				t.Fatalf("%v after %s: %s", err, time.Since(began), brief(first))
 			}
 			if len(s.calls("later")) > 0 {
 				t.Error("called before its time")
 			}
 			if order := s.process(t, in); order.Order.Status != "completed" {
-				t.Errorf("%+v", order.Order)
+				t.Errorf("%s", brief(order))
 			}
 			early := value[bool](t, s.Pool, `SELECT bool_or(t.at < o.start_at) FROM transitions AS t JOIN orders AS o USING (order_no)
 				WHERE t.to_status <> 'pending'`)
@@ -49,7 +49,7 @@ func TestScheduledStart(t *testing.T) {
 		in := request("past")
 		in.StartAt = time.Now().Add(-time.Hour)
 		if order := s.process(t, in); order.Order.Status != "completed" {
-			t.Errorf("%+v", order.Order)
+			t.Errorf("%s", brief(order))
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestApprovalThatNobodyGives(t *testing.T) {
 approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 300ms, onTimeout: `+onTimeout+`}]`)
 			order := s.process(t, request("asks")) // whoever waits for a person is told at once
 			if order.Order.Hold == nil || *order.Order.Hold != "approval" || order.Order.ApprovalUntil == nil {
-				t.Fatalf("%+v", order.Order)
+				t.Fatalf("%s", brief(order))
 			}
 			if len(s.calls("asks")) > 0 {
 				t.Error("called before anybody approved")
@@ -74,7 +74,7 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 300ms, onTi
 			case want == "canceled" && (failureCode(order) != "approval_timed_out" || len(s.calls("asks")) > 0):
 				t.Errorf("%s, %q", failureCode(order), s.calls("asks"))
 			case want == "completed" && (order.Order.ApprovedAt == nil || failureCode(order) != ""):
-				t.Errorf("%+v", order.Order)
+				t.Errorf("%s", brief(order))
 			}
 			if order.Order.FinishedAt.Before(*order.Order.ApprovalUntil) {
 				t.Error("it did not wait")
@@ -86,7 +86,7 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 300ms, onTi
 		s := openShop(t, 1, quick)
 		s.use(t, `approval: [{amountOver: 100, currency: USD}]`)
 		if order := s.process(t, request("small")); order.Order.Status != "completed" {
-			t.Errorf("%+v", order.Order)
+			t.Errorf("%s", brief(order))
 		}
 	})
 	t.Run("an order that is scheduled is asked for at its start", func(t *testing.T) {
@@ -96,7 +96,7 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 300ms, onTi
 		in := request("later")
 		in.StartAt = time.Now().Add(100 * time.Millisecond)
 		if o := s.admit(t, in); *o.Order.Hold != "scheduled" || o.Order.ApprovalUntil != nil {
-			t.Errorf("%+v", o.Order)
+			t.Errorf("%s", brief(o))
 		}
 		if o := s.until(t, "later", "approval"); o.Order.DueAt != nil {
 			t.Errorf("without a time-out it is due at %s", o.Order.DueAt)
@@ -116,7 +116,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		began := time.Now()
 		order, err := s.engine.Process(within(t, 300*time.Millisecond), request("retries"))
 		if err != nil || time.Since(began) < 290*time.Millisecond || order.Order.Status != "charging" || order.Order.Attempts == nil {
-			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+			t.Errorf("after %s: %v, %s", time.Since(began), err, brief(order))
 		}
 	})
 	t.Run("for its turn", func(t *testing.T) {
@@ -128,7 +128,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		began := time.Now()
 		order, err := s.engine.Process(within(t, 200*time.Millisecond), in)
 		if err != nil || time.Since(began) < 190*time.Millisecond || order.Order.Hold == nil || *order.Order.Hold != "queued" {
-			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+			t.Errorf("after %s: %v, %s", time.Since(began), err, brief(order))
 		}
 	})
 	t.Run("not for a person", func(t *testing.T) {
@@ -141,7 +141,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		})
 		order, err := s.engine.Process(within(t, patience), request("held"))
 		if err != nil || time.Since(began) > patience/2 || order.Order.Hold == nil || *order.Order.Hold != "attention" {
-			t.Errorf("after %s: %v, %+v", time.Since(began), err, order.Order)
+			t.Errorf("after %s: %v, %s", time.Since(began), err, brief(order))
 		}
 		s.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
 			SELECT order_no, seq, status, status, fence, 'hold' FROM orders WHERE order_id = 'held'`)
@@ -158,7 +158,7 @@ func TestCustomerIsMaterial(t *testing.T) {
 	same := request("whose")
 	same.StartAt, same.CompleteBy, same.ReservationTTL, same.ConcurrencyKey = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute, "other"
 	if order := s.process(t, same); order.Order.Status != "completed" {
-		t.Errorf("%+v", order.Order)
+		t.Errorf("%s", brief(order))
 	}
 	other := in
 	other.CustomerID, other.PaymentMethod = "you", "pm_other"

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -25,6 +26,7 @@ type shop struct {
 	cfg     engine.Config
 	mu      sync.Mutex
 	engines []*engine.Engine
+	fronts  map[*engine.Engine]http.Handler
 	next    atomic.Int64
 }
 
@@ -35,7 +37,7 @@ var quick = engine.Config{Poll: 10 * time.Millisecond}
 // prove right, and at the simulator nothing may have been done twice.
 func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	t.Helper()
-	s := &shop{sim: simulator.New()}
+	s := &shop{sim: simulator.New(), fronts: map[*engine.Engine]http.Handler{}}
 	provider, front := httptest.NewServer(s.sim), httptest.NewServer(http.HandlerFunc(s.front))
 	cfg.PublicURL = front.URL
 	s.urls, s.cfg = strings.NewReplacer("SIM", provider.URL), cfg
@@ -60,7 +62,13 @@ func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 // front hands what providers send to one replica after the other.
 func (s *shop) front(w http.ResponseWriter, r *http.Request) {
 	e := s.anyone()
-	httpapi.New(e, httpapi.Config{}).ServeHTTP(w, r)
+	s.mu.Lock()
+	if s.fronts[e] == nil {
+		s.fronts[e] = httpapi.New(e, httpapi.Config{})
+	}
+	handler := s.fronts[e]
+	s.mu.Unlock()
+	handler.ServeHTTP(w, r)
 }
 
 func (s *shop) anyone() *engine.Engine {
@@ -159,6 +167,19 @@ func (s *shop) stands(t testing.TB, orderID string, want ...string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: at the provider stand %q, want %q", orderID, got, want)
 	}
+}
+
+// brief is what a test says of an order that is not as it should be.
+func brief(o engine.Order) string {
+	text := func(s *string) string {
+		if s == nil {
+			return "-"
+		}
+		return *s
+	}
+	row := &o.Order
+	return fmt.Sprintf("%s: %s, held for %s (%s), due %v, seq %d, failure %s, in doubt since %v",
+		row.OrderID, row.Status, text(row.Hold), text(row.HoldReason), row.DueAt, row.Seq, text(row.FailureCode), row.InDoubtSince)
 }
 
 func failureCode(o engine.Order) string {

@@ -42,7 +42,7 @@ completeWithin: 200ms`)
 		in.CompleteBy = time.Now().Add(shortly)
 		order := s.process(t, in)
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
-			t.Errorf("%+v", order)
+			t.Errorf("%s", brief(order))
 		}
 		s.stands(t, "doubt", "charge voided")
 	})
@@ -55,7 +55,7 @@ completeWithin: 200ms`)
 		in.CompleteBy = time.Now().Add(shortly)
 		order := s.process(t, in)
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
-			t.Errorf("%+v", order.Order)
+			t.Errorf("%s", brief(order))
 		}
 		s.called(t, "slow", "charge/do", "charge/undo")
 		s.stands(t, "slow", "charge undone")
@@ -69,7 +69,7 @@ completeWithin: 200ms`)
 		in.CompleteBy = time.Now().Add(shortly)
 		order := s.process(t, in)
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
-			t.Errorf("%+v", order.Order)
+			t.Errorf("%s", brief(order))
 		}
 		s.stands(t, "never", "charge undone", "reserve undone")
 	})
@@ -81,7 +81,7 @@ completeWithin: 200ms`)
 		in := request("never")
 		in.CompleteBy = time.Now().Add(time.Millisecond)
 		if order := s.process(t, in); order.Order.Status != "canceled" {
-			t.Errorf("%+v", order.Order)
+			t.Errorf("%s", brief(order))
 		}
 	})
 	t.Run("after completion changes nothing", func(t *testing.T) {
@@ -93,7 +93,7 @@ completeWithin: 200ms`)
 		s.admit(t, request("clock"))
 		eventually(t, "the deadline is over", func() bool { return time.Now().After(in.CompleteBy.Add(100 * time.Millisecond)) })
 		if after := s.get(t, "done"); after.Order.Status != "completed" || after.Order.Seq != before.Order.Seq {
-			t.Errorf("%+v", after.Order)
+			t.Errorf("%s", brief(after))
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestReservationExpires(t *testing.T) {
 		in.ReservationTTL = shortly
 		order := s.process(t, in)
 		if order.Order.Status != "canceled" || failureCode(order) != "reservation_expired" || order.ReleasedAt == nil || order.RefundedAt == nil {
-			t.Errorf("%+v", order)
+			t.Errorf("%s", brief(order))
 		}
 		if order.ReleasedAt.Sub(*order.ReservedAt) < shortly {
 			t.Errorf("released after %s", order.ReleasedAt.Sub(*order.ReservedAt))
@@ -127,7 +127,7 @@ func TestReservationExpires(t *testing.T) {
 		s := openShop(t, 1, quick)
 		s.use(t, confirmUnreachable+"\nreservationTtl: 100ms")
 		if order := s.process(t, request("unsold")); failureCode(order) != "reservation_expired" {
-			t.Errorf("%+v", order)
+			t.Errorf("%s", brief(order))
 		}
 	})
 	t.Run("at its provider too", func(t *testing.T) {
@@ -155,7 +155,7 @@ confirm: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 10ms, c
 	in.CompleteBy, in.ReservationTTL = time.Now().Add(shortly), 100*time.Millisecond
 	order := s.process(t, in)
 	if order.Order.Status != "completed" || !order.Order.FinishedAt.After(in.CompleteBy) {
-		t.Errorf("%+v", order.Order)
+		t.Errorf("%s", brief(order))
 	}
 	if seen := verbs(t, s.Pool, "pivot"); slices.Contains(seen, "deadline") {
 		t.Errorf("history %q", seen)

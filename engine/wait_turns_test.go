@@ -49,7 +49,7 @@ func (s *shop) flood(t *testing.T, n, customers int) {
 			in := request(fmt.Sprintf("o%03d", i))
 			in.CustomerID = fmt.Sprintf("c%d", i%customers)
 			if order, err := s.anyone().Process(within(t, patience), in); err != nil || order.Order.Status != "completed" {
-				t.Errorf("%s: %v, %+v", in.OrderID, err, order.Order)
+				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
 			}
 		})
 	}
@@ -105,7 +105,7 @@ concurrency: {by: customerId, limit: 1}`)
 		s.admit(t, stuck)
 		for _, in := range []engine.Input{free, none} {
 			if o := s.process(t, in); o.Order.Status != "completed" {
-				t.Errorf("%+v", o.Order)
+				t.Errorf("%s", brief(o))
 			}
 		}
 	})
