@@ -15,7 +15,7 @@ const bulkAtOnce = 8
 
 // Bulk is one verb for many orders.
 type Bulk struct {
-	Request          // without an OrderID; each order keeps its RequestID as its own
+	Request           // without an OrderID; each order keeps its RequestID as its own
 	OrderIDs []string // at most BulkMost; each counts once
 	Filter   *Filter  // instead of OrderIDs; its Limit counts
 }

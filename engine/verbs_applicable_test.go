@@ -1,0 +1,164 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/fsm"
+)
+
+// combination is one way an order's row can be.
+type combination struct {
+	status             fsm.State
+	hold, stop         string
+	doubted, attempted bool
+}
+
+// combinations are those that the database takes.
+func combinations() (all []combination) {
+	for _, status := range fsm.States() {
+		for _, stop := range []string{"", "cancel", "pause", "deadline"} {
+			if status.Final() {
+				all = append(all, combination{status: status, stop: stop})
+				continue
+			}
+			for _, hold := range []string{"", "retry", "callback", "scheduled", "queued", "approval", "paused", "attention"} {
+				all = append(all, combination{status, hold, stop, false, false}, combination{status, hold, stop, false, true},
+					combination{status, hold, stop, true, true})
+			}
+		}
+	}
+	return all
+}
+
+// combined stores every combination once for every verb.
+const combined = `WITH stored AS (
+	INSERT INTO orders (order_id, status, hold, stop_requested, in_doubt_since, attempts, tries, fence, seq, owner, due_at, ended_as, finished_at,
+		outcome, failure_step, failure_code, currency, item, amount)
+	SELECT order_id, status, nullif(hold, ''), nullif(stop, ''), CASE WHEN doubted THEN now() END, CASE WHEN attempted THEN 1 END,
+		CASE WHEN attempted THEN 1 END, 1, 1, CASE WHEN ended IS NULL AND hold = '' THEN gen_random_uuid() END,
+		CASE WHEN ended IS NULL AND hold = '' THEN now() + interval '1 hour' END, ended, CASE WHEN ended IS NOT NULL THEN now() END,
+		nullif(ended, 'completed'), CASE WHEN ended = 'failed' THEN 'charge' END, CASE WHEN ended = 'failed' THEN 'declined' END, 'USD', 'widget', 1
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[]) AS x(order_id, status, hold, stop, doubted, attempted),
+	LATERAL (SELECT CASE WHEN status IN ('completed', 'failed', 'canceled') THEN status END) AS e(ended)
+	RETURNING order_no, status)
+	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, status, 1 FROM stored`
+
+func (b *bundle) combine(t testing.TB) (orderIDs []string) {
+	t.Helper()
+	var statuses, holds, stops []string
+	var doubts, attempts []bool
+	for _, c := range combinations() {
+		for _, verb := range engine.Verbs {
+			orderIDs = append(orderIDs, fmt.Sprintf("%s, held %q, stop %q, in doubt %t, attempted %t: %s", c.status, c.hold, c.stop, c.doubted, c.attempted, verb))
+			statuses, holds, stops = append(statuses, string(c.status)), append(holds, c.hold), append(stops, c.stop)
+			doubts, attempts = append(doubts, c.doubted), append(attempts, c.attempted)
+		}
+	}
+	b.exec(t, "ALTER TABLE orders DISABLE TRIGGER orders_guard_insert")
+	b.exec(t, combined, orderIDs, statuses, holds, stops, doubts, attempts)
+	return orderIDs
+}
+
+// of is a request for a verb that lacks nothing.
+func of(verb engine.Verb, orderID string, at fsm.State) engine.Request {
+	q := engine.Request{Verb: verb, OrderID: orderID, Actor: "ann", Reason: "a test", Async: true}
+	if verb == engine.StepResult {
+		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
+	}
+	return q
+}
+
+func stepIn(s fsm.State) fsm.Step {
+	switch s {
+	case fsm.Reserving, fsm.Releasing:
+		return fsm.Reserve
+	case fsm.Confirming:
+		return fsm.Confirm
+	}
+	return fsm.Charge
+}
+
+// The engine is not started: what is written stays as it was written.
+func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
+	listed, joined := map[engine.Verb]int{}, 0
+	for i, id := range b.combine(t) {
+		verb := engine.Verbs[i%len(engine.Verbs)]
+		before, err := b.engine.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := of(verb, id, before.Order.Status)
+		q.DryRun = true
+		_, dry := b.engine.Do(t.Context(), q)
+		q.DryRun = false
+		after, err := b.engine.Do(t.Context(), q)
+		var refusal *engine.NotApplicable
+		if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
+			t.Errorf("%s: %v, as a dry run %v", id, err, dry)
+			continue
+		}
+		if err != nil {
+			after, _ = b.engine.Get(t.Context(), id)
+		}
+		applies := slices.Contains(engine.AllowedActions(&before), string(verb))
+		if verb == engine.Cancel && !applies && err == nil && text(before.Order.StopRequested) == "cancel" && after.Order.Seq == before.Order.Seq {
+			joined++ // it waits with the one under way
+			continue
+		}
+		if applies != (err == nil) || applies != (after.Order.Seq == before.Order.Seq+1) {
+			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Order.Seq, after.Order.Seq)
+		}
+		if applies {
+			listed[verb]++
+			b.heard(t, id, verb)
+		}
+	}
+	for _, verb := range engine.Verbs {
+		if listed[verb] == 0 {
+			t.Errorf("%s applies to nothing", verb)
+		}
+	}
+	t.Logf("listed %v, joined %d", listed, joined)
+}
+
+// heard checks that the history says who asked for what, last.
+func (b *bundle) heard(t testing.TB, orderID string, verb engine.Verb) {
+	t.Helper()
+	said := value[string](t, b.Pool, `SELECT concat_ws(' ', verb, actor, reason) FROM books.transitions WHERE order_id = $1 ORDER BY seq DESC LIMIT 1`, orderID)
+	if said != string(verb)+" ann a test" {
+		t.Errorf("%s: the history says %q", orderID, said)
+	}
+}
+
+func (b *bundle) do(t testing.TB, q engine.Request) engine.Order {
+	t.Helper()
+	order, err := b.engine.Do(t.Context(), q)
+	if err != nil {
+		t.Fatalf("%s %q: %v", q.Verb, q.OrderID, err)
+	}
+	return order
+}
+
+// refused checks that a verb is refused for a reason, and that nothing is written.
+func (b *bundle) refused(t testing.TB, q engine.Request, code string) {
+	t.Helper()
+	for _, dry := range []bool{true, false} {
+		q.DryRun = dry
+		b.writesNothing(t, func() {
+			_, err := b.engine.Do(context.WithoutCancel(t.Context()), q)
+			var refusal *engine.NotApplicable
+			if !errors.As(err, &refusal) || refusal.Code != code || refusal.Error() == "" {
+				t.Errorf("%s %q: %v, want %s", q.Verb, q.OrderID, err, code)
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	t.Run("during a call records its answer and holds before the next step", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.Slow, Step: "charge", Delay: 200 * time.Millisecond})
+		b := outside(t, engine.Config{}, p.quick(""))
+		answers := ask(t, b.engine, request("order"))
+		eventually(t, "a call is under way", func() bool {
+			return value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts`) == 1
+		})
+		o := b.do(t, asked(engine.Pause)).Order
+		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		if a := <-answers; a.err != nil || text(a.order.Order.Hold) != "paused" {
+			t.Errorf("%v, held %s", a.err, text(a.order.Order.Hold))
+		}
+		b.ends(t, b.do(t, asked(engine.Resume)), p, fsm.Completed)
+	})
+	t.Run("of an order that another replica drives can be taken back", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		g := newGhost(b.Pool)
+		g.admit(t, time.Hour, "order")
+		q := asked(engine.Pause)
+		q.Async = true
+		if o := b.do(t, q).Order; text(o.StopRequested) != "pause" || o.Hold != nil {
+			t.Errorf("%+v", o)
+		}
+		q.Verb = engine.Resume
+		if o := b.do(t, q).Order; o.StopRequested != nil || *o.Owner != g.owner {
+			t.Errorf("%+v", o)
+		}
+		g.advance(t, fsm.Completed, "order")
+		b.verified(t)
+	})
+	t.Run("keeps an answer that comes meanwhile for the resumption", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+		b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if o, err := b.engine.Process(ctx, request("order")); err != nil || text(o.Order.Hold) != "callback" {
+			t.Fatalf("%v, held %s", err, text(o.Order.Hold))
+		}
+		b.do(t, asked(engine.Pause))
+		q := asked(engine.StepResult)
+		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_7"}
+		if o := b.do(t, q).Order; o.Status != fsm.Charging || text(o.Hold) != "paused" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		b.refused(t, q, engine.RefusedAnswered)
+		b.ends(t, b.do(t, asked(engine.Resume)), p, fsm.Completed)
+		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE step = 'charge'`); calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestPauseOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	t.Run("does not stop the time of a deadline", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, engine.Config{Poll: 20 * time.Millisecond})
+		in := request("order")
+		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(400*time.Millisecond)
+		if _, err := b.engine.Admit(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if o := b.do(t, asked(engine.Pause)).Order; o.Status != fsm.Pending || text(o.Hold) != "paused" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		eventually(t, "it is canceled", func() bool { return status(t, b.Pool, "order") == "canceled" })
+	})
+	t.Run("of a scheduled order ends in the wait for its time", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		in := request("order")
+		in.StartAt = time.Now().Add(time.Hour)
+		if _, err := b.engine.Admit(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		b.do(t, asked(engine.Pause))
+		q := asked(engine.Resume)
+		q.Async = true
+		b.do(t, q)
+		eventually(t, "it is scheduled again", func() bool {
+			o, err := b.engine.Get(t.Context(), "order")
+			return err == nil && text(o.Order.Hold) == "scheduled" && o.Order.DueAt.Equal(*o.Order.StartAt)
+		})
+	})
+}

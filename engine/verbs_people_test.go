@@ -1,0 +1,130 @@
+package engine_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	const large = "approval:\n  - {amountOver: 50, currency: USD, timeout: 1h}\n"
+	waiting := func(t *testing.T) *bundle {
+		t.Helper()
+		b := outside(t, engine.Config{}, large)
+		if o := b.process(t, request("order")).Order; text(o.Hold) != "approval" || o.Status != fsm.Pending {
+			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
+		}
+		return b
+	}
+	t.Run("approve lets the order start", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		if o := b.do(t, asked(engine.Approve)).Order; o.Status != fsm.Completed || o.ApprovedAt == nil {
+			t.Errorf("%+v", o)
+		}
+		b.verified(t)
+	})
+	t.Run("reject cancels it", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		o := b.do(t, asked(engine.Reject)).Order
+		if o.Status != fsm.Canceled || text(o.FailureCode) != "rejected" {
+			t.Errorf("%+v", o)
+		}
+		b.verified(t)
+	})
+	t.Run("a pause is no way around it", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		b.do(t, asked(engine.Pause))
+		b.refused(t, asked(engine.Approve), engine.RefusedState)
+		if o := b.do(t, asked(engine.Resume)).Order; text(o.Hold) != "approval" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		if o := b.do(t, asked(engine.Approve)).Order; o.Status != fsm.Completed {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("of many at once one decides", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		var callers sync.WaitGroup
+		for i := range 20 {
+			callers.Go(func() {
+				_, err := b.engine.Do(t.Context(), asked([]engine.Verb{engine.Approve, engine.Reject}[i%2]))
+				var refusal *engine.NotApplicable
+				if err != nil && !errors.As(err, &refusal) {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions WHERE verb IN ('approve', 'reject')`); n != 1 {
+			t.Errorf("%d decisions", n)
+		}
+	})
+}
+
+func TestStepResult(t *testing.T) {
+	t.Parallel()
+	settled := func(of fsm.Step, outcome string) engine.Request {
+		q := asked(engine.StepResult)
+		q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
+		return q
+	}
+	t.Run("done goes on without a call", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "reserve"})
+		b.ends(t, b.do(t, settled(fsm.Reserve, engine.SettledDone)), p, fsm.Completed)
+		if reference := value[string](t, b.Pool, `SELECT reference FROM books.reservations`); reference != "r" {
+			t.Error(reference)
+		}
+	})
+	t.Run("refused undoes what was done before", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
+		o := b.do(t, settled(fsm.Reserve, engine.SettledRefused))
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.Order.FailureCode) != "seen" || text(o.Order.FailureStep) != "reserve" {
+			t.Errorf("%+v", o.Order)
+		}
+	})
+	t.Run("not_done ends the doubt, so that a cancellation undoes nothing", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)).Order; o.InDoubtSince != nil || text(o.Hold) != "attention" {
+			t.Errorf("held %s, in doubt since %v", text(o.Hold), o.InDoubtSince)
+		}
+		p.fail(t)
+		b.ends(t, b.do(t, asked(engine.Cancel)), p, fsm.Canceled)
+		if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 0 {
+			t.Errorf("%d charges", n)
+		}
+	})
+	t.Run("of another step does not apply", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		b.refused(t, settled(fsm.Reserve, engine.SettledDone), engine.RefusedState)
+	})
+	t.Run("while the step is being done is busy", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.Slow, Step: "charge", Delay: 200 * time.Millisecond})
+		b := outside(t, engine.Config{}, p.quick(""))
+		answers := ask(t, b.engine, request("order"))
+		eventually(t, "a call is under way", func() bool {
+			return value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts`) == 1
+		})
+		var refusal *engine.NotApplicable
+		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != engine.RefusedBusy {
+			t.Error(err)
+		}
+		b.ends(t, (<-answers).order, p, fsm.Completed)
+	})
+}

@@ -1,0 +1,108 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+// deaf is a policy whose provider can't be asked what became of a key.
+func (p *provider) deaf(port string) string {
+	return fmt.Sprintf(`
+charge:
+  executor: http
+  url: %s/charge
+  undoUrl: %s/charge/undo
+  timeout: 300ms
+  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
+`, p.url, p.url+port)
+}
+
+func TestForgottenKeys(t *testing.T) {
+	t.Parallel()
+	forgotten := func(t *testing.T) (*bundle, *provider) {
+		t.Helper()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		b := outside(t, engine.Config{}, p.deaf(""))
+		b.process(t, request("order"))
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '23 hours'`)
+		return b, p
+	}
+	t.Run("are not sent again by a retry", func(t *testing.T) {
+		t.Parallel()
+		b, _ := forgotten(t)
+		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '22 hours'`)
+		q := asked(engine.Retry)
+		q.DryRun = true
+		b.do(t, q)
+	})
+	t.Run("are not sent again by a resumption", func(t *testing.T) {
+		t.Parallel()
+		b, _ := forgotten(t)
+		b.exec(t, `UPDATE orders SET hold = 'paused'`)
+		b.refused(t, asked(engine.Resume), engine.RefusedUnknown)
+		q := asked(engine.StepResult)
+		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone}
+		b.do(t, q)
+		if o := b.do(t, asked(engine.Resume)).Order; o.Status != fsm.Completed {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+	})
+	t.Run("are asked after where that is possible", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days'`)
+		p.fail(t)
+		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+	})
+}
+
+func TestRetryUnderTheActivePolicy(t *testing.T) {
+	t.Parallel()
+	active := asked(engine.Retry)
+	active.ActivePolicy = true
+	t.Run("goes on with it", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		b := outside(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
+			"  retry: {attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf(""))
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if o, err := b.engine.Process(ctx, request("order")); err != nil || o.Order.Status != fsm.Reserving {
+			t.Fatalf("%v %s", err, o.Order.Status)
+		}
+		eventually(t, "it waits", func() bool {
+			o, err := b.engine.Get(t.Context(), "order")
+			return err == nil && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
+		})
+		version := b.activate(t, p.deaf(""))
+		if o := b.do(t, active).Order; o.Status != fsm.Completed || *o.Policy != version {
+			t.Errorf("%s under policy %d, held %s", o.Status, *o.Policy, text(o.Hold))
+		}
+	})
+	t.Run("is refused while a step could not be undone under it", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
+		b.activate(t, newProvider(t).impatient())
+		b.refused(t, active, engine.RefusedPolicySwitch)
+		p.fail(t)
+		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+	})
+	t.Run("of a failed order is refused where its keys would stay alive", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: "charge"})
+		b := outside(t, engine.Config{}, p.quick(""))
+		b.process(t, request("order"))
+		b.activate(t, "reservationTtl: 1h\n")
+		b.refused(t, active, engine.RefusedPolicySwitch)
+	})
+}

@@ -1,0 +1,119 @@
+package engine_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"charge", "reserve", "confirm"} {
+		for _, fault := range []simulator.Fault{simulator.Error, simulator.TimeoutAfter, simulator.NotDone} {
+			t.Run(fmt.Sprintf("of a %s that was answered %s goes on with the same key", step, fault), func(t *testing.T) {
+				t.Parallel()
+				b, p := stuck(t, simulator.Rule{Fault: fault, Step: step})
+				tried := value[int32](t, b.Pool, `SELECT attempts FROM books.orders`)
+				p.fail(t)
+				b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+				if last := value[int32](t, b.Pool, `SELECT max(attempt) FROM books.step_attempts`); last <= tried {
+					t.Errorf("attempt %d after %d", last, tried)
+				}
+			})
+		}
+	}
+	t.Run("of an undo that was refused does it", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
+		p.fail(t)
+		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Failed)
+	})
+	t.Run("begins a new window", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		if o := b.do(t, asked(engine.Retry)).Order; text(o.Hold) != "attention" || *o.Tries != 1 {
+			t.Errorf("held %s after %d tries", text(o.Hold), *o.Tries)
+		}
+	})
+}
+
+func TestRedrive(t *testing.T) {
+	t.Parallel()
+	t.Run("of an order of the ledger is its next generation", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.setStock(t, "widget", 0)
+		b.process(t, request("order"))
+		b.setStock(t, "widget", 1)
+		o := b.do(t, asked(engine.Retry))
+		if o.Order.Status != fsm.Completed || o.Order.Generation != 1 || o.Order.FailureCode != nil {
+			t.Errorf("%+v", o.Order)
+		}
+		b.sameAsStored(t, o)
+		b.verified(t)
+	})
+	t.Run("can be done again and again", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.setStock(t, "widget", 0)
+		b.process(t, request("order"))
+		for generation := range int32(3) {
+			if o := b.do(t, asked(engine.Retry)).Order; o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
+				t.Errorf("%+v", o)
+			}
+		}
+		b.verified(t)
+	})
+	for _, declined := range []string{"charge", "reserve", "confirm"} {
+		t.Run("after a refused "+declined+" kills the earlier keys first", func(t *testing.T) {
+			t.Parallel()
+			p := newProvider(t)
+			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
+			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+			b.ends(t, b.process(t, request("order")), p, fsm.Failed)
+			p.fail(t)
+			b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`); n == 0 {
+				t.Error("the charge of generation 0 was not voided")
+			}
+		})
+	}
+	t.Run("waits for what is still being undone", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, byCallers)
+		b.setStock(t, "widget", 0)
+		b.process(t, request("order"))
+		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
+		b.refused(t, asked(engine.Retry), engine.RefusedStillUndoing)
+		b.exec(t, `UPDATE late_undos SET finished_at = now()`)
+		if o := b.do(t, asked(engine.Retry)).Order; o.Generation != 1 {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("is done once, however often the request comes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := b.replica(t, engine.Config{})
+		b.setStock(t, "widget", 0)
+		b.process(t, request("order"))
+		q := asked(engine.Retry)
+		q.RequestID = "r"
+		var callers sync.WaitGroup
+		for i := range 20 {
+			callers.Go(func() {
+				o, err := []*engine.Engine{b.engine, other}[i%2].Do(t.Context(), q)
+				if err != nil || o.Order.Status != fsm.Failed || o.Order.Generation != 1 {
+					t.Errorf("%v, %s of generation %d", err, o.Order.Status, o.Order.Generation)
+				}
+			})
+		}
+		callers.Wait()
+		b.writesNothing(t, func() { b.do(t, q) })
+		b.verified(t)
+	})
+}

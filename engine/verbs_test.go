@@ -1,0 +1,138 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/books"
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+// impatient is a policy whose steps come to a person after their first try.
+func (p *provider) impatient() string {
+	text := ""
+	for _, step := range []string{"charge", "reserve", "confirm"} {
+		text += fmt.Sprintf(`
+%s:
+  executor: simulator
+  url: %s
+  timeout: 300ms
+  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
+`, step, p.url)
+	}
+	return text
+}
+
+func (p *provider) fail(t testing.TB, rules ...simulator.Rule) {
+	t.Helper()
+	if err := p.SetFaults(rules...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stuck is a bundle whose order is held for a person, because of what the provider does.
+func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *provider) {
+	t.Helper()
+	p := newProvider(t)
+	p.fail(t, rules...)
+	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient())
+	if o := b.process(t, request("order")).Order; text(o.Hold) != "attention" {
+		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
+	}
+	return b, p
+}
+
+func asked(verb engine.Verb) engine.Request {
+	return engine.Request{Verb: verb, OrderID: "order", Actor: "ann", Reason: "a test"}
+}
+
+const allStands, noneStands = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
+
+// ends checks how the order ended, here and at the provider.
+func (b *bundle) ends(t testing.TB, o engine.Order, p *provider, want fsm.State) {
+	t.Helper()
+	stands := noneStands
+	if want == fsm.Completed {
+		stands = allStands
+	}
+	if o.Order.Status != want || p.standing("order") != stands {
+		t.Errorf("%s, held %s (%s); at the provider %s", o.Order.Status, text(o.Order.Hold), text(o.Order.HoldReason), p.standing("order"))
+	}
+	if sum := p.Summary(); !sum.OK() {
+		t.Errorf("something happened twice: %+v", sum)
+	}
+	b.verified(t)
+}
+
+// verified proves the books, over all generations.
+func (b *bundle) verified(t testing.TB) {
+	t.Helper()
+	b.settled(t)
+	report, err := books.Verify(t.Context(), b.Pool, books.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range report.Checks {
+		if check.Violations > 0 {
+			t.Errorf("%s: %+v", check.Name, check)
+		}
+	}
+}
+
+func TestConfirmInDoubt(t *testing.T) {
+	t.Parallel()
+	b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
+	b.refused(t, asked(engine.Cancel), engine.RefusedConfirmInDoubt)
+	o, err := b.engine.Get(t.Context(), "order")
+	if allowed := engine.AllowedActions(&o); err != nil || !slices.Equal(allowed, []string{"retry", "step-result"}) {
+		t.Errorf("%v, allowed %q", err, allowed)
+	}
+	p.fail(t)
+	b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+}
+
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.hold(t, fsm.Reserving, "order")
+	q := asked(engine.Resume)
+	q.RequestID = "r"
+	b.do(t, q)
+	q.Verb = engine.Cancel
+	b.writesNothing(t, func() {
+		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, engine.ErrRequestID) {
+			t.Error(err)
+		}
+	})
+}
+
+// A verb whose answer is lost was done or not, and the caller is told which.
+func TestVerbsWithoutTheirAnswer(t *testing.T) {
+	t.Parallel()
+	for _, f := range []fate{loseRequest, loseReply, loseClient} {
+		t.Run(fmt.Sprint(f), func(t *testing.T) {
+			t.Parallel()
+			b, p := setupBehind(t, byCallers)
+			b.hold(t, fsm.Reserving, "order")
+			p.cut(3, 3, f) // after the read of the order
+			order, err := b.engine.Do(t.Context(), asked(engine.Resume))
+			p.On(nil)
+			for errors.Is(err, engine.ErrUnavailable) {
+				order, err = b.engine.Do(t.Context(), asked(engine.Resume))
+				var done *engine.NotApplicable
+				if errors.As(err, &done) {
+					order, err = b.engine.Process(t.Context(), request("order"))
+				}
+			}
+			if err != nil || order.Order.Status != fsm.Completed {
+				t.Errorf("%v %s", err, order.Order.Status)
+			}
+			b.verified(t)
+		})
+	}
+}
