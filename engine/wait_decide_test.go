@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/step"
+)
+
+func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {
+	return rapid.Custom(func(t *rapid.T) time.Duration {
+		return time.Duration(rapid.Int64Range(0, int64(most)).Draw(t, "nanoseconds"))
+	})
+}
+
+// anyTry is an answer that may be tried again, at any point of any window.
+func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	retry := policy.Retry{
+		Initial:  time.Millisecond + anyDuration(time.Minute).Draw(t, "initial"),
+		Factor:   rapid.Float64Range(1, 10).Draw(t, "factor"),
+		Attempts: rapid.IntRange(1, 1000).Draw(t, "attempts"),
+		Budget:   anyDuration(time.Hour).Draw(t, "budget"),
+	}
+	retry.Cap = retry.Initial + anyDuration(30*time.Minute).Draw(t, "cap")
+	after = rapid.OneOf(rapid.Just(time.Duration(0)), anyDuration(2*time.Hour)).Draw(t, "after")
+	counts = rapid.Bool().Draw(t, "counts")
+	tries := rapid.Int32Range(0, 2000).Draw(t, "tries")
+	o := &db.Order{Status: fsm.Charging, Tries: &tries}
+	if rapid.Bool().Draw(t, "begun") {
+		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
+		o.WindowFrom = &from
+	}
+	a := &attempt{state: fsm.Charging, step: fsm.Charge, operation: step.Do, doubted: rapid.Bool().Draw(t, "doubted"),
+		result: step.Retry{Code: "not_done", After: after, Counts: counts}}
+	if counts && rapid.Bool().Draw(t, "unknown") {
+		a.result = step.Unknown{Code: "timeout", After: after}
+	}
+	return judge{cfg: &policy.Step{Retry: retry}, a: a, o: o, now: now, chance: rapid.Float64Range(0, 1).Draw(t, "chance")}, after, counts
+}
+
+func (j judge) spent() time.Duration {
+	if j.o.WindowFrom == nil {
+		return 0
+	}
+	return j.now.Sub(*j.o.WindowFrom)
+}
+
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	t.Run("are at least what the other side asked for, and no longer than that and the cap", func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, func(t *rapid.T) {
+			j, after, _ := anyTry(t)
+			s := j.decide()
+			if s.hold != holdRetry {
+				return
+			}
+			if s.delay < after || s.delay > after+j.cfg.Retry.Cap {
+				t.Fatalf("%s after %s, cap %s", s.delay, after, j.cfg.Retry.Cap)
+			}
+		})
+	})
+	t.Run("are drawn from nothing to a bound that grows", func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, func(t *rapid.T) {
+			j, _, counts := anyTry(t)
+			bound := func(tries int32, spent time.Duration) float64 { return delayBound(&j.cfg.Retry, tries, counts, spent) }
+			tries, spent := *j.o.Tries+1, j.spent()
+			switch {
+			case bound(tries, spent) > float64(j.cfg.Retry.Cap) || math.IsNaN(bound(tries, spent)):
+				t.Fatal("beyond the cap")
+			case bound(tries+1, spent) < bound(tries, spent) || bound(tries, 2*spent) < bound(tries, spent):
+				t.Fatal("it shrinks")
+			case bound(1, 0) != float64(j.cfg.Retry.Initial):
+				t.Fatalf("the first is up to %v, not %s", bound(1, 0), j.cfg.Retry.Initial)
+			}
+			j.chance = 0
+			least := j.decide()
+			j.chance = 1
+			if most := j.decide(); least.hold == holdRetry && most.delay-least.delay < time.Duration(0.99*bound(tries, spent)) {
+				t.Fatalf("from %s to %s", least.delay, most.delay)
+			}
+		})
+	})
+	t.Run("of orders that failed together are spread", func(t *testing.T) {
+		t.Parallel()
+		tries := int32(3)
+		j := judge{
+			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 8, Budget: time.Hour}},
+			a:   &attempt{operation: step.Do, result: step.Unknown{Code: "timeout"}}, o: &db.Order{Status: fsm.Charging, Tries: &tries},
+		}
+		var buckets [8]int
+		for i := range 800 {
+			j.chance = float64(i) / 800 // as rand.Float64 spreads it
+			buckets[int(8*j.decide().delay/(1600*time.Millisecond))]++
+		}
+		for i, n := range buckets {
+			if n < 90 || n > 110 {
+				t.Errorf("%d of 800 in the %d. eighth", n, i+1)
+			}
+		}
+	})
+}
+
+func TestTriesEnd(t *testing.T) {
+	t.Parallel()
+	t.Run("only when the attempts and the time are spent, or the other side asks for too long", func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, func(t *rapid.T) {
+			j, after, counts := anyTry(t)
+			s, tries := j.decide(), int(*j.o.Tries)
+			if counts {
+				tries++
+			}
+			left := j.cfg.Retry.Budget - j.spent()
+			exhausted := tries >= j.cfg.Retry.Attempts && left <= 0
+			tooLong := after > left && after > j.cfg.Retry.Cap
+			if want := exhausted || tooLong; (s.hold == holdAttention) != want || s.hold == holdAttention && s.delay >= 0 {
+				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)
+			}
+			if s.hold == holdAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
+				t.Fatal(s.reason)
+			}
+			if _, unknown := j.a.result.(step.Unknown); unknown && s.cleared || j.a.doubted && s.cleared {
+				t.Fatal("a doubt is forgotten")
+			}
+		})
+	})
+	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
+		t.Parallel()
+		j := judge{cfg: &policy.Step{Retry: policy.Retry{Attempts: 8, Budget: time.Hour, NonRetryable: []string{"closed"}}},
+			a: &attempt{operation: step.Do, doubted: true, result: step.Retry{Code: "closed", Counts: true}}, o: &db.Order{Status: fsm.Charging}}
+		if s := j.decide(); s.hold != holdAttention || s.reason != "non_retryable: closed" || s.cleared {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("and nobody waits for what is to be undone, but for a confirmation in doubt", func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, func(t *rapid.T) {
+			j, _, _ := anyTry(t)
+			cancel := "cancel"
+			j.o.StopRequested = &cancel
+			j.o.Status = rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Releasing, fsm.Refunding}).Draw(t, "status")
+			if rapid.Bool().Draw(t, "waits") {
+				j.a.result = step.Waiting{}
+			}
+			s := j.decide()
+			stays := j.o.Status.Undoing() || j.o.Status == fsm.Confirming && !s.cleared
+			if s.hold != holdAttention && (s.hold == "") == stays {
+				t.Fatalf("%s: %+v", j.o.Status, s)
+			}
+		})
+	})
+}
