@@ -40,6 +40,7 @@ var listed = []struct {
 	{"OrdersListUnfinished", "'releasing'", append(someItems, "NULL")},
 	{"OrdersListItem", "false", someItems}, {"OrdersListItem", "true", someItems},
 	{"OrdersListItemEnded", "'failed'", someItems}, {"OrdersListItemEnded", "'canceled'", someItems},
+	{"OrdersListHeld", "NULL", someItems}, {"OrdersListHeld", "'reserving'", nil},
 }
 
 var someItems = []string{"'hot'", "'withdrawn'", "'rare'", "'item 77'", "'nobody''s'"}
@@ -61,7 +62,7 @@ func TestListPlans(t *testing.T) {
 	for _, list := range listed {
 		for _, item := range append(list.items[:len(list.items):len(list.items)], "NULL")[:max(1, len(list.items))] {
 			for _, window := range windows {
-				args := map[string]string{"status": list.status, "completed": list.status, "item": item, "most": "50"}
+				args := map[string]string{"status": list.status, "completed": list.status, "item": item, "most": "50", "hold": "'attention'", "reason": "''"}
 				maps.Copy(args, window)
 				s := prepare(t, conn, list.name, args)
 				for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {

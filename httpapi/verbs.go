@@ -9,7 +9,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
-	"pawl/fsm"
 )
 
 // verbOperation documents one verb on an order.
@@ -47,71 +46,6 @@ var (
 		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
 			"The order goes on as if the provider had said so. While the step is being done it is 409.")
 )
-
-// verbRequest documents what every verb reads.
-type verbRequest struct {
-	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
-	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
-	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
-	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
-}
-
-type anyVerbRequest struct {
-	verbRequest
-	Body *verbBody `required:"false"`
-}
-
-type retryRequest struct {
-	verbRequest
-	Body *retryBody `required:"false"`
-}
-
-type approvalRequest struct {
-	verbRequest
-	Body approvalBody
-}
-
-type stepResultRequest struct {
-	verbRequest
-	Body stepResultBody
-}
-
-type verbBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-type retryBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-	Policy    string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
-}
-
-type approvalBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who decides; kept in the history."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-type stepResultBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step the order is in."`
-	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"done: its effect is there. refused: it is not and never will be. not_done: it is not, and may be tried again."`
-	Reference string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
-	Code      string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
-	Detail    string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
-	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-const maxReason = 1000
 
 // leastVerbWait is what a verb is given to be stored, however short the caller waits for
 // what comes of it.
@@ -195,78 +129,4 @@ func idempotencyKey(r *http.Request) (string, error) {
 		return "", newProblem("invalid_parameter", "", fault)
 	}
 	return key, nil
-}
-
-// verbNames are the fields of the bodies of verbs beside those that all of them have.
-var (
-	verbNames       = []string{"actor", "reason", "requestId"}
-	retryNames      = []string{"actor", "reason", "requestId", "policy"}
-	stepResultNames = []string{"step", "outcome", "reference", "code", "detail", "actor", "reason", "requestId"}
-)
-
-// decodeVerb reads the body of a verb. One that requires nothing may have none.
-func decodeVerb(data []byte, q *engine.Request) error {
-	required := requiredOf(q.Verb)
-	if len(data) == 0 {
-		if len(required) == 0 {
-			return nil
-		}
-		data = []byte("{}")
-	}
-	names := verbNames
-	switch q.Verb {
-	case engine.Retry:
-		names = retryNames
-	case engine.StepResult:
-		names, q.Settle = stepResultNames, &engine.Settled{}
-	}
-	given := map[string]bool{}
-	return decode(data, names, func(d *decoder, name string) error {
-		given[name] = true
-		return d.verbField(q, name)
-	}, func(d *decoder) {
-		for _, name := range required {
-			if !given[name] {
-				d.fault("/"+name, "required", "is missing")
-			}
-		}
-	})
-}
-
-func requiredOf(verb engine.Verb) []string {
-	switch verb {
-	case engine.Approve, engine.Reject:
-		return []string{"actor"}
-	case engine.StepResult:
-		return []string{"step", "outcome", "actor", "reason"}
-	}
-	return nil
-}
-
-func (d *decoder) verbField(q *engine.Request, name string) (err error) {
-	switch name {
-	case "actor":
-		q.Actor, err = d.text("/actor", maxText)
-	case "reason":
-		q.Reason, err = d.text("/reason", maxReason)
-	case "requestId":
-		q.RequestID, err = d.text("/requestId", maxText)
-	case "policy":
-		var choice string
-		choice, err = d.word("/policy", "pinned", "active")
-		q.ActivePolicy = choice == "active"
-	case "step":
-		var step string
-		step, err = d.word("/step", string(fsm.Charge), string(fsm.Reserve), string(fsm.Confirm))
-		q.Settle.Step = fsm.Step(step)
-	case "outcome":
-		q.Settle.Outcome, err = d.word("/outcome", engine.SettledDone, engine.SettledRefused, engine.SettledNotDone)
-	case "reference":
-		q.Settle.Reference, err = d.text("/reference", maxText)
-	case "code":
-		q.Settle.Code, err = d.text("/code", maxText)
-	case "detail":
-		q.Settle.Detail, err = d.text("/detail", maxReason)
-	}
-	return err
 }

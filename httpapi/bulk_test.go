@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// bulkOf decodes what came of a bulk request.
+func (b *bundle) bulkOf(t testing.TB, target, body string, header ...string) (out struct {
+	Matched, Applied int
+	Results          []struct {
+		OrderID, Status, Code, Detail string
+		Applied                       bool
+	}
+}) {
+	t.Helper()
+	a := b.call(t, "POST /api/bulk/"+target, body, header...)
+	if a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if err := json.Unmarshal([]byte(a.body), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestBulk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("says of each order what came of it", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "attention", "charging", "a", "b")
+		b.process(t, ask("done")).wantStatus(t, 200)
+		const body = `{"ids":["a","done","b","nobody's","..","a"],"actor":"ann","reason":"all","requestId":"r"}`
+		dry := b.bulkOf(t, "retry?dryRun=true", body)
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`); n != 0 || dry.Applied != 2 {
+			t.Errorf("the dry run did %d, says %+v", n, dry)
+		}
+		for range 2 { // the same request again does nothing again
+			out := b.bulkOf(t, "retry", body)
+			var codes []string
+			for _, r := range out.Results {
+				codes = append(codes, fmt.Sprintf("%s %t %s", r.OrderID, r.Applied, r.Code))
+				if r.Applied == (r.Detail != "") {
+					t.Errorf("%+v", r)
+				}
+			}
+			want := []string{"a true ", "done false not_applicable", "b true ", "nobody's false not_found", ".. false not_found"}
+			if out.Matched != 5 || out.Applied != 2 || !slices.Equal(codes, want) {
+				t.Errorf("%+v", out)
+			}
+		}
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry' AND actor = 'ann' AND reason = 'all' AND request_id = 'r'`); n != 2 {
+			t.Errorf("%d rows", n)
+		}
+		for _, id := range []string{"a", "b"} { // they go on without the caller
+			b.process(t, fmt.Sprintf(`{"orderId":%q,"amount":1,"item":"widget"}`, id)).wantStatus(t, 200)
+		}
+	})
+	t.Run("takes a filter", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.waitsFor(t, "paused", "charging", "p1", "p2", "p3")
+		b.waitsFor(t, "attention", "charging", "stays")
+		b.exec(t, `UPDATE orders SET hold_reason = 'another' WHERE order_id = 'p2'`)
+		out := b.bulkOf(t, "cancel", `{"filter":{"hold":"paused","holdReason":"because:","item":"widget","status":"charging",
+			"createdFrom":"2000-01-01T00:00:00Z","limit":10}}`)
+		if out.Matched != 2 || out.Applied != 2 || out.Results[0].OrderID != "p3" || out.Results[1].OrderID != "p1" {
+			t.Errorf("%+v", out)
+		}
+		if out := b.bulkOf(t, "resume", `{"filter":{"hold":"paused"}}`, "Idempotency-Key", "k"); out.Matched != 1 || out.Applied != 1 {
+			t.Errorf("%+v", out)
+		}
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE request_id = 'k'`); n != 1 {
+			t.Errorf("%d rows", n)
+		}
+	})
+	t.Run("approves many", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var ids []string
+		for i := range 100 {
+			ids = append(ids, fmt.Sprintf("large %d", i))
+		}
+		b.waitsFor(t, "approval", "pending", ids...)
+		list, _ := json.Marshal(ids)
+		if out := b.bulkOf(t, "approve", fmt.Sprintf(`{"ids":%s,"actor":"ann"}`, list)); out.Applied != 100 || out.Results[99].OrderID != "large 99" {
+			t.Errorf("%d of %d", out.Applied, out.Matched)
+		}
+	})
+}
+
+func TestBulkBodies(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for _, c := range []struct{ target, body, faults string }{
+		{"retry", `{}`, "/ids required"},
+		{"retry", `{"ids":["a"],"filter":{"item":"i"}}`, "/ids required"},
+		{"retry", `{"ids":[]}`, "/ids out_of_range"},
+		{"retry", `{"ids":[` + strings.Repeat(`"a",`, 1000) + `"a"]}`, "/ids out_of_range"},
+		{"retry", `{"ids":["a",7,""]}`, "/ids/1 wrong_type, /ids/2 empty"},
+		{"retry", `{"ids":"a"}`, "/ids wrong_type"},
+		{"retry", `{"filter":{}}`, "/filter empty"},
+		{"retry", `{"filter":{"limit":5}}`, "/filter empty"},
+		{"retry", `{"filter":{"statsu":"failed","hold":"paused"}}`, "/filter unknown_field"},
+		{"retry", `{"filter":{"status":"lost","hold":"nothing","limit":1001}}`,
+			"/filter/status unknown_word, /filter/hold unknown_word, /filter/limit out_of_range"},
+		{"retry", `{"filter":{"holdReason":"x"}}`, "/filter/hold required"},
+		{"retry", `{"filter":[]}`, "/filter wrong_type"},
+		{"retry", `{"ids":["a"],"policy":"new"}`, "/policy unknown_word"},
+		{"approve", `{"ids":["a"]}`, "/actor required"},
+	} {
+		p := b.call(t, "POST /api/bulk/"+c.target, c.body).wantProblem(t, 422, "invalid_input")
+		var faults []string
+		for _, f := range p.Errors {
+			faults = append(faults, f.Pointer+" "+f.Code)
+		}
+		if got := strings.Join(faults, ", "); got != c.faults {
+			t.Errorf("%.60s: %s", c.body, got)
+		}
+	}
+	b.call(t, "POST /api/bulk/pause", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
+	b.call(t, "POST /api/bulk/cancel?dryRun=no", `{"ids":["a"]}`).wantProblem(t, 422, "invalid_parameter")
+	b.call(t, "POST /api/bulk/cancel", "").wantProblem(t, 400, "malformed_json")
+	b.call(t, "POST /api/bulk/cancel", `{"ids":["a"`).wantProblem(t, 400, "malformed_json")
+}
+
+func TestListHeldOrders(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.waitsFor(t, "paused", "charging", "p1", "p2")
+	b.waitsFor(t, "paused", "reserving", "p3")
+	b.waitsFor(t, "attention", "charging", "q")
+	b.process(t, ask("done")).wantStatus(t, 200)
+	for query, want := range map[string]string{
+		"hold=paused": "p3 p2 p1", "hold=attention": "q", "hold=retry": "", "hold=paused&status=charging": "p2 p1",
+		"hold=paused&item=widget": "p3 p2 p1", "hold=paused&item=other": "", "hold=paused&createdTo=2000-01-01T00:00:00Z": "",
+	} {
+		var ids []string
+		for cursor := ""; ; {
+			page := b.get(t, "/api/orders?limit=2&"+query+cursor).wantStatus(t, 200)
+			for _, o := range page.Orders {
+				ids = append(ids, o.OrderID)
+			}
+			if page.NextCursor == "" {
+				break
+			}
+			cursor = "&cursor=" + page.NextCursor
+		}
+		if got := strings.Join(ids, " "); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+	b.get(t, "/api/orders?hold=forever").wantProblem(t, 422, "invalid_parameter")
+}

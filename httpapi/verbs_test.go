@@ -1,0 +1,217 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/engine"
+)
+
+func (b *bundle) verb(t testing.TB, verb engine.Verb, id, body string, header ...string) answer {
+	t.Helper()
+	return b.call(t, "POST /api/orders/"+id+"/"+string(verb), body, header...)
+}
+
+// waitsFor stores an order that is held, without its driver.
+func (b *bundle) waitsFor(t testing.TB, hold, status string, orderIDs ...string) {
+	t.Helper()
+	if status != "pending" && status != "charging" {
+		b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard_insert`)
+	}
+	for _, id := range orderIDs {
+		b.exec(t, `WITH held AS (INSERT INTO orders (order_id, status, hold, hold_reason, fence, amount, currency, item)
+			VALUES ($1, $2, $3, 'because: of this', 1, 1, 'USD', 'widget') RETURNING order_no)
+			INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, $2, 1 FROM held`, id, status, hold)
+	}
+}
+
+func TestVerbs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct {
+		verb         engine.Verb
+		status, hold string
+		allowed      []string
+		body         string
+		code         int
+		ends         string
+	}{
+		{engine.Cancel, "charging", "attention", []string{"cancel", "retry"}, "", 200, "canceled"},
+		{engine.Retry, "charging", "attention", []string{"cancel", "retry"}, `{"policy":"pinned"}`, 200, "completed"},
+		{engine.Pause, "charging", "retry", []string{"cancel", "retry", "pause"}, "{}", 202, "charging"},
+		{engine.Resume, "charging", "paused", []string{"cancel", "resume"}, `{"actor":"ann"}`, 200, "completed"},
+		{engine.Approve, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann"}`, 200, "completed"},
+		{engine.Reject, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann","reason":"no"}`, 200, "canceled"},
+	} {
+		t.Run(string(c.verb), func(t *testing.T) {
+			t.Parallel()
+			id := "order-" + string(c.verb)
+			b.waitsFor(t, c.hold, c.status, id)
+			if o := b.get(t, "/api/orders/"+id).decoded(t); !slices.Equal(o.AllowedActions, c.allowed) {
+				t.Errorf("allowed %q", o.AllowedActions)
+			}
+			a := b.call(t, "POST /api/orders/"+id+"/"+string(c.verb)+"?dryRun=true", c.body)
+			if o := a.wantStatus(t, 200); o.Status != c.status || o.Seq != 1 {
+				t.Errorf("dry run: %s", a.body)
+			}
+			a = b.verb(t, c.verb, id, c.body)
+			if o := a.wantStatus(t, c.code); o.Status != c.ends {
+				t.Errorf("%s", a.body)
+			}
+			b.verb(t, c.verb, id, c.body).wantProblem(t, 409, "not_applicable")
+			b.verb(t, c.verb, "nobody-s", c.body).wantProblem(t, 404, "not_found")
+		})
+	}
+	t.Run("a rejected order says so", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "approval", "pending", "large")
+		if o := b.verb(t, engine.Reject, "large", `{"actor":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("a failed order starts anew", func(t *testing.T) {
+		t.Parallel()
+		b.call(t, "PUT /api/inventory/scarce", `{"onHand":0}`)
+		b.process(t, `{"orderId":"again","amount":1,"item":"scarce"}`).wantStatus(t, 200)
+		b.call(t, "PUT /api/inventory/scarce", `{"onHand":1}`)
+		if o := b.verb(t, engine.Retry, "again", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+func TestVerbBodies(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for _, c := range []struct{ verb, body, faults string }{
+		{"approve", "", "/actor required"},
+		{"reject", `{"actor":""}`, "/actor empty"},
+		{"retry", `{"policy":"latest"}`, "/policy unknown_word"},
+		{"retry", `{"policy":1}`, "/policy wrong_type"},
+		{"resume", `{"reason":"` + strings.Repeat("x", 1001) + `"}`, "/reason too_long"},
+		{"pause", `{"requestId":null}`, "/requestId wrong_type"},
+		{"step-result", "", "/step required, /outcome required, /actor required, /reason required"},
+		{"step-result", `{"step":"pay","outcome":"perhaps","actor":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
+		{"cancel", `[]`, " wrong_type"},
+	} {
+		p := b.call(t, "POST /api/orders/o/"+c.verb, c.body).wantProblem(t, 422, "invalid_input")
+		var faults []string
+		for _, f := range p.Errors {
+			faults = append(faults, f.Pointer+" "+f.Code)
+		}
+		if got := strings.Join(faults, ", "); got != c.faults {
+			t.Errorf("%s %s: %s", c.verb, c.body, got)
+		}
+	}
+	p := b.call(t, "POST /api/orders/o/pause", "", "Idempotency-Key", strings.Repeat("x", 256)).wantProblem(t, 422, "invalid_parameter")
+	if p.Errors[0].Header != "Idempotency-Key" {
+		t.Error(p.Errors)
+	}
+}
+
+func TestVerbRequestIDs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("Idempotency-Key stands for requestId", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "approval", "pending", "key")
+		for range 2 {
+			b.verb(t, engine.Approve, "key", `{"actor":"ann"}`, "Idempotency-Key", "k").wantStatus(t, 200)
+		}
+		b.verb(t, engine.Approve, "key", `{"actor":"ann","requestId":"k"}`, "Idempotency-Key", "another").wantStatus(t, 200)
+		b.verb(t, engine.Approve, "key", `{"actor":"ann","requestId":"another"}`, "Idempotency-Key", "k").wantProblem(t, 409, "not_applicable")
+	})
+	t.Run("of another verb is 409", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "retry", "charging", "reused")
+		b.verb(t, engine.Pause, "reused", `{"requestId":"k"}`).wantStatus(t, 202)
+		b.verb(t, engine.Resume, "reused", `{"requestId":"k"}`).wantProblem(t, 409, "request_id_reused")
+	})
+	t.Run("two at once are one", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "approval", "pending", "once")
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				if o := b.verb(t, engine.Approve, "once", `{"actor":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
+					t.Errorf("%+v", o)
+				}
+			})
+		}
+		callers.Wait()
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'once' AND verb = 'approve'`); n != 1 {
+			t.Errorf("approved %d times", n)
+		}
+	})
+	t.Run("a cancellation that joins another is known by its own", func(t *testing.T) {
+		t.Parallel()
+		b.elsewhere(t, "joined")
+		for _, id := range []string{"first", "second", "second", ""} {
+			o := b.cancel(t, "joined", fmt.Sprintf(`{"actor":"ann","requestId":%q}`, id+"!"), "Prefer", "respond-async").wantStatus(t, 202)
+			if o.StopRequested != "cancel" {
+				t.Errorf("%+v", o)
+			}
+		}
+		b.cancel(t, "joined", "", "Prefer", "respond-async").wantStatus(t, 202)
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'joined' AND verb = 'cancel'`); n != 3 {
+			t.Errorf("%d rows", n)
+		}
+	})
+}
+
+func TestVerbsAnswer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("respond-async does not wait", func(t *testing.T) {
+		t.Parallel()
+		b.elsewhere(t, "async")
+		began := time.Now()
+		a := b.cancel(t, "async", "", "Prefer", "respond-async")
+		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Preference-Applied") != "respond-async" {
+			t.Error(a)
+		}
+		if took := time.Since(began); took > patience/2 {
+			t.Errorf("took %s", took)
+		}
+	})
+	t.Run("a pause of what another replica drives is taken back", func(t *testing.T) {
+		t.Parallel()
+		b.elsewhere(t, "theirs")
+		if o := b.verb(t, engine.Pause, "theirs", "", "Prefer", "wait=1").wantStatus(t, 202); o.StopRequested != "pause" ||
+			!slices.Equal(o.AllowedActions, []string{"cancel", "resume"}) {
+			t.Errorf("%+v", o)
+		}
+		if o := b.verb(t, engine.Resume, "theirs", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("a stale If-Match is 412", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "paused", "charging", "stale")
+		b.verb(t, engine.Resume, "stale", "", "If-Match", `"7"`).wantProblem(t, 412, "precondition_failed")
+		b.verb(t, engine.Resume, "stale", "", "If-Match", `"1"`).wantStatus(t, 200)
+	})
+	t.Run("a confirmation in doubt is not canceled", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "attention", "confirming", "doubted")
+		b.exec(t, `UPDATE orders SET in_doubt_since = now(), attempts = 1, tries = 1 WHERE order_id = 'doubted'`)
+		p := b.cancel(t, "doubted", "").wantProblem(t, 409, "confirm_in_doubt")
+		if !slices.Equal(p.AllowedActions, []string{"retry", "step-result"}) || p.Order == nil {
+			t.Errorf("%+v", p)
+		}
+	})
+	t.Run("a redrive waits for the end of the undoing", func(t *testing.T) {
+		t.Parallel()
+		b.call(t, "PUT /api/inventory/none", `{"onHand":0}`)
+		b.process(t, `{"orderId":"undoing","amount":1,"item":"none"}`).wantStatus(t, 200)
+		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at)
+			SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'undoing'`)
+		if p := b.verb(t, engine.Retry, "undoing", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
+			t.Errorf("%+v", p)
+		}
+	})
+}
