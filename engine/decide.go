@@ -110,7 +110,7 @@ func (j judge) again(s stay, after time.Duration) stay {
 		s.hold, s.reason = holdAttention, "non_retryable: "+s.code
 	case int(tries) >= cfg.Retry.Attempts && left <= 0:
 		s.hold, s.reason = holdAttention, fmt.Sprintf("retries_exhausted: %d tries in %s, last %s", tries, spent.Round(time.Second), s.code)
-	case after > left && after > cfg.Retry.Cap:
+	case after > left && after > cfg.Retry.Cap && !j.a.uncalled:
 		s.hold, s.reason = holdAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", j.now.Add(after).UTC().Format(time.RFC3339))
 	}
 	if s.hold == holdAttention {
