@@ -186,6 +186,10 @@ func TestCallbacks(t *testing.T) {
 			t.Error("nothing is in doubt any more")
 		}
 	})
+}
+
+func TestCallbacksOutOfTurn(t *testing.T) {
+	t.Parallel()
 	t.Run("that come before their answer are used when it comes", func(t *testing.T) {
 		t.Parallel()
 		d := openDesk(t, "")

@@ -33,6 +33,10 @@ completeWithin: 200ms`)
 		s.admit(t, request("waits"))
 		s.until(t, "waits", "canceled")
 	})
+}
+
+func TestDeadlineOnTheWay(t *testing.T) {
+	t.Parallel()
 	t.Run("during a charge in doubt undoes it under its key", func(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)

@@ -1,6 +1,9 @@
 package httpapi
 
-import "time"
+import (
+	"bytes"
+	"time"
+)
 
 const (
 	maxTTL   = 365 * 24 * 60 * 60 // seconds
@@ -52,7 +55,7 @@ func (d *decoder) time(pointer string) (at time.Time, err error) {
 	if !ok {
 		return at, err
 	}
-	if at.UnmarshalText(raw) != nil || at.Year() < 1970 || at.Year() > 9998 {
+	if bytes.ContainsRune(raw, ',') || at.UnmarshalText(raw) != nil || at.Year() < 1970 || at.Year() > 9998 {
 		d.fault(pointer, "not_time", "must be a time of RFC 3339 with its zone, from 1970 to 9998")
 		return time.Time{}, nil
 	}

@@ -1,0 +1,167 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"pawl/engine"
+)
+
+// withProvider is the API with a policy whose charge is done by a provider that answers 202; path yields where it was
+// asked to call back.
+func withProvider(t *testing.T) (b *bundle, path func() string) {
+	t.Helper()
+	b = setupWith(t, engine.Config{Poll: 10 * time.Millisecond, PublicURL: "https://shop.example/pawl/"}, Config{Wait: patience})
+	var last atomic.Value
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var call struct{ CallbackURL string }
+		if err := json.NewDecoder(r.Body).Decode(&call); err != nil {
+			t.Error(err)
+		}
+		if call.CallbackURL != "" {
+			last.Store(call.CallbackURL)
+			w.WriteHeader(http.StatusAccepted)
+			fmt.Fprint(w, `{"reference":"r","action":{"redirect":"https://bank.example/<3ds>"}}`)
+		}
+	}))
+	t.Cleanup(provider.Close)
+	policy := fmt.Sprintf("charge: {executor: http, url: %q, undoUrl: %q, timeout: 60s}", provider.URL+"/do", provider.URL+"/undo")
+	b.activate(t, policy)
+	return b, func() string {
+		deadline := time.Now().Add(patience)
+		for last.Load() == nil {
+			if time.Now().After(deadline) {
+				t.Fatal("the provider is not called")
+			}
+		}
+		url, _ := last.Load().(string)
+		path, found := strings.CutPrefix(url, "https://shop.example/pawl")
+		if !found {
+			t.Fatalf("the callback is to go to %s", url)
+		}
+		return path
+	}
+}
+
+func (b *bundle) activate(t *testing.T, policy string) {
+	t.Helper()
+	version, _, err := b.engine.StorePolicy(t.Context(), []byte(policy))
+	if err == nil {
+		err = b.engine.ActivatePolicy(t.Context(), version, "test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCallback(t *testing.T) {
+	t.Parallel()
+	b, path := withProvider(t)
+	a := b.process(t, `{"orderId":"o/1","amount":1,"item":"i","paymentMethod":"pm_0123456789"}`, "Prefer", "wait=10")
+	if o := a.wantStatus(t, 202); o.Hold != "callback" { // an hour: longer than the caller waits
+		t.Errorf("%+v", o)
+	}
+	for _, shown := range []string{`"policy":1`, `"attempts":1`, `"inDoubt":true`, `"nextAttemptAt":"`, `"action":{"redirect":"https://bank.example/<3ds>"}`} {
+		if !strings.Contains(a.body, shown) {
+			t.Errorf("%s is not in %s", shown, a.body)
+		}
+	}
+	post := func(body string) answer { return b.call(t, "POST "+path(), body) }
+	for body, code := range map[string]string{
+		`{}`: "invalid_input", `{"outcome":"perhaps"}`: "invalid_input", `{"outcome":1}`: "invalid_input", `[]`: "invalid_input",
+		`{"outcome":"done","reference":"` + strings.Repeat("x", 256) + `"}`: "invalid_input",
+		`{"outcome":"done","data":[1]}`:                                     "invalid_input",
+		`{"outcome":"done","data":{"a":"\u0000"}}`:                          "invalid_input",
+	} {
+		post(body).wantProblem(t, 422, code)
+	}
+	post(`{"outcome":"done","outcome":"refused"}`).wantProblem(t, 400, "malformed_json")
+	post(strings.Repeat(" ", 70_000)).wantProblem(t, 413, "body_too_large")
+	if n := b.count(t, `SELECT count(*) FROM step_answers`); n != 0 {
+		t.Fatalf("%d answers", n)
+	}
+	for _, body := range []string{
+		`{"outcome":"refused","code":"no\u0000 pm_0123456789","detail":null,"reference":"","more":1}`,
+		`{"outcome":"refused","code":"no\u0000 pm_0123456789"}`,
+	} {
+		b.accepts(t, post(body), `{"accepted":true}`)
+	}
+	b.accepts(t, post(`{"outcome":"done"}`), `{"accepted":false,"reason":"answered before: refused, by callback"}`)
+	o := b.process(t, `{"orderId":"o/1","amount":1,"item":"i"}`).wantStatus(t, 200)
+	if o.Status != "failed" || o.Failure.Step != "charge" || strings.Contains(o.Failure.Code, "pm_") {
+		t.Errorf("%+v, %+v", o, o.Failure)
+	}
+}
+
+func (b *bundle) accepts(t *testing.T, a answer, body string) {
+	t.Helper()
+	if a.wantStatus(t, 200); a.body != body {
+		t.Errorf("%s, want %s", a.body, body)
+	}
+}
+
+func TestCallbackOfNobody(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, token := range []string{"x", "%2F", "..%2F", strings.Repeat("a", 47), strings.Repeat("a", 5000), "%00"} {
+		b.call(t, "POST /api/callbacks/"+token, `{"outcome":"done"}`).wantProblem(t, 404, "not_found")
+	}
+}
+
+func TestAttempts(t *testing.T) {
+	t.Parallel()
+	b, path := withProvider(t)
+	b.process(t, body("orderId", `"o"`), "Prefer", "wait=10").wantStatus(t, 202)
+	b.call(t, "POST "+path(), `{"outcome":"done","reference":"ref-1","data":{"a":1}}`).wantStatus(t, 200)
+	if o := b.process(t, body("orderId", `"o"`)).wantStatus(t, 200); o.Status != "completed" {
+		t.Errorf("%+v", o)
+	}
+	if a := b.get(t, "/api/orders/o"); !strings.Contains(a.body, `"charge":{"completed":true,"reference":"ref-1"}`) {
+		t.Error(a.body)
+	}
+	page := b.get(t, "/api/orders/o/attempts")
+	var got struct{ Attempts []attempt }
+	if err := json.Unmarshal([]byte(page.body), &got); err != nil || len(got.Attempts) != 1 {
+		t.Fatalf("%s, %v", page.body, err)
+	}
+	first := got.Attempts[0]
+	if first.Attempt != 1 || first.Step != "charge" || first.Operation != "do" || first.Outcome != "waiting" || first.Reference != "r" ||
+		*first.Policy != 1 || first.FinishedAt.Before(first.StartedAt) {
+		t.Errorf("%+v", first)
+	}
+	if page := b.get(t, "/api/orders/o/attempts?after=1&limit=1"); page.body != `{"attempts":[]}` {
+		t.Error(page.body)
+	}
+	b.get(t, "/api/orders/none/attempts").wantProblem(t, 404, "not_found")
+	b.get(t, "/api/orders/o/attempts?limit=0").wantProblem(t, 422, "invalid_parameter")
+}
+
+func TestStripeEvents(t *testing.T) { //nolint:paralleltest // secrets of the environment
+	t.Setenv("PAWL_TEST_WEBHOOK_OLD", "whsec_old")
+	t.Setenv("PAWL_TEST_WEBHOOK", "whsec_new")
+	t.Setenv("PAWL_TEST_KEY", "sk_test_1")
+	b := setup(t)
+	send := func(payload, secret string) answer {
+		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(payload), Secret: secret, Timestamp: time.Now()})
+		return b.call(t, "POST /api/webhooks/stripe", payload, "Stripe-Signature", signed.Header)
+	}
+	event := `{"object":"event","id":"evt_1","type":"any","data":{"object":{"object":"payment_intent","id":"pi_1","metadata":{}}}}`
+	send(event, "whsec_new").wantProblem(t, 400, "bad_signature") // there is no policy that knows it
+	for _, name := range []string{"PAWL_TEST_WEBHOOK_OLD", "PAWL_TEST_WEBHOOK"} {
+		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_TEST_KEY, webhookSecret: env:"+name+"}")
+	}
+	for _, secret := range []string{"whsec_old", "whsec_new"} {
+		b.accepts(t, send(event, secret), `{"accepted":true}`)
+	}
+	send(event, "whsec_guess").wantProblem(t, 400, "bad_signature")
+	b.call(t, "POST /api/webhooks/stripe", event).wantProblem(t, 400, "bad_signature")
+	b.call(t, "POST /api/webhooks/stripe", "{}").wantProblem(t, 400, "bad_signature")
+}
