@@ -2,9 +2,12 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"pawl/db"
+	"pawl/fsm"
 )
 
 const (
@@ -137,8 +140,25 @@ func (e *Engine) takeUp(rows []Order) int {
 		e.Stats.TakenOver.Add(int64(takenOver))
 		e.log.Info("orders taken over", "orders", takenOver)
 	}
+	e.name(ours)
 	e.lead(ours)
 	return n
+}
+
+// name fills in what providers call the charges and reservations of orders that were taken
+// up: a call to capture or undo one may need it, and a claim returns the row of the order
+// alone.
+func (e *Engine) name(runs []*run) {
+	byNo := map[int64]*run{}
+	for _, r := range runs {
+		if s := r.status(); r.order.Order.Policy != nil && (s == fsm.Confirming || s.Undoing()) {
+			byNo[r.no()] = r
+		}
+	}
+	for _, row := range e.readUntilKnown(slices.Collect(maps.Keys(byNo))) {
+		o := &byNo[row.Order.OrderNo].order
+		o.ChargeReference, o.ReserveReference = row.ChargeReference, row.ReserveReference
+	}
 }
 
 // renewLoop keeps every order in this replica's memory ours, in one statement: also

@@ -1,0 +1,146 @@
+package engine_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"pawl/engine"
+)
+
+// bank is as much of Stripe as one payment intent needs. What it does with a confirmation is told before.
+type bank struct {
+	*httptest.Server
+	mu       sync.Mutex
+	status   string // of the intent
+	confirms string // what a confirmation makes of it
+	busy     int    // captures that are answered 429 first
+	requests []string
+}
+
+func openBank(t *testing.T, confirms string) *bank {
+	t.Helper()
+	b := &bank{confirms: confirms}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// ServeHTTP implements http.Handler.
+func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	op := strings.TrimPrefix(r.URL.Path, "/v1/payment_intents")
+	b.requests = append(b.requests, r.Method+" "+op)
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case op == "" && b.status == "":
+		b.status = "requires_confirmation"
+	case op == "/pi_1/confirm":
+		b.status = b.confirms
+	case op == "/pi_1/capture" && b.busy > 0:
+		b.busy--
+		w.WriteHeader(http.StatusTooManyRequests)
+		fmt.Fprint(w, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`)
+		return
+	case op == "/pi_1/capture":
+		b.status = "succeeded"
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"object": "payment_intent", "id": "pi_1", "status": b.status})
+}
+
+func (b *bank) set(status string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.status = status
+}
+
+func (b *bank) asked(request string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Contains(b.requests, request)
+}
+
+// useStripe makes a policy of a bank; the secret of its webhooks is "whsec_1".
+func (s *shop) useStripe(t *testing.T, b *bank, tuning string) {
+	t.Helper()
+	folder := t.TempDir()
+	for name, secret := range map[string]string{"key": "sk_test_1", "webhook": "whsec_1"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.use(t, fmt.Sprintf("charge: {executor: stripe, url: %q, secret: \"file:%s/key\", webhookSecret: \"file:%s/webhook\"%s", b.URL, folder, folder, tuning))
+}
+
+func paid(orderID string) engine.Input {
+	in := request(orderID)
+	in.PaymentMethod = "pm_card_visa"
+	return in
+}
+
+// What is captured is the intent of the charge, also by a driver who did not charge it.
+func TestCaptureIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s, b := openShop(t, 1, quick), openBank(t, "requires_capture")
+	b.busy = 3
+	s.useStripe(t, b, ", capture: on_confirm}\nconfirm: {executor: stripe, retry: {initial: 1ms, cap: 2ms}}")
+	s.admit(t, paid("o"))
+	if o := s.until(t, "o", "completed"); *o.ChargeReference != "pi_1" {
+		t.Error(brief(o))
+	}
+}
+
+// event is one of Stripe's about an order, signed.
+func (s *shop) event(t *testing.T, orderID, secret string) (payload []byte, signature string) {
+	t.Helper()
+	installation := value[string](t, s.Pool, `SELECT id::text FROM installation`)
+	payload = fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"payment_intent.succeeded","data":{"object":{"object":"payment_intent",
+		"id":"pi_1","status":"canceled","metadata":{"pawl_installation":%q,"pawl_order":%q,"pawl_generation":"0"}}}}`, installation, orderID)
+	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: secret, Timestamp: time.Now()}).Header
+}
+
+func TestStripeEventIsAHint(t *testing.T) {
+	t.Parallel()
+	s, b := openShop(t, 1, quick), openBank(t, "processing")
+	s.useStripe(t, b, "}")
+	s.admit(t, paid("o"))
+	held := s.until(t, "o", "callback")
+	send := func(orderID, secret string) error {
+		payload, signature := s.event(t, orderID, secret)
+		return s.engine.StripeEvent(t.Context(), payload, signature)
+	}
+	if err := send("o", "whsec_guess"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Order.Seq != held.Order.Seq {
+		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
+	}
+	if err := send("another", "whsec_1"); err != nil || s.get(t, "o").Order.Seq != held.Order.Seq {
+		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
+	}
+	if err := send("o", "whsec_1"); err != nil { // it asks, and is told to wait on
+		t.Fatal(err)
+	}
+	eventually(t, "Stripe is asked", func() bool { return b.asked("GET /pi_1") })
+	eventually(t, "it waits on", func() bool {
+		o := s.get(t, "o").Order
+		return o.Hold != nil && *o.Hold == "callback" && o.Seq > held.Order.Seq+1
+	})
+	b.set("succeeded") // and the event says canceled
+	if err := send("o", "whsec_1"); err != nil {
+		t.Fatal(err)
+	}
+	done := s.until(t, "o", "completed")
+	if err := send("o", "whsec_1"); err != nil || s.get(t, "o").Order.Seq != done.Order.Seq {
+		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
+	}
+}
