@@ -15,7 +15,7 @@ import (
 
 const answerOf = `-- name: AnswerOf :one
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
-FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
+FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3 AND w.operation = 'do'
 `
 
 type AnswerOfParams struct {
@@ -58,7 +58,7 @@ WITH target AS MATERIALIZED (
   SELECT t.order_no, $1, $4, $5, $6, nullif($7::text, ''), nullif($8::text, ''),
     nullif($9::text, ''), nullif($10::text, '')::jsonb
   FROM target AS t
-  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+  ON CONFLICT (order_no, generation, step, operation) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = excluded.data
     WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
@@ -266,7 +266,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]A
 
 const answersWaiting = `-- name: AnswersWaiting :many
 
-SELECT w.order_no, w.step, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
+SELECT w.order_no, w.step, w.operation, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
   coalesce(w.reference, '') AS reference, coalesce(w.data::text, '')::text AS data
 FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
 WHERE w.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND w.consumed_at IS NULL
@@ -275,6 +275,7 @@ WHERE w.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND w.consumed_at IS NUL
 type AnswersWaitingRow struct {
 	OrderNo   int64
 	Step      string
+	Operation string
 	Source    string
 	Outcome   string
 	Code      string
@@ -297,6 +298,7 @@ func (q *Queries) AnswersWaiting(ctx context.Context, orderNos []int64) ([]Answe
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Step,
+			&i.Operation,
 			&i.Source,
 			&i.Outcome,
 			&i.Code,

@@ -17,13 +17,14 @@ SELECT
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = $1 AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.finished_at IS NULL))::boolean AS standing,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
-    AND w.consumed_at IS NULL) AS answered
+    AND w.operation = $4 AND w.consumed_at IS NULL) AS answered
 `
 
 type OrderFactsParams struct {
 	OrderNo    int64
 	Generation int32
 	Step       string
+	Operation  string
 }
 
 type OrderFactsRow struct {
@@ -34,7 +35,12 @@ type OrderFactsRow struct {
 // What the row of an order does not say: whether an effect stands or is still being
 // undone, and whether an answer waits for a step of its generation.
 func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFactsRow, error) {
-	row := q.db.QueryRow(ctx, orderFacts, arg.OrderNo, arg.Generation, arg.Step)
+	row := q.db.QueryRow(ctx, orderFacts,
+		arg.OrderNo,
+		arg.Generation,
+		arg.Step,
+		arg.Operation,
+	)
 	var i OrderFactsRow
 	err := row.Scan(&i.Standing, &i.Answered)
 	return i, err
@@ -163,29 +169,29 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no = $1 AND o.seq = $2 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR NO KEY UPDATE
 ), stored AS (
-  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference)
-  SELECT t.order_no, t.generation, $3::text, 'operator', $4::text, nullif($5::text, ''), nullif($6::text, ''),
-    nullif($7::text, '')
+  INSERT INTO step_answers AS w (order_no, generation, step, operation, source, outcome, code, detail, reference)
+  SELECT t.order_no, t.generation, $3::text, $4::text, 'operator', $5::text, nullif($6::text, ''), nullif($7::text, ''),
+    nullif($8::text, '')
   FROM target AS t
-  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+  ON CONFLICT (order_no, generation, step, operation) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = NULL
     WHERE w.consumed_at IS NOT NULL
   RETURNING w.order_no
 ), settled AS (
   UPDATE orders AS o SET
-    seq = o.seq + 1, hold = $8::text, hold_reason = CASE WHEN $8::text IS NOT NULL THEN o.hold_reason END,
-    fence = o.fence + CASE WHEN $9::text = 'claimed' THEN 1 ELSE 0 END,
-    owner = CASE WHEN $9::text = 'claimed' THEN $10::uuid END,
+    seq = o.seq + 1, hold = $9::text, hold_reason = CASE WHEN $9::text IS NOT NULL THEN o.hold_reason END,
+    fence = o.fence + CASE WHEN $10::text = 'claimed' THEN 1 ELSE 0 END,
+    owner = CASE WHEN $10::text = 'claimed' THEN $11::uuid END,
     take_overs = 0,
-    due_at = CASE $9::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $11::float8)
+    due_at = CASE $10::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $12::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = $2
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT s.order_no, s.seq, s.status, s.status, s.fence, $12::text,
-    $13::text, $14::text, $15::text FROM settled AS s
+  SELECT s.order_no, s.seq, s.status, s.status, s.fence, $13::text,
+    $14::text, $15::text, $16::text FROM settled AS s
 )
 SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM settled AS orders
 `
@@ -194,6 +200,7 @@ type OrderSettleParams struct {
 	OrderNo      int64
 	Seq          int32
 	Step         string
+	Operation    string
 	Outcome      string
 	Code         string
 	Detail       string
@@ -212,13 +219,14 @@ type OrderSettleRow struct {
 	Order Order
 }
 
-// A person says what became of a step. It is an answer like that of a provider, and the
+// A person says what became of a step, or of its undoing. It is an answer like that of a provider, and the
 // driver acts on it. One that is there and not used yet stays, and nothing is written.
 func (q *Queries) OrderSettle(ctx context.Context, arg OrderSettleParams) ([]OrderSettleRow, error) {
 	rows, err := q.db.Query(ctx, orderSettle,
 		arg.OrderNo,
 		arg.Seq,
 		arg.Step,
+		arg.Operation,
 		arg.Outcome,
 		arg.Code,
 		arg.Detail,

@@ -57,13 +57,18 @@ func (a *attempt) stands(o *db.Order) bool {
 	return a.state == o.Status && (a.generation == o.Generation || a.operation == step.Undo)
 }
 
+// operationIn is what the step of a state does there.
+func operationIn(s fsm.State) step.Operation {
+	if s.Undoing() {
+		return step.Undo
+	}
+	return step.Do
+}
+
 // prepare says what the next call of a run is to do.
 func (l *lane) prepare(r *run) *attempt {
 	o := &r.order.Order
-	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: step.Do, doubted: o.InDoubtSince != nil}
-	if o.Status.Undoing() {
-		a.operation = step.Undo
-	}
+	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status), doubted: o.InDoubtSince != nil}
 	if len(r.voids) > 0 {
 		void := r.voids[0]
 		a.step, a.generation, a.operation = void.step, void.generation, step.Undo

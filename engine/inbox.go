@@ -22,15 +22,16 @@ func (e *Engine) lookInbox(set []*run) {
 	type key struct {
 		orderNo int64
 		step    fsm.Step
+		op      string
 	}
 	answers := map[key]db.AnswersWaitingRow{}
 	for _, row := range rows {
-		answers[key{row.OrderNo, fsm.Step(row.Step)}] = row
+		answers[key{row.OrderNo, fsm.Step(row.Step), row.Operation}] = row
 	}
 	for _, r := range set {
 		o := &r.order.Order
 		r.looked = true
-		if row, ok := answers[key{r.no(), stepOf(o.Status)}]; ok && !o.Status.Undoing() {
+		if row, ok := answers[key{r.no(), stepOf(o.Status), string(operationIn(o.Status))}]; ok {
 			r.attempt = e.answerFor(r, row)
 		}
 	}
@@ -42,7 +43,7 @@ func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
 	o := &r.order.Order
 	p, _ := e.policies.of(o.Policy)
 	a := &attempt{lane: e.lane(*o.Policy, stepOf(o.Status), p), state: o.Status, generation: o.Generation,
-		step: stepOf(o.Status), operation: step.Do, number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
+		step: stepOf(o.Status), operation: operationIn(o.Status), number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
 		a.result = step.Done{Reference: row.Reference, Data: []byte(row.Data)}

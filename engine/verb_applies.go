@@ -53,15 +53,11 @@ func heldAsUnknown(o *db.Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
 
-// canBeSettled: the order is at rest in a step that was called for, and what came of it
+// canBeSettled: the order is at rest in a step that was called for, or in its undoing, and
+// what came of it
 // is in doubt or has come to a person, a callback or another try.
 func canBeSettled(o *db.Order) bool {
-	called := doing(o.Status) && value(o.Attempts) > 0
+	called := !o.Status.Final() && o.Status != fsm.Pending && value(o.Attempts) > 0
 	return called && o.Hold != nil &&
 		(o.InDoubtSince != nil || o.Tries != nil && heldFor(o, holdAttention, holdCallback, holdRetry))
-}
-
-// doing reports whether an order in this state does a step, and does not undo one.
-func doing(s fsm.State) bool {
-	return s == fsm.Charging || s == fsm.Reserving || s == fsm.Confirming
 }

@@ -53,7 +53,7 @@ func refusedBecause(v Verb, o *db.Order) string {
 		return RefusedConfirmInDoubt
 	case v == Retry && heldFor(o, holdAttention, holdRetry):
 		return RefusedUnknown
-	case v == StepResult && o.Hold == nil && doing(o.Status) && value(o.Attempts) > 0:
+	case v == StepResult && o.Hold == nil && !o.Status.Final() && o.Status != fsm.Pending && value(o.Attempts) > 0:
 		return RefusedBusy
 	}
 	return RefusedState
@@ -71,7 +71,7 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 	if !redrives && !forgotten && q.Verb != StepResult {
 		return "", nil
 	}
-	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(stepOf(row.Status))})
+	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(stepOf(row.Status)), Operation: string(operationIn(row.Status))})
 	switch {
 	case err != nil:
 		return "", unavailable("read effects", err)
@@ -86,10 +86,11 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 }
 
 // forgotten reports whether the provider may have forgotten the key of a step in doubt
-// and can't be asked after it either: to send it again could do the step twice.
+// and can't be asked after it either, as after no undo: to send it again could do the step
+// twice.
 func (e *Engine) forgotten(o *db.Order, version *int32) bool {
 	p, known := e.policies.of(version)
-	if !doing(o.Status) || o.InDoubtSince == nil || !known || p == nil {
+	if o.InDoubtSince == nil || !known || p == nil {
 		return false
 	}
 	how := p.Of(stepOf(o.Status))
@@ -97,7 +98,7 @@ func (e *Engine) forgotten(o *db.Order, version *int32) bool {
 		return false
 	}
 	_, looks := e.lane(*version, stepOf(o.Status), p).exec.(step.Looker)
-	return !looks
+	return !looks || o.Status.Undoing()
 }
 
 // switchPolicy lets an order go on under the active policy, unless a step that was done

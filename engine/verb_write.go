@@ -124,7 +124,7 @@ func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (writ
 	case q.Verb == StepResult:
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
 			OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Step: string(q.Settle.Step), Outcome: q.Settle.Outcome, Code: q.Settle.Code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Step: string(q.Settle.Step), Operation: string(operationIn(row.Status)), Outcome: q.Settle.Outcome, Code: q.Settle.Code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 		for _, r := range rows {
 			written = append(written, r.Order)

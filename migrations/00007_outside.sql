@@ -73,15 +73,16 @@ CREATE TABLE step_answers (
   consumed_at timestamptz,
   generation  integer NOT NULL,
   step        text COLLATE "C" NOT NULL,
+  operation   text COLLATE "C" NOT NULL DEFAULT 'do', -- what it is an answer to: a person may settle an undo as well
   source      text COLLATE "C" NOT NULL,
   outcome     text COLLATE "C" NOT NULL,
   code        text,
   detail      text,
   reference   text,
   data        jsonb,
-  CONSTRAINT step_answers_pkey PRIMARY KEY (order_no, generation, step),
+  CONSTRAINT step_answers_pkey PRIMARY KEY (order_no, generation, step, operation),
   CONSTRAINT step_answers_words CHECK (step IN ('charge', 'reserve', 'confirm')
-    AND source IN ('callback', 'webhook', 'operator') AND outcome IN ('done', 'refused', 'not_done'))
+    AND operation IN ('do', 'undo') AND source IN ('callback', 'webhook', 'operator') AND outcome IN ('done', 'refused', 'not_done'))
 );
 
 -- Somebody reported an effect that the books say is absent or undone: it is undone at

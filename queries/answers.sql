@@ -2,7 +2,7 @@
 
 -- name: AnswersWaiting :many
 -- Answers nobody has used yet, of the present generation of these orders.
-SELECT w.order_no, w.step, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
+SELECT w.order_no, w.step, w.operation, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
   coalesce(w.reference, '') AS reference, coalesce(w.data::text, '')::text AS data
 FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
 WHERE w.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND w.consumed_at IS NULL;
@@ -32,7 +32,7 @@ WITH target AS MATERIALIZED (
   SELECT t.order_no, @generation, @step, @source, @outcome, nullif(@code::text, ''), nullif(@detail::text, ''),
     nullif(@ref::text, ''), nullif(@data::text, '')::jsonb
   FROM target AS t
-  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+  ON CONFLICT (order_no, generation, step, operation) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = excluded.data
     WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
@@ -56,7 +56,7 @@ SELECT sqlc.embed(orders) FROM touched AS orders;
 -- name: AnswerOf :one
 -- What was answered before for this step of this generation.
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
-FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step;
+FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do';
 
 -- name: LateUndoOpen :many
 -- An effect was reported that the books say is absent or undone. No row: it stands

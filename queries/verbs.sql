@@ -57,18 +57,18 @@ WITH redriven AS (
 SELECT sqlc.embed(orders) FROM redriven AS orders;
 
 -- name: OrderSettle :many
--- A person says what became of a step. It is an answer like that of a provider, and the
+-- A person says what became of a step, or of its undoing. It is an answer like that of a provider, and the
 -- driver acts on it. One that is there and not used yet stays, and nothing is written.
 WITH target AS MATERIALIZED (
   SELECT o.order_no, o.generation FROM orders AS o
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR NO KEY UPDATE
 ), stored AS (
-  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference)
-  SELECT t.order_no, t.generation, @step::text, 'operator', @outcome::text, nullif(@code::text, ''), nullif(@detail::text, ''),
+  INSERT INTO step_answers AS w (order_no, generation, step, operation, source, outcome, code, detail, reference)
+  SELECT t.order_no, t.generation, @step::text, @operation::text, 'operator', @outcome::text, nullif(@code::text, ''), nullif(@detail::text, ''),
     nullif(@ref::text, '')
   FROM target AS t
-  ON CONFLICT (order_no, generation, step) DO UPDATE SET
+  ON CONFLICT (order_no, generation, step, operation) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = NULL
     WHERE w.consumed_at IS NOT NULL
@@ -98,4 +98,4 @@ SELECT
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
-    AND w.consumed_at IS NULL) AS answered;
+    AND w.operation = @operation AND w.consumed_at IS NULL) AS answered;

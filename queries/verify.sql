@@ -364,7 +364,7 @@ WITH answered AS (
   FROM step_attempts AS a WHERE a.order_no BETWEEN @first AND @last GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, w.outcome = 'done' AS done FROM step_answers AS w
-  WHERE w.order_no BETWEEN @first AND @last AND w.consumed_at IS NOT NULL
+  WHERE w.order_no BETWEEN @first AND @last AND w.operation = 'do' AND w.consumed_at IS NOT NULL
 ), effects AS (
   SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
   FROM charges AS c WHERE c.order_no BETWEEN @first AND @last AND c.executor IS NOT NULL
