@@ -18,8 +18,10 @@ WITH answered AS (
     count(*) FILTER (WHERE a.attempt > 0) AS numbered, max(a.attempt) AS last
   FROM step_attempts AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no, a.generation, a.step
 ), told AS (
-  SELECT w.order_no, w.generation, w.step, w.outcome = 'done' AS done FROM step_answers AS w
-  WHERE w.order_no BETWEEN $2 AND $3 AND w.operation = 'do' AND w.consumed_at IS NOT NULL
+  SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
+    bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
+  FROM step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 AND w.consumed_at IS NOT NULL
+  GROUP BY w.order_no, w.generation, w.step
 ), effects AS (
   SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
   FROM charges AS c WHERE c.order_no BETWEEN $2 AND $3 AND c.executor IS NOT NULL
@@ -35,7 +37,7 @@ WITH answered AS (
     CASE WHEN e.step IS NULL AND a.done THEN 'answered done, not in the books'
       WHEN e.doubted AND a.called IS NOT TRUE THEN 'in doubt without a call'
       WHEN NOT e.doubted AND a.done IS NOT TRUE AND t.done IS NOT TRUE THEN 'done without an answer'
-      WHEN e.undone AND a.undone IS NOT TRUE AND t.step IS NULL THEN 'undone without an answer' END AS fault
+      WHEN e.undone AND a.undone IS NOT TRUE AND t.undone IS NOT TRUE THEN 'undone without an answer' END AS fault
   FROM effects AS e
   FULL JOIN answered AS a ON a.order_no = e.order_no AND a.generation = e.generation AND a.step = e.step
   LEFT JOIN told AS t ON t.order_no = coalesce(e.order_no, a.order_no) AND t.generation = coalesce(e.generation, a.generation)

@@ -107,6 +107,18 @@ func TestStepResult(t *testing.T) {
 			t.Errorf("%d charges", n)
 		}
 	})
+	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
+			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo"})
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
+		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.Order.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
+			t.Errorf("%+v", o.Order)
+		}
+	})
 	t.Run("of another step does not apply", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
