@@ -32,6 +32,9 @@ var applicable = map[Verb]func(*db.Order) bool{
 // AllowedActions lists the verbs that apply to the order as it is.
 func AllowedActions(o *Order) []string {
 	allowed := []string{}
+	if o.Order.Status == fsm.Completed { // nearly every answer
+		return allowed
+	}
 	for _, v := range Verbs {
 		if applicable[v](&o.Order) {
 			allowed = append(allowed, string(v))

@@ -29,7 +29,9 @@ func (o *order) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `,"seq":`...), int64(o.Seq), 10)
 	b = appendTime(append(b, `,"createdAt":`...), o.CreatedAt)
 	b = appendOptionalTime(b, `,"finishedAt":`, o.FinishedAt)
-	b = o.appendTerms(b)
+	if o.OrderTerms != nil {
+		b = o.OrderTerms.append(b)
+	}
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
 	b = appendOptionalTime(b, `,"nextAttemptAt":`, o.NextAttemptAt)
@@ -47,8 +49,7 @@ func (o *order) append(b []byte) []byte {
 	return append(b, `]}`...)
 }
 
-// appendTerms writes what most orders do without.
-func (o *order) appendTerms(b []byte) []byte {
+func (o *OrderTerms) append(b []byte) []byte {
 	if o.Policy != nil {
 		b = strconv.AppendInt(append(b, `,"policy":`...), int64(*o.Policy), 10)
 	}
@@ -81,9 +82,7 @@ func (s stepState) append(b []byte) []byte {
 	if s.Undone {
 		b = append(b, `,"undone":true`...)
 	}
-	if s.Reference != "" {
-		b = appendString(append(b, `,"reference":`...), s.Reference)
-	}
+	b = appendOptional(b, `,"reference":`, s.Reference)
 	return append(b, '}')
 }
 

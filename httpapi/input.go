@@ -22,7 +22,8 @@ type input struct {
 	amount   []byte
 	currency currency
 	given    struct{ orderID, amount, item bool }
-	newOnly  int // faults that only a new order has
+	timed    bool // it has times
+	newOnly  int  // faults that only a new order has
 }
 
 // decodeInput reads and checks the body of a process request. The amount of an
@@ -82,7 +83,7 @@ func (in *input) finish(d *decoder) {
 	d.require(in.given.orderID, "/orderId")
 	d.require(in.given.amount, "/amount")
 	d.require(in.given.item, "/item")
-	if in.order.Terms != (engine.Terms{}) {
+	if in.timed {
 		in.checkTimes(d, time.Now())
 	}
 	if in.amount == nil {

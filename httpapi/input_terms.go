@@ -21,8 +21,10 @@ func (in *input) terms(d *decoder, name string) (err error) {
 	case "concurrencyKey":
 		t.ConcurrencyKey, err = d.text("/concurrencyKey", maxText)
 	case "startAt":
+		in.timed = true
 		t.StartAt, err = d.time("/startAt")
 	case "completeBy":
+		in.timed = true
 		t.CompleteBy, err = d.time("/completeBy")
 	case "reservationTtl":
 		var seconds int64

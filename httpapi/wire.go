@@ -16,33 +16,39 @@ import (
 // order is an order as the API shows it. The fields of the original contract come
 // first. Its JSON is written by append, for lists and single orders alike.
 type order struct {
-	OrderID        string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
-	Status         state      `json:"status"`
-	Steps          steps      `json:"steps"`
-	Amount         amount     `json:"amount" doc:"The amount with its digits as stored. Read the text of the number, not a float." example:"99.99"`
-	Currency       string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
-	Item           string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
-	Quantity       int32      `json:"quantity" minimum:"1"`
-	Metadata       stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
-	Generation     int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
-	Seq            int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
-	CreatedAt      time.Time  `json:"createdAt"`
-	FinishedAt     *time.Time `json:"finishedAt,omitempty"`
-	Policy         *int32     `json:"policy,omitempty" minimum:"1" doc:"Version of the policy the order started with. Absent: the database does every step."`
-	CustomerID     *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
-	StartAt        *time.Time `json:"startAt,omitempty" doc:"The order does not start before."`
-	CompleteBy     *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
-	ReservedUntil  *time.Time `json:"reservedUntil,omitempty" doc:"Until when the reservation waits for its confirmation."`
-	ApprovalUntil  *time.Time `json:"approvalUntil,omitempty" doc:"Until when a person can approve; then the policy decides. Absent also where there is no such time."`
-	Attempts       int32      `json:"attempts,omitempty" minimum:"1" doc:"Calls made to providers."`
-	InDoubt        bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
-	Action         object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
+	OrderID    string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
+	Status     state      `json:"status"`
+	Steps      steps      `json:"steps"`
+	Amount     amount     `json:"amount" doc:"The amount with its digits as stored. Read the text of the number, not a float." example:"99.99"`
+	Currency   string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
+	Item       string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
+	Quantity   int32      `json:"quantity" minimum:"1"`
+	Metadata   stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
+	Generation int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
+	Seq        int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
+	CreatedAt  time.Time  `json:"createdAt"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	*OrderTerms
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
 	NextAttemptAt  *time.Time `json:"nextAttemptAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or its turn, lets it go on."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`
+}
+
+// OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.
+// It is exported because encoding/json and huma pass over embedded pointers that are not.
+type OrderTerms struct {
+	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Version of the policy the order started with. Absent: the database does every step."`
+	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
+	StartAt       *time.Time `json:"startAt,omitempty" doc:"The order does not start before."`
+	CompleteBy    *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
+	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"Until when the reservation waits for its confirmation."`
+	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"Until when a person can approve; then the policy decides. Absent also where there is no such time."`
+	Attempts      int32      `json:"attempts,omitempty" minimum:"1" doc:"Calls made to providers."`
+	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
+	Action        object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
 }
 
 type steps struct {
@@ -53,9 +59,9 @@ type steps struct {
 
 // stepState says of a step whether its effect happened and stands.
 type stepState struct {
-	Completed bool   `json:"completed" doc:"The effect of the step happened and stands."`
-	Undone    bool   `json:"undone,omitempty" doc:"The effect happened, or may have, and was taken back."`
-	Reference string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
+	Completed bool    `json:"completed" doc:"The effect of the step happened and stands."`
+	Undone    bool    `json:"undone,omitempty" doc:"The effect happened, or may have, and was taken back."`
+	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
 
 type failure struct {
@@ -112,33 +118,36 @@ func orderOf(o *engine.Order) order {
 		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
 		Generation: row.Generation, Seq: row.Seq, CreatedAt: row.CreatedAt.UTC(),
 		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
-		AllowedActions: engine.AllowedActions(o),
+		AllowedActions: engine.AllowedActions(o), OrderTerms: termsOf(row),
 	}
 	out.FinishedAt = utc(row.FinishedAt)
 	if row.FailureCode != nil {
 		out.Failure = &failure{Step: or(row.FailureStep, ""), Code: *row.FailureCode, Detail: or(row.FailureDetail, "")}
 	}
-	out.terms(row)
+	if row.Hold != nil && slices.Contains([]string{"retry", "callback", "scheduled", "approval"}, *row.Hold) {
+		out.NextAttemptAt = utc(row.DueAt)
+	}
 	return out
 }
 
 // forever is the approval_until of an order that may wait for a person as long as it takes.
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// terms are what most orders do without.
-func (o *order) terms(row *db.Order) {
-	o.Policy, o.CustomerID = row.Policy, row.CustomerID
-	o.InDoubt, o.Action = row.InDoubtSince != nil, object(compact(row.Action))
+func termsOf(row *db.Order) *OrderTerms {
+	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil {
+		return nil // the others come with a policy
+	}
+	terms := &OrderTerms{
+		Policy: row.Policy, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
+		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
+	}
 	if row.Attempts != nil {
-		o.Attempts = *row.Attempts
+		terms.Attempts = *row.Attempts
 	}
-	o.StartAt, o.CompleteBy, o.ReservedUntil = utc(row.StartAt), utc(row.CompleteBy), utc(row.ReservedUntil)
 	if until := row.ApprovalUntil; until != nil && until.Before(forever) {
-		o.ApprovalUntil = utc(until)
+		terms.ApprovalUntil = utc(until)
 	}
-	if row.Hold != nil && slices.Contains([]string{"retry", "callback", "scheduled", "approval"}, *row.Hold) {
-		o.NextAttemptAt = utc(row.DueAt)
-	}
+	return terms
 }
 
 func utc(t *time.Time) *time.Time {
@@ -159,8 +168,8 @@ func ordersOf(rows []engine.Order) []order {
 
 func stepsOf(o *engine.Order) steps {
 	return steps{
-		Charge:  stepState{Completed: o.ChargedAt != nil && o.RefundedAt == nil, Undone: o.RefundedAt != nil, Reference: or(o.ChargeReference, "")},
-		Reserve: stepState{Completed: o.ReservedAt != nil && o.ReleasedAt == nil, Undone: o.ReleasedAt != nil, Reference: or(o.ReserveReference, "")},
+		Charge:  stepState{Completed: o.ChargedAt != nil && o.RefundedAt == nil, Undone: o.RefundedAt != nil, Reference: o.ChargeReference},
+		Reserve: stepState{Completed: o.ReservedAt != nil && o.ReleasedAt == nil, Undone: o.ReleasedAt != nil, Reference: o.ReserveReference},
 		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
 	}
 }
