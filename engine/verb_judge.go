@@ -13,7 +13,9 @@ import (
 // judge says what a verb changes in the order, or why it does not apply: *NotApplicable.
 // Nil without an error: there is nothing to write, somebody asked for the same before.
 func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, error) {
-	if !applicable[q.Verb](&o.Order) {
+	// Under the active policy the provider may be asked what became of the key.
+	canAsk := q.Verb == Retry && q.ActivePolicy && heldFor(&o.Order, holdAttention) && heldAsUnknown(&o.Order)
+	if !applicable[q.Verb](&o.Order) && !canAsk {
 		return e.joins(o, q)
 	}
 	c := changeOf(&o.Order, q)

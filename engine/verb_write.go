@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	"pawl/db"
@@ -118,13 +119,20 @@ func (e *Engine) write(o *Order, q *Request, c *change) (bool, error) {
 	return true, nil
 }
 
+// settledCode is why a step is not done, where the person who said so gave no code.
+const settledCode = "step_result"
+
 func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
 	row := &o.Order
 	switch {
 	case q.Verb == StepResult:
+		code := q.Settle.Code
+		if q.Settle.Outcome != SettledDone {
+			code = cmp.Or(code, settledCode)
+		}
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
 			OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Step: string(q.Settle.Step), Operation: string(operationIn(row.Status)), Outcome: q.Settle.Outcome, Code: q.Settle.Code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Step: string(q.Settle.Step), Operation: string(operationIn(row.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 		for _, r := range rows {
 			written = append(written, r.Order)

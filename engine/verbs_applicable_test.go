@@ -80,8 +80,9 @@ func stepIn(s fsm.State) fsm.Step {
 		return fsm.Reserve
 	case fsm.Confirming:
 		return fsm.Confirm
+	default:
+		return fsm.Charge
 	}
-	return fsm.Charge
 }
 
 // The engine is not started: what is written stays as it was written.

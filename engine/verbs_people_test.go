@@ -119,6 +119,17 @@ func TestStepResult(t *testing.T) {
 			t.Errorf("%+v", o.Order)
 		}
 	})
+	t.Run("without a code has one", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		q := settled(fsm.Charge, engine.SettledRefused)
+		q.Settle.Code = ""
+		o := b.do(t, q)
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.Order.FailureCode) != "step_result" {
+			t.Errorf("%+v", o.Order)
+		}
+	})
 	t.Run("of another step does not apply", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})

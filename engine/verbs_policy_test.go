@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // deaf is a policy whose provider can't be asked what became of a key.
-func (p *provider) deaf(port string) string {
+func (p *provider) deaf() string {
 	return fmt.Sprintf(`
 charge:
   executor: http
@@ -21,7 +22,7 @@ charge:
   undoUrl: %s/charge/undo
   timeout: 300ms
   retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
-`, p.url, p.url+port)
+`, p.url, p.url)
 }
 
 func TestForgottenKeys(t *testing.T) {
@@ -30,7 +31,7 @@ func TestForgottenKeys(t *testing.T) {
 		t.Helper()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
-		b := outside(t, engine.Config{}, p.deaf(""))
+		b := outside(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '23 hours'`)
 		return b, p
@@ -73,7 +74,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		b := outside(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
-			"  retry: {attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf(""))
+			"  retry: {attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		if o, err := b.engine.Process(ctx, request("order")); err != nil || o.Order.Status != fsm.Reserving {
@@ -83,9 +84,23 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 			o, err := b.engine.Get(t.Context(), "order")
 			return err == nil && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
 		})
-		version := b.activate(t, p.deaf(""))
+		version := b.activate(t, p.deaf())
 		if o := b.do(t, active).Order; o.Status != fsm.Completed || *o.Policy != version {
 			t.Errorf("%s under policy %d, held %s", o.Status, *o.Policy, text(o.Hold))
+		}
+	})
+	t.Run("asks after a forgotten key, where the other could not", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		b := outside(t, engine.Config{}, p.deaf())
+		b.process(t, request("order"))
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days', hold_reason = 'outcome_unknown: so it says'`)
+		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		b.refused(t, active, engine.RefusedUnknown) // it is the same policy
+		b.activate(t, strings.Replace(p.deaf(), "  timeout", "  lookupUrl: "+p.url+"/lookup\n  timeout", 1))
+		if o := b.do(t, active).Order; o.Status != fsm.Completed {
+			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 	})
 	t.Run("is refused while a step could not be undone under it", func(t *testing.T) {

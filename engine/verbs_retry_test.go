@@ -36,8 +36,12 @@ func TestRetry(t *testing.T) {
 	t.Run("begins a new window", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		if o := b.do(t, asked(engine.Retry)).Order; text(o.Hold) != "attention" || *o.Tries != 1 {
-			t.Errorf("held %s after %d tries", text(o.Hold), *o.Tries)
+		before, err := b.engine.Get(t.Context(), "order")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := b.do(t, asked(engine.Retry)).Order; text(o.Hold) != "attention" || !o.WindowFrom.After(*before.Order.WindowFrom) {
+			t.Errorf("held %s, window from %s", text(o.Hold), o.WindowFrom)
 		}
 	})
 }

@@ -87,10 +87,10 @@ func decodeVerb(data []byte, q *engine.Request) error {
 		data = []byte("{}")
 	}
 	names := verbNames
-	switch q.Verb {
-	case engine.Retry:
+	if q.Verb == engine.Retry {
 		names = retryNames
-	case engine.StepResult:
+	}
+	if q.Verb == engine.StepResult {
 		names, q.Settle = stepResultNames, &engine.Settled{}
 	}
 	given := map[string]bool{}
@@ -112,8 +112,9 @@ func requiredOf(verb engine.Verb) []string {
 		return []string{"actor"}
 	case engine.StepResult:
 		return []string{"step", "outcome", "actor", "reason"}
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (d *decoder) verbField(q *engine.Request, name string) (err error) {

@@ -11,9 +11,10 @@ import (
 	"pawl/engine"
 )
 
-func (b *bundle) verb(t testing.TB, verb engine.Verb, id, body string, header ...string) answer {
+// verb asks a verb of an order, "order/verb".
+func (b *bundle) verb(t testing.TB, path, body string, header ...string) answer {
 	t.Helper()
-	return b.call(t, "POST /api/orders/"+id+"/"+string(verb), body, header...)
+	return b.call(t, "POST /api/orders/"+path, body, header...)
 }
 
 // waitsFor stores an order that is held, without its driver.
@@ -58,18 +59,18 @@ func TestVerbs(t *testing.T) {
 			if o := a.wantStatus(t, 200); o.Status != c.status || o.Seq != 1 {
 				t.Errorf("dry run: %s", a.body)
 			}
-			a = b.verb(t, c.verb, id, c.body)
+			a = b.verb(t, id+"/"+string(c.verb), c.body)
 			if o := a.wantStatus(t, c.code); o.Status != c.ends {
 				t.Errorf("%s", a.body)
 			}
-			b.verb(t, c.verb, id, c.body).wantProblem(t, 409, "not_applicable")
-			b.verb(t, c.verb, "nobody-s", c.body).wantProblem(t, 404, "not_found")
+			b.verb(t, id+"/"+string(c.verb), c.body).wantProblem(t, 409, "not_applicable")
+			b.verb(t, "nobody-s/"+string(c.verb), c.body).wantProblem(t, 404, "not_found")
 		})
 	}
 	t.Run("a rejected order says so", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "approval", "pending", "large")
-		if o := b.verb(t, engine.Reject, "large", `{"actor":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
+		if o := b.verb(t, "large/reject", `{"actor":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -78,7 +79,7 @@ func TestVerbs(t *testing.T) {
 		b.call(t, "PUT /api/inventory/scarce", `{"onHand":0}`)
 		b.process(t, `{"orderId":"again","amount":1,"item":"scarce"}`).wantStatus(t, 200)
 		b.call(t, "PUT /api/inventory/scarce", `{"onHand":1}`)
-		if o := b.verb(t, engine.Retry, "again", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
+		if o := b.verb(t, "again/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -120,16 +121,16 @@ func TestVerbRequestIDs(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "approval", "pending", "key")
 		for range 2 {
-			b.verb(t, engine.Approve, "key", `{"actor":"ann"}`, "Idempotency-Key", "k").wantStatus(t, 200)
+			b.verb(t, "key/approve", `{"actor":"ann"}`, "Idempotency-Key", "k").wantStatus(t, 200)
 		}
-		b.verb(t, engine.Approve, "key", `{"actor":"ann","requestId":"k"}`, "Idempotency-Key", "another").wantStatus(t, 200)
-		b.verb(t, engine.Approve, "key", `{"actor":"ann","requestId":"another"}`, "Idempotency-Key", "k").wantProblem(t, 409, "not_applicable")
+		b.verb(t, "key/approve", `{"actor":"ann","requestId":"k"}`, "Idempotency-Key", "another").wantStatus(t, 200)
+		b.verb(t, "key/approve", `{"actor":"ann","requestId":"another"}`, "Idempotency-Key", "k").wantProblem(t, 409, "not_applicable")
 	})
 	t.Run("of another verb is 409", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "retry", "charging", "reused")
-		b.verb(t, engine.Pause, "reused", `{"requestId":"k"}`).wantStatus(t, 202)
-		b.verb(t, engine.Resume, "reused", `{"requestId":"k"}`).wantProblem(t, 409, "request_id_reused")
+		b.verb(t, "reused/pause", `{"requestId":"k"}`).wantStatus(t, 202)
+		b.verb(t, "reused/resume", `{"requestId":"k"}`).wantProblem(t, 409, "request_id_reused")
 	})
 	t.Run("two at once are one", func(t *testing.T) {
 		t.Parallel()
@@ -137,7 +138,7 @@ func TestVerbRequestIDs(t *testing.T) {
 		var callers sync.WaitGroup
 		for range 20 {
 			callers.Go(func() {
-				if o := b.verb(t, engine.Approve, "once", `{"actor":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
+				if o := b.verb(t, "once/approve", `{"actor":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
 					t.Errorf("%+v", o)
 				}
 			})
@@ -181,19 +182,19 @@ func TestVerbsAnswer(t *testing.T) {
 	t.Run("a pause of what another replica drives is taken back", func(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "theirs")
-		if o := b.verb(t, engine.Pause, "theirs", "", "Prefer", "wait=1").wantStatus(t, 202); o.StopRequested != "pause" ||
+		if o := b.verb(t, "theirs/pause", "", "Prefer", "wait=1").wantStatus(t, 202); o.StopRequested != "pause" ||
 			!slices.Equal(o.AllowedActions, []string{"cancel", "resume"}) {
 			t.Errorf("%+v", o)
 		}
-		if o := b.verb(t, engine.Resume, "theirs", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "" {
+		if o := b.verb(t, "theirs/resume", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "" {
 			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("a stale If-Match is 412", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "paused", "charging", "stale")
-		b.verb(t, engine.Resume, "stale", "", "If-Match", `"7"`).wantProblem(t, 412, "precondition_failed")
-		b.verb(t, engine.Resume, "stale", "", "If-Match", `"1"`).wantStatus(t, 200)
+		b.verb(t, "stale/resume", "", "If-Match", `"7"`).wantProblem(t, 412, "precondition_failed")
+		b.verb(t, "stale/resume", "", "If-Match", `"1"`).wantStatus(t, 200)
 	})
 	t.Run("a confirmation in doubt is not canceled", func(t *testing.T) {
 		t.Parallel()
@@ -210,7 +211,7 @@ func TestVerbsAnswer(t *testing.T) {
 		b.process(t, `{"orderId":"undoing","amount":1,"item":"none"}`).wantStatus(t, 200)
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at)
 			SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'undoing'`)
-		if p := b.verb(t, engine.Retry, "undoing", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
+		if p := b.verb(t, "undoing/retry", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
 			t.Errorf("%+v", p)
 		}
 	})
