@@ -130,6 +130,14 @@ func TestStepResult(t *testing.T) {
 			t.Errorf("%+v", o.Order)
 		}
 	})
+	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
+		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)).Order; o.Status != fsm.Failed {
+			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
+		}
+		b.verified(t)
+	})
 	t.Run("of another step does not apply", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})

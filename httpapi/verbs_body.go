@@ -58,8 +58,8 @@ type approvalBody struct {
 
 type stepResultBody struct {
 	_         struct{} `additionalProperties:"true"`
-	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step the order is in."`
-	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"done: its effect is there. refused: it is not and never will be. not_done: it is not, and may be tried again."`
+	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
+	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
 	Reference string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
 	Code      string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
 	Detail    string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
