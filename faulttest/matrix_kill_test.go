@@ -1,0 +1,224 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/dbtest"
+	"pawl/simulator"
+)
+
+// path is a way of an order whose steps are all outside, with the statements that take it there.
+type path struct {
+	name  string
+	rules []simulator.Rule
+	ends  string
+	moves []string
+	pivot int // the number of the statement after which the confirmation that will be refused is called for
+}
+
+// On the way forward a move and the attempt of the next step are one commit; on the way back each is its own.
+var paths = []path{
+	{"forward", nil, "completed", []string{"OrdersAdmitWith", "OutsideCharged", "OutsideReserved", "OutsideConfirmed"}, 0},
+	{"declined", []simulator.Rule{{Fault: simulator.Decline, Step: "charge"}}, "failed",
+		[]string{"OrdersAdmitWith", "OutsideRefused"}, 0},
+	{"back", []simulator.Rule{{Fault: simulator.Decline, Step: "confirm"}}, "failed",
+		[]string{"OrdersAdmitWith", "OutsideCharged", "OutsideReserved", "OutsideRefused",
+			"AttemptsBegin", "OutsideReleased", "AttemptsBegin", "OutsideRefunded"}, 3},
+	{"again", []simulator.Rule{{Fault: simulator.NotDone, Step: "charge", Times: 1}}, "completed",
+		[]string{"OrdersAdmitWith", "AttemptsFinish"}, 0}, // then it is due for anybody
+	{"later", []simulator.Rule{{Fault: simulator.Async, Step: "reserve", Delay: 100 * time.Millisecond}}, "completed",
+		[]string{"OrdersAdmitWith", "OutsideCharged", "AttemptsFinish"}, 0},
+}
+
+// calls are the moments in a call at which its process ends: when the provider has the request and its effect is still to
+// come, and when it has happened and nobody hears of it.
+var calls = []struct {
+	fault   simulator.Rule
+	outcome []string // in the provider's log, when the process is to end
+}{
+	{simulator.Rule{Fault: simulator.Slow, Delay: time.Second, Times: 1}, []string{"", "running"}},
+	{simulator.Rule{Fault: simulator.Hang, Times: 1}, []string{"", "running", "none"}},
+	{simulator.Rule{Fault: simulator.TimeoutBefore, Times: 1}, []string{"", "none"}},
+	{simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1}, []string{"done", "refunded", "released"}},
+}
+
+// doomed is an order whose process ends at one moment.
+type doomed struct {
+	id    string
+	rules []simulator.Rule
+	ends  string
+
+	statement int // the number of the statement it ends at, from 1 on; 0: it ends in a call
+	after     bool
+	moves     []string
+
+	step, operation string
+	outcome         []string
+}
+
+func allDoomed() (all []doomed) {
+	for _, p := range paths {
+		for n, statement := range p.moves {
+			for _, when := range []string{"before", "after"} {
+				d := doomed{id: fmt.Sprintf("%s-%s-%d-%s-", p.name, when, n, statement), ends: p.ends, statement: n + 1, after: when == "after", moves: p.moves[:n+1]}
+				if p.pivot > 0 && (d.after && d.statement == p.pivot || !d.after && d.statement == p.pivot+1) {
+					d.ends = "held: refused_in_doubt" // nobody knows whether the first call is still to arrive
+				}
+				d.add(p.rules...)
+				all = append(all, d)
+			}
+		}
+	}
+	for _, call := range calls {
+		for _, step := range []string{"charge", "reserve", "confirm"} {
+			d := doomed{id: fmt.Sprintf("in-%s-%s-", step, call.fault.Fault), ends: "completed", step: step, operation: "do", outcome: call.outcome}
+			rule := call.fault
+			rule.Step = step
+			d.add(rule)
+			all = append(all, d)
+		}
+		for _, step := range []string{"charge", "reserve"} {
+			d := doomed{id: fmt.Sprintf("in-%s-undo-%s-", step, call.fault.Fault), ends: "failed", step: step, operation: "undo", outcome: call.outcome}
+			rule := call.fault
+			rule.Step, rule.Operation = step, "undo"
+			d.add(rule, simulator.Rule{Fault: simulator.Decline, Step: "confirm"})
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func (d *doomed) add(rules ...simulator.Rule) {
+	for _, rule := range rules {
+		rule.OrderPrefix = d.id
+		d.rules = append(d.rules, rule)
+	}
+}
+
+// TestMatrixOfKills ends a process before and after every commit of an order, and in every call of it; nobody but the
+// others, or one that is started afterwards, finishes the order.
+func TestMatrixOfKills(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("a lone replica, and one that comes after it", func(t *testing.T) {
+		t.Parallel()
+		matrixOfKills(t, blind, 0)
+	})
+	t.Run("one of three", func(t *testing.T) {
+		t.Parallel()
+		matrixOfKills(t, looking, 2)
+	})
+}
+
+func matrixOfKills(t *testing.T, executor string, others int) {
+	t.Helper()
+	s := openShop(t, executor, 5*time.Second) // none of these calls ends by itself
+	var rules []simulator.Rule
+	all := allDoomed()
+	for _, d := range all {
+		rules = append(rules, d.rules...)
+	}
+	s.faults(rules...)
+	if others > 0 {
+		s.open(others)
+	}
+	spread(len(all), func(i int) { s.doom(&all[i]) })
+	if others == 0 {
+		s.open(1)
+	}
+	took := s.settle(60 * time.Second)
+	orders := s.outcomes()
+	for _, d := range all {
+		o, stored := orders[d.id]
+		if never := d.statement == 1 && !d.after; stored == never || stored && (cell{ends: d.ends}).wrong(o) {
+			t.Errorf("%s: ended %s, want %s\n%s", d.id, o, d.ends, s.trace(d.id))
+		}
+	}
+	s.prove()
+	taken := takeOvers(t, s.database.URL)
+	t.Logf("%d processes killed; %d take-overs; all ended after %s; %+v", len(all), taken, took, s.provider.Summary())
+	if taken < int64(len(all))/2 {
+		t.Error("the fault did not bite")
+	}
+}
+
+// spread calls do for the numbers below n, four at a time. One that ends its goroutine ends no other.
+func spread(n int, do func(i int)) {
+	var group sync.WaitGroup
+	room := make(chan struct{}, 4)
+	for i := range n {
+		room <- struct{}{}
+		group.Go(func() {
+			defer func() { <-room }()
+			do(i)
+		})
+	}
+	group.Wait()
+}
+
+// doom starts a process that takes up nobody's orders, sends it one, and ends it at its moment.
+func (s *shop) doom(d *doomed) {
+	s.t.Helper()
+	p := newProxy(s.t, s.database.URL)
+	r := startReplicas(s.t, 1, p.URL, append(slices.Clone(hasty), "--policy", s.policy, "--public-url", s.public)...)
+	victim := r.all[0]
+	var mu sync.Mutex
+	var executed []string
+	p.OnLost(victim.kill)
+	p.On(func(statement string) dbtest.Fate {
+		if statement == "LeasesDue" || statement == "LateUndosClaim" { // what others left behind is not for it
+			<-victim.exited
+		}
+		if !strings.HasPrefix(statement, "Outside") && statement != "OrdersAdmitWith" && statement != "AttemptsBegin" && statement != "AttemptsFinish" {
+			return dbtest.Passes
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		executed = append(executed, statement)
+		switch {
+		case len(executed) != d.statement:
+			return dbtest.Passes
+		case d.after:
+			return dbtest.LoseReply
+		}
+		return dbtest.LoseRequest
+	})
+	c := newClient(1, false)
+	defer c.close()
+	go func() { // whether anybody is answered does not matter here
+		c.process(context.WithoutCancel(s.t.Context()), r.addresses()[0], order{id: d.id, amount: "12.50", item: "boat"}, "wait=60")
+	}()
+	if d.statement == 0 {
+		s.await(d)
+		victim.kill()
+	}
+	select {
+	case <-victim.exited:
+	case <-time.After(15 * time.Second):
+		victim.kill()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if d.statement > 0 && !slices.Equal(executed, d.moves) {
+		s.t.Errorf("%s: executed %v, want %v", d.id, executed, d.moves)
+	}
+}
+
+// await waits until the provider is where the process is to end.
+func (s *shop) await(d *doomed) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 15*time.Second)
+	defer cancel()
+	_, err := s.provider.Await(ctx, func(r simulator.Request) bool {
+		return r.OrderID == d.id && r.Step == d.step && r.Operation == d.operation && slices.Contains(d.outcome, r.Outcome)
+	})
+	if err != nil {
+		s.t.Errorf("%s: the provider was not called: %v", d.id, err)
+	}
+}

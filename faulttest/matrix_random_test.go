@@ -1,0 +1,121 @@
+package faulttest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/simulator"
+)
+
+// unreliable is a provider at which every third request or so goes wrong, at any step, doing and undoing.
+func unreliable() (rules []simulator.Rule) {
+	for _, rule := range doing {
+		rule.Times, rule.Fraction = 0, 0.015
+		rules = append(rules, rule)
+	}
+	rules = append(rules, simulator.Rule{Fault: simulator.Decline, Fraction: 0.06}, simulator.Rule{Fault: simulator.Slow, Delay: 50 * time.Millisecond, Fraction: 0.2})
+	for _, rule := range undoing {
+		if rule.Fault != simulator.Decline {
+			rule.Times, rule.Fraction, rule.Operation = 0, 0.03, "undo"
+			rules = append(rules, rule)
+		}
+	}
+	return rules
+}
+
+// TestMatrixAtRandom kills replicas at random moments while orders go to an unreliable provider, and while some of them
+// are canceled at random moments, by callers who do not know how far they are.
+func TestMatrixAtRandom(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("a lone replica, again and again", func(t *testing.T) {
+		t.Parallel()
+		matrixAtRandom(t, looking, 1)
+	})
+	t.Run("one of three, again and again", func(t *testing.T) {
+		t.Parallel()
+		matrixAtRandom(t, blind, 3)
+	})
+}
+
+func matrixAtRandom(t *testing.T, executor string, n int) {
+	t.Helper()
+	random := newRandom(seed(t))
+	s := openShop(t, executor, 300*time.Millisecond)
+	s.faults(unreliable()...)
+	r := s.open(n)
+	load := s.send(16, random.Uint64())
+	kills := rounds(t, 6)
+	for range kills {
+		before := load.sent.Load()
+		more := int64(20 + random.IntN(100))
+		eventually(t, patience, "orders are sent", func() bool { return load.sent.Load() >= before+more })
+		i := random.IntN(n)
+		r.all[i].kill()
+		r.replace(i)
+	}
+	load.finish()
+	took := s.settle(60 * time.Second)
+	s.prove()
+	ends := map[string]int{}
+	for _, o := range s.outcomes() {
+		end := o.Status
+		if o.Hold != "" {
+			end = "held"
+		}
+		ends[end]++
+	}
+	sum := s.provider.Summary()
+	taken := takeOvers(t, s.database.URL)
+	t.Logf("%d kills, %d orders, %d asked to be canceled in time, ended %v after %s; %d take-overs; %d requests, %d duplicates suppressed, %d refused after an undo",
+		kills, load.sent.Load(), load.canceled.Load(), ends, took, taken, sum.Requests, sum.DuplicatesSuppressed, sum.RefusedAfterUndo)
+	if taken == 0 || ends["canceled"] == 0 || ends["completed"] == 0 || ends["failed"] == 0 {
+		t.Error("the fault did not bite")
+	}
+}
+
+// senders send orders, and cancel every fourth of them after a random time.
+type senders struct {
+	sent, canceled atomic.Int64
+	stop           chan struct{}
+	once           sync.Once
+	done           sync.WaitGroup
+}
+
+func (s *shop) send(callers int, seed uint64) *senders {
+	s.t.Helper()
+	load := &senders{stop: make(chan struct{})}
+	s.t.Cleanup(load.finish)
+	for caller := range callers {
+		random := rand.New(rand.NewPCG(seed, uint64(caller)))
+		load.done.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-load.stop:
+					return
+				case <-time.After(time.Duration(random.IntN(60)) * time.Millisecond):
+				}
+				id := fmt.Sprintf("random-%d-%d", caller, i)
+				s.order(id)
+				load.sent.Add(1)
+				if random.IntN(4) == 0 {
+					<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
+					if code := s.cancel(id); code/100 == 2 {
+						load.canceled.Add(1)
+					}
+				}
+			}
+		})
+	}
+	return load
+}
+
+// finish lets the senders finish what they are at. Calling it again is harmless.
+func (l *senders) finish() {
+	l.once.Do(func() { close(l.stop) })
+	l.done.Wait()
+}
