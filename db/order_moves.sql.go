@@ -490,7 +490,7 @@ WITH asked AS (
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
     failure_step = CASE WHEN o.stop_requested IS NULL THEN 'reserve' END,
-    failure_code = CASE WHEN o.stop_requested IS NULL THEN 'out_of_stock' END
+    failure_code = CASE WHEN o.stop_requested IS NULL THEN 'out_of_stock' ELSE o.failure_code END
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE NOT d.fits AND d.refused
       UNION ALL SELECT l.order_no FROM locked AS l WHERE l.expected AND l.stop_requested IS NOT NULL))

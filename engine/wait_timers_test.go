@@ -88,6 +88,20 @@ func TestDeadlineOnTheWay(t *testing.T) {
 			t.Errorf("%s", brief(order))
 		}
 	})
+	t.Run("before a reservation in the database names itself as the reason", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.setStock(t, "widget", 5)
+		unlock := s.lock(t, `SELECT FROM inventory WHERE item = 'widget' FOR UPDATE`)
+		in := request("blocked")
+		in.CompleteBy = time.Now().Add(shortly)
+		s.admit(t, in)
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "blocked").Order.StopRequested != nil })
+		unlock()
+		if order := s.until(t, "blocked", "canceled"); failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
+			t.Error(brief(order))
+		}
+	})
 	t.Run("after completion changes nothing", func(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
