@@ -37,7 +37,7 @@ type shop struct {
 const brief = `%s:
 %s  timeout: %s
   waitTimeout: 1s
-  inFlight: 64
+  inFlight: 256
   retry: {initial: 5ms, cap: 50ms, attempts: 6, budget: 5s}
   breaker: {failures: 1000000, open: 1ms}
 `
@@ -146,16 +146,17 @@ func (s *shop) order(id string) {
 	}
 }
 
-// cancel asks once that an order be canceled. It may be too late.
-func (s *shop) cancel(id string) (code int) {
+// ask asks once that something be done with an order. It may be too late, or too early.
+func (s *shop) ask(verb, id string) (done bool) {
 	s.t.Helper()
-	a := s.client.send(s.t.Context(), request{http.MethodPost, s.any() + "/api/orders/" + id + "/cancel", `{"actor":"test","reason":"test"}`, "respond-async"})
+	a := s.client.send(s.t.Context(), request{http.MethodPost, s.any() + "/api/orders/" + id + "/" + verb, `{"actor":"test","reason":"test"}`, "respond-async"})
 	switch {
-	case a.err != nil, a.code/100 == 2, a.code == http.StatusServiceUnavailable, a.code == http.StatusConflict, a.code == http.StatusNotFound:
-	default:
-		s.t.Errorf("cancel %s: %s", id, a)
+	case a.err != nil, a.code == http.StatusServiceUnavailable, a.code == http.StatusConflict, a.code == http.StatusNotFound:
+		return false
+	case a.code/100 != 2:
+		s.t.Errorf("%s %s: %s", verb, id, a)
 	}
-	return a.code
+	return a.code/100 == 2
 }
 
 // outcome is an order as the books have it, in short.
