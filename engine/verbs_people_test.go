@@ -71,13 +71,15 @@ func TestApproval(t *testing.T) {
 	})
 }
 
+// settled is what somebody says became of a step.
+func settled(of fsm.Step, outcome string) engine.Request {
+	q := asked(engine.StepResult)
+	q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
+	return q
+}
+
 func TestStepResult(t *testing.T) {
 	t.Parallel()
-	settled := func(of fsm.Step, outcome string) engine.Request {
-		q := asked(engine.StepResult)
-		q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
-		return q
-	}
 	t.Run("done goes on without a call", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "reserve"})
@@ -107,18 +109,6 @@ func TestStepResult(t *testing.T) {
 			t.Errorf("%d charges", n)
 		}
 	})
-	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
-			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo"})
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
-		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
-		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
-		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
-			t.Errorf("%+v", o.Order)
-		}
-	})
 	t.Run("without a code has one", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
@@ -129,14 +119,6 @@ func TestStepResult(t *testing.T) {
 		if text(o.Order.FailureCode) != "step_result" {
 			t.Errorf("%+v", o.Order)
 		}
-	})
-	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
-		t.Parallel()
-		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)).Order; o.Status != fsm.Failed {
-			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
-		}
-		b.verified(t)
 	})
 	t.Run("of another step does not apply", func(t *testing.T) {
 		t.Parallel()
@@ -157,5 +139,29 @@ func TestStepResult(t *testing.T) {
 			t.Error(err)
 		}
 		b.ends(t, (<-answers).order, p, fsm.Completed)
+	})
+}
+
+func TestStepResultOfAnUndo(t *testing.T) {
+	t.Parallel()
+	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
+			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo"})
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
+		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.Order.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
+			t.Errorf("%+v", o.Order)
+		}
+	})
+	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
+		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)).Order; o.Status != fsm.Failed {
+			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
+		}
+		b.verified(t)
 	})
 }
