@@ -74,7 +74,7 @@ func (l *lane) add(r *run) {
 		l.e.leaving.add(r)
 	case (o.InDoubtSince != nil || o.Tries != nil) && !r.looked:
 		l.e.inbox.add(r)
-	case o.Status == fsm.Charging && o.Generation > 0 && !r.voided:
+	case o.Generation > 0 && !r.voided && (o.Status == fsm.Charging || o.Status == fsm.Reserving):
 		l.e.voids.add(r)
 	default:
 		l.enqueue(r)

@@ -15,7 +15,7 @@ type voidKey struct {
 }
 
 // lookVoids finds the keys of earlier generations that must be dead before another
-// charge is sent.
+// charge or reservation is sent.
 func (e *Engine) lookVoids(set []*run) {
 	set = slices.Clone(set)
 	for _, r := range set {
