@@ -32,6 +32,7 @@ func (s *shop) books() map[string]*kept {
 			}
 		case simulator.Pending:
 			k.pending++
+		default: // undone, or never done
 		}
 	}
 	return all
