@@ -81,10 +81,12 @@ func (l *lane) prepare(r *run) *attempt {
 }
 
 // refusedInDoubt reports whether an earlier call may still have its effect although a later
-// one was refused. A person has the last word.
+// one was refused. A person has the last word; and who can be asked what became of a key
+// remembers what was refused under it.
 func (a *attempt) refusedInDoubt() bool {
 	_, refused := a.result.(step.Refused)
-	return refused && a.doubted && a.source != byOperator
+	_, remembers := a.lane.exec.(step.Looker)
+	return refused && a.doubted && !remembers && a.source != byOperator
 }
 
 // forgotten reports whether the key of the step in doubt may be unknown at the provider by

@@ -25,7 +25,8 @@ type Executor interface {
 	Undo(ctx context.Context, c *Call) Result
 }
 
-// Looker is an Executor that can be asked what became of a key, without doing anything.
+// Looker is an Executor that can be asked what became of a key, without doing anything. The
+// other side remembers what it refused: a Do that comes later with that key is refused.
 type Looker interface {
 	Executor
 	// Lookup answers Done, Refused or Waiting for a Do that was seen, Retry for one that
