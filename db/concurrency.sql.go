@@ -113,11 +113,12 @@ func (q *Queries) ConcurrencyGrant(ctx context.Context, arg ConcurrencyGrantPara
 }
 
 const concurrencyKeysQueued = `-- name: ConcurrencyKeysQueued :many
-SELECT DISTINCT o.concurrency_key::text AS key FROM orders AS o
-WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL LIMIT $1
+SELECT k.key FROM (
+  SELECT DISTINCT o.concurrency_key::text AS key FROM orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
+) AS k ORDER BY random() LIMIT $1
 `
 
-// Keys that somebody waits for, for the sweep.
+// Keys that somebody waits for, for the sweep; others each time if they are many.
 func (q *Queries) ConcurrencyKeysQueued(ctx context.Context, most int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, concurrencyKeysQueued, most)
 	if err != nil {
@@ -149,7 +150,7 @@ SELECT o.order_no, coalesce(o.policy, 0)::integer AS policy,
     AND (u.status <> 'pending' OR u.turn_at IS NOT NULL)) AS under_way
 FROM orders AS o
 WHERE o.concurrency_key = $1 AND o.ended_as IS NULL AND o.hold = 'queued'
-ORDER BY o.order_no LIMIT $2
+ORDER BY o.concurrency_key, o.order_no LIMIT $2
 `
 
 type ConcurrencyReadParams struct {

@@ -25,6 +25,7 @@ WITH moved AS (
       WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) ELSE '9999-01-01 00:00:00+00' END,
     stop_requested = CASE WHEN $1::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
   WHERE o.order_no = $4 AND o.status = $5 AND o.fence = $6 AND o.seq = $7
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)

@@ -333,7 +333,8 @@ WITH answers AS MATERIALIZED (
     due_at = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.owner END,
     failure_step = $5::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    in_doubt_since = CASE WHEN $4::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = $6 AND o.fence = $7 AND o.seq = $8
@@ -612,7 +613,8 @@ WITH locked AS MATERIALIZED (
     finished_at = CASE WHEN o.status = 'charging' AND o.in_doubt_since IS NULL THEN now() END,
     due_at = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.owner END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    in_doubt_since = CASE WHEN o.status IN ('charging', 'reserving') THEN o.in_doubt_since END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
@@ -648,7 +650,8 @@ type OutsideStoppedRow struct {
 
 // Leaves a state on request, without an answer. With nothing in doubt the step was
 // certainly not done. In doubt it counts as done, is put down as such, and is undone:
-// the undo of a key that was never seen makes a late call fail. A confirmation in doubt
+// the undo of a key that was never seen makes a late call fail. It stays in doubt since
+// then, because the key is no younger for it. A confirmation in doubt
 // is not stopped.
 func (q *Queries) OutsideStopped(ctx context.Context, arg OutsideStoppedParams) ([]OutsideStoppedRow, error) {
 	rows, err := q.db.Query(ctx, outsideStopped,

@@ -307,7 +307,8 @@ WITH asked AS (
     stop_requested = $3::text, failure_code = $4::text,
     policy = $5::integer,
     approved_at = CASE WHEN $6::boolean THEN now() ELSE o.approved_at END,
-    tries = CASE WHEN NOT $7::boolean THEN o.tries END,
+    -- In doubt one try stays: a call was made that nobody has answered for.
+    tries = CASE WHEN NOT $7::boolean THEN o.tries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     window_from = CASE WHEN NOT $7::boolean THEN o.window_from END,
     fence = o.fence + CASE WHEN $8::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE $8::text WHEN 'claimed' THEN $9::uuid WHEN 'same' THEN o.owner END,

@@ -50,7 +50,11 @@ type (
 	}
 )
 
-var errIll = errors.New("the other side does not do its part")
+// What the breaker is told of a call that failed, and of one that was not made.
+var (
+	errIll      = errors.New("the other side does not do its part")
+	errUncalled = errors.New("not called")
+)
 
 // stands reports whether the attempt still is about what the order needs.
 func (a *attempt) stands(o *db.Order) bool {

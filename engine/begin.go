@@ -109,7 +109,7 @@ func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
 // notBegun gives back what attempts hold that come to nothing.
 func (e *Engine) notBegun(set ...*run) {
 	for _, r := range set {
-		r.attempt.report(nil)
+		r.attempt.report(errUncalled)
 		r.attempt.slot.free()
 		r.attempt = nil
 	}

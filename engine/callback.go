@@ -74,9 +74,12 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 	if err != nil {
 		return Receipt{}, unavailable("read an answer", err)
 	}
+	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and nobody drives it
+		e.takeUp(e.readUntilKnown([]int64{of.orderNo}))
+	}
 	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
-		e.reportLate(ctx, of.orderNo, of.generation, of.step, "a callback")
+		e.reportLate(ctx, of, "a callback")
 	}
 	if stored || same {
 		return Receipt{Accepted: true}, nil

@@ -52,11 +52,16 @@ type judge struct {
 // decide says what becomes of the order. It depends on nothing else.
 func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
-	waits := (s.hold == holdRetry || s.hold == holdCallback) && !a.uncalled && !a.lookOnly
+	waits := s.hold != "" && !isAttention(a.result) && a.operation == step.Do && !a.uncalled && !a.lookOnly
 	if waits && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
 		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone
 	}
 	return s
+}
+
+func isAttention(result step.Result) bool {
+	_, is := result.(attention)
+	return is
 }
 
 func (j judge) meaning() stay {

@@ -139,12 +139,16 @@ func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
 		e.complete(runs)
 	}
-	for _, r := range e.runs.remove(runs) {
+	removed := e.runs.remove(runs)
+	for _, r := range removed {
 		if err == nil {
 			r.isKnown()
 			e.turnOver(r)
 		}
 		r.end(err)
+	}
+	if rows := e.runs.rouse(removed); err == nil {
+		e.takeUp(rows)
 	}
 }
 

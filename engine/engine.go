@@ -69,15 +69,18 @@ type Engine struct {
 	admitOut  *line // of those whose charge is outside: as soon as answers are
 	begins    *line // attempts to be committed before their calls
 	records   *line // answers to be committed
-	inbox     *line // orders that were called for before: an answer may be there
-	voids     *line // orders of a later generation, before their charge
-	waits     *line // orders to be held before their start, or paused
-	leaving   *line // orders to be handed back
-	turns     *turns
-	lanesMu   sync.Mutex
-	lanes     map[laneKey]*lane
-	identity  atomic.Pointer[identity]
-	clock     atomic.Int64 // the database's clock less ours, in nanoseconds
+	// The same, of items whose stock row somebody holds.
+	recordsSlow *line
+	busy        busyItems
+	inbox       *line // orders that were called for before: an answer may be there
+	voids       *line // orders of a later generation, before their charge
+	waits       *line // orders to be held before their start, or paused
+	leaving     *line // orders to be handed back
+	turns       *turns
+	lanesMu     sync.Mutex
+	lanes       map[laneKey]*lane
+	identity    atomic.Pointer[identity]
+	clock       atomic.Int64 // the database's clock less ours, in nanoseconds
 
 	ctx      context.Context // ends when statements must not be sent any more
 	cancel   context.CancelFunc
@@ -105,7 +108,8 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	e.admitWith = newLine(cfg.MaxSet, e.admitTerms)
 	e.admitOut = newLine(cfg.MaxSet, e.admitTerms)
 	e.admitOut.pace = outsidePace
-	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(cfg.MaxSet, e.recordSet)
+	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(min(cfg.MaxSet, answersMost), e.recordSet)
+	e.recordsSlow = newLine(answersMost, e.recordSlowly)
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
 	e.inbox, e.voids = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids)
 	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
@@ -120,7 +124,7 @@ func (e *Engine) Start() {
 	for _, l := range e.lines {
 		e.goLine(l)
 	}
-	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving} {
+	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.admitOut, e.begins, e.records, e.recordsSlow, e.inbox, e.voids, e.waits, e.leaving} {
 		e.goLine(l)
 	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
@@ -128,6 +132,7 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.renewLoop(e.ctx) })
 	e.wg.Go(func() { e.turns.loop(e.ctx) })
 	e.wg.Go(func() { e.timerLoop(e.ctx) })
+	e.wg.Go(func() { e.lateUndoLoop(e.ctx) })
 }
 
 func (e *Engine) goLine(l *line) {

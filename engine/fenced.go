@@ -13,8 +13,8 @@ import (
 func (e *Engine) fenced(r *run) {
 	a := r.attempt
 	r.attempt = nil
-	if a == nil || a.result == nil || a.number == 0 || a.source != "" {
-		return
+	if a == nil || a.result == nil || a.number == 0 || a.source != "" || a.fence == r.order.Order.Fence {
+		return // under the same fence it was we who recorded it, and did not hear so
 	}
 	e.Stats.FencedAnswers.Add(1)
 	ctx, cancel := e.statement()
@@ -27,7 +27,7 @@ func (e *Engine) fenced(r *run) {
 	}
 	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
 	if outcome == "done" && a.operation == step.Do {
-		e.reportLate(ctx, r.no(), a.generation, a.step, "an attempt that was fenced")
+		e.reportLate(ctx, told{r.no(), a.generation, a.step}, "an attempt that was fenced")
 	}
 }
 
@@ -50,14 +50,14 @@ func namedResult(result step.Result) (outcome string, answer step.Answer) {
 }
 
 // reportLate opens the undoing of an effect that the books say is absent or undone.
-func (e *Engine) reportLate(ctx context.Context, orderNo int64, generation int32, of fsm.Step, reason string) {
-	if of == fsm.Confirm {
-		return
+func (e *Engine) reportLate(ctx context.Context, of told, reason string) {
+	if of.step == fsm.Confirm {
+		return // it has no undo; verify --provider shows it
 	}
-	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: orderNo, Generation: generation, Step: string(of), Reason: reason})
+	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: reason})
 	if err != nil {
-		e.log.Error("open the undoing of a late effect", "order_no", orderNo, "step", of, "error", err)
+		e.log.Error("open the undoing of a late effect", "order_no", of.orderNo, "step", of.step, "error", err)
 	} else if len(rows) > 0 {
-		e.log.Warn("late effect is being undone", "order_no", orderNo, "generation", generation, "step", of, "reason", reason)
+		e.log.Warn("late effect is being undone", "order_no", of.orderNo, "generation", of.generation, "step", of.step, "reason", reason)
 	}
 }

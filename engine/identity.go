@@ -6,7 +6,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"pawl/db"
 	"pawl/fsm"
+	"pawl/policy"
 	"pawl/step"
 )
 
@@ -30,7 +32,11 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 }
 
 // callOf is what the executor is told of a run's attempt.
-func (e *Engine) callOf(r *run, who *identity) *step.Call {
+func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
+	who, err := e.identify(ctx)
+	if err != nil {
+		return nil, err
+	}
 	o, a := &r.order.Order, r.attempt
 	c := &step.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
@@ -47,7 +53,25 @@ func (e *Engine) callOf(r *run, who *identity) *step.Call {
 			c.Reference = or(r.order.ReserveReference)
 		}
 	}
-	return c
+	return c, e.findReference(ctx, r, c)
+}
+
+// findReference fills in what the provider calls a charge or reservation, where a call
+// needs it and the run does not know: it may have been taken up after that was said.
+func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) (err error) {
+	a := r.attempt
+	if c.Reference != "" || a.operation == step.Do && a.lane.cfg.Executor != policy.Stripe {
+		return nil
+	}
+	of := a.step
+	if of == fsm.Confirm {
+		of = fsm.Charge // what is captured
+	}
+	c.Reference, err = e.query.CallReference(ctx, db.CallReferenceParams{OrderNo: r.no(), Generation: a.generation, Step: string(of)})
+	if err != nil {
+		return fmt.Errorf("read reference: %w", err)
+	}
+	return nil
 }
 
 func or(s *string) string {

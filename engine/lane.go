@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -52,6 +53,7 @@ func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
 	l.exec, l.unusable = step.New(cfg, of)
 	l.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
+		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
 		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= cfg.Breaker.Failures },
 	})
 	e.lanes[key] = l
@@ -177,15 +179,16 @@ func (l *lane) stay(r *run, why step.Result) {
 // recorded. The caller of the order can't end it; its time-out can.
 func (l *lane) call(r *run) {
 	a := r.attempt
-	ctx, cancel := context.WithTimeout(l.e.ctx, l.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(l.e.ctx, a.lane.cfg.Timeout)
 	defer cancel()
-	who, err := l.e.identify(ctx)
+	c, err := l.e.callOf(ctx, r)
 	if err != nil {
 		a.result = step.Retry{Code: "database_unavailable", Detail: err.Error()}
+		a.report(errUncalled)
 	} else {
-		a.result = a.perform(ctx, l.e.callOf(r, who))
+		a.result = a.perform(ctx, c)
+		a.report(failureOf(a.result))
 	}
-	a.report(failureOf(a.result))
 	l.free()
 	l.e.Stats.Attempts.add(a)
 	l.e.records.add(r)

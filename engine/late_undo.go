@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"pawl/db"
@@ -9,31 +10,41 @@ import (
 	"pawl/step"
 )
 
-const lateUndosMost = 50
+const (
+	lateUndosAtOnce = 8
+	lateUndoLease   = 11 * time.Minute // longer than the longest time-out of a call
+)
 
-// undoLate undoes effects that the books say are absent or undone. It is tried until it
-// is done, and moves no order.
-func (e *Engine) undoLate(ctx context.Context) {
-	claim, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.LateUndosClaim(claim, db.LateUndosClaimParams{Most: lateUndosMost, LeaseSeconds: time.Minute.Seconds()})
-	if err != nil {
-		e.log.Warn("look for late effects", "error", err)
-		return
-	}
-	for _, row := range rows {
-		if ctx.Err() == nil {
-			e.undoLateOne(row)
+// lateUndoLoop undoes effects that the books say are absent or undone. Each is tried until
+// it is done, and moves no order.
+func (e *Engine) lateUndoLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		e.pause(e.cfg.Poll)
+		if !e.stopping.Load() && ctx.Err() == nil {
+			e.undoLate()
 		}
 	}
 }
 
-func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
+func (e *Engine) undoLate() {
 	ctx, cancel := e.statement()
 	defer cancel()
+	rows, err := e.query.LateUndosClaim(ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: lateUndoLease.Seconds()})
+	if err != nil {
+		e.log.Warn("look for late effects", "error", err)
+	}
+	var calls sync.WaitGroup
+	for _, row := range rows {
+		calls.Go(func() { e.undoLateOne(row) })
+	}
+	calls.Wait()
+}
+
+func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	started := e.now()
-	result := e.callLate(ctx, row)
-	outcome, answer := namedResult(result)
+	outcome, answer := namedResult(e.callLate(row))
+	ctx, cancel := e.statement()
+	defer cancel()
 	err := e.query.LateUndoAttempt(ctx, db.LateUndoAttemptParams{OrderNo: row.Order.OrderNo, Fence: row.Order.Fence,
 		Generation: row.UndoGeneration, Policy: row.UndoPolicy, Step: row.Step, StartedAt: started,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail})
@@ -47,20 +58,20 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 }
 
 // callLate undoes a key of an order that is at rest.
-func (e *Engine) callLate(ctx context.Context, row db.LateUndosClaimRow) step.Result {
+func (e *Engine) callLate(row db.LateUndosClaimRow) step.Result {
 	of := fsm.Step(row.Step)
 	p, known := e.policies.of(row.UndoPolicy)
 	if !known || p == nil || !p.Of(of).Executor.Outside() {
 		return step.Unknown{Code: "policy_unusable"}
 	}
-	who, err := e.identify(ctx)
-	if err != nil {
-		return step.Unknown{Code: "database_unavailable"}
-	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order.Order = row.Order
 	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo, fence: row.Order.Fence}
-	call, cancel := context.WithTimeout(ctx, p.Of(of).Timeout)
+	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
 	defer cancel()
-	return r.attempt.perform(call, e.callOf(r, who))
+	c, err := e.callOf(ctx, r)
+	if err != nil {
+		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
+	}
+	return r.attempt.perform(ctx, c)
 }

@@ -111,10 +111,12 @@ func (e *Engine) end(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	for _, r := range e.runs.remove(runs) {
+	removed := e.runs.remove(runs)
+	for _, r := range removed {
 		e.turnOver(r)
 		r.end(nil)
 	}
+	e.takeUp(e.runs.rouse(removed))
 }
 
 // watch waits for another replica's orders on behalf of our callers.

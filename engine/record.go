@@ -26,10 +26,19 @@ type recordKey struct {
 	consumes bool
 }
 
+// answersMost is how many answers one statement takes. They are joined to the rows they
+// are for, each with each as PostgreSQL plans it: four sets of 128 are four times as fast as
+// one of 512.
+const answersMost = 128
+
 const stays step.Verdict = "stays"
 
 // recordSet is the flush of the line of answers: it commits what they mean.
 func (e *Engine) recordSet(set []*run) {
+	e.recordGroups(e.divertBusy(set))
+}
+
+func (e *Engine) recordGroups(set []*run) {
 	for key, group := range groupBy(set, e.recordKey) {
 		if key.verdict == stays {
 			e.stay(key, group)
@@ -141,7 +150,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
 		})
 	}
-	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
+	e.moveAlike(key.state, mover{move: move, busy: e.stockBusy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
 }
 
 func answerOf(result step.Result) step.Answer {
@@ -184,7 +193,10 @@ func (r *run) answered() {
 		default: // other references are read when somebody asks
 		}
 	}
-	o.Order.InDoubtSince, o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil, nil
+	o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil
+	if _, stopped := r.attempt.result.(stop); !o.Order.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
+		o.Order.InDoubtSince = nil // else it is undone without anybody knowing, and as old as ever
+	}
 	if o.Order.Status == fsm.Completed {
 		o.Order.StopRequested = nil
 	}

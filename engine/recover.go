@@ -114,6 +114,8 @@ func (e *Engine) claim(orderNos []int64) int {
 	return e.takeUp(claimed)
 }
 
+// takeUp drives those of the orders whose rows say that they are ours. An order that has
+// a run is left to it; should the run be about to end, it is taken up again after that.
 func (e *Engine) takeUp(rows []Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
@@ -124,7 +126,11 @@ func (e *Engine) takeUp(rows []Order) int {
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", o.HoldReason)
 			continue
 		}
-		if o.Owner == nil || *o.Owner != e.owner || e.runs.leads(o.OrderNo) {
+		if o.Owner == nil || *o.Owner != e.owner {
+			continue
+		}
+		if e.runs.leads(o.OrderNo) {
+			e.runs.wake(rows[i])
 			continue
 		}
 		n++
@@ -134,6 +140,8 @@ func (e *Engine) takeUp(rows []Order) int {
 		if r, made := e.runs.join(o.OrderID, Input{Metadata: o.Metadata}); made {
 			r.order = rows[i]
 			ours = append(ours, r)
+		} else {
+			e.runs.wake(rows[i])
 		}
 	}
 	if takenOver > 0 {

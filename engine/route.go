@@ -5,6 +5,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/step"
 )
 
 // special reports whether more than its state decides where an order goes.
@@ -48,9 +49,9 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 }
 
 // recordAfter records an answer after all: somebody wrote to the order meanwhile. If that
-// was an answer without a call, one that leaves the order waiting has had its time.
+// was an answer without a call, one of the call that says anything but done has had its time.
 func (e *Engine) recordAfter(r *run) {
-	if !r.looked && verdictOf(r.attempt, &r.order.Order) == stays {
+	if !r.looked && slices.Contains([]step.Verdict{stays, step.WasRefused}, verdictOf(r.attempt, &r.order.Order)) {
 		e.inbox.add(r)
 		return
 	}

@@ -120,14 +120,15 @@ type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	closed bool          // takes no more runs
-	empty  chan struct{} // closed when somebody waits and the last run has gone
+	woken  map[int64]Order // rows claimed for us while their run was about to end
+	closed bool            // takes no more runs
+	empty  chan struct{}   // closed when somebody waits and the last run has gone
 	size   atomic.Int64
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
 func (g *registry) init() {
-	g.byID, g.driven = map[string]*run{}, map[int64]time.Time{}
+	g.byID, g.driven, g.woken = map[string]*run{}, map[int64]time.Time{}, map[int64]Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -159,6 +160,33 @@ func (g *registry) lead(runs []*run) {
 			g.driven[r.no()] = now
 		}
 	}
+}
+
+// wake notes a row that was claimed for us while the order has a run. If that run ends
+// without having seen it, somebody has to take the order up again: see rouse.
+func (g *registry) wake(row Order) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, ok := g.byID[row.Order.OrderID]; ok {
+		g.woken[row.Order.OrderNo] = row
+	}
+}
+
+// rouse returns what was claimed for us behind the back of runs that have been removed.
+func (g *registry) rouse(removed []*run) (rows []Order) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range removed {
+		row, ok := g.woken[r.no()]
+		delete(g.woken, r.no())
+		switch {
+		case ok && row.Order.Fence > r.order.Order.Fence:
+			rows = append(rows, row)
+		case r.order.Order.Hold == nil && !r.status().Final() && r.order.Order.Owner != nil:
+			rows = append(rows, r.order) // it was read after the claim
+		}
+	}
+	return rows
 }
 
 func (g *registry) leads(orderNo int64) bool {

@@ -12,8 +12,8 @@ const (
 	keysMost       = 1000
 )
 
-// timerLoop does what the clock asks for: deadlines, effects that were reported too late,
-// and what somebody who died was about to wake.
+// timerLoop does what the clock asks for: deadlines, and turns that somebody who died was
+// about to give.
 func (e *Engine) timerLoop(ctx context.Context) {
 	var loaded, swept time.Time
 	for ctx.Err() == nil {
@@ -26,7 +26,6 @@ func (e *Engine) timerLoop(ctx context.Context) {
 			loaded = time.Now()
 		}
 		e.expire()
-		e.undoLate(ctx)
 		if time.Since(swept) >= turnsInterval {
 			e.askTurns()
 			swept = time.Now()

@@ -54,6 +54,9 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
 		fmt.Fprint(w, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`)
 		return
+	case op == "/v1/refunds":
+		fmt.Fprint(w, `{"object":"refund","id":"re_1","status":"succeeded","payment_intent":"pi_1"}`)
+		return
 	case op == "/pi_1/capture":
 		b.status = "succeeded"
 	}

@@ -144,7 +144,7 @@ func TestAttempts(t *testing.T) {
 	b.get(t, "/api/orders/o/attempts?limit=0").wantProblem(t, 422, "invalid_parameter")
 }
 
-func TestStripeEvents(t *testing.T) { //nolint:paralleltest // secrets of the environment
+func TestStripeEvents(t *testing.T) {
 	t.Setenv("PAWL_TEST_WEBHOOK_OLD", "whsec_old")
 	t.Setenv("PAWL_TEST_WEBHOOK", "whsec_new")
 	t.Setenv("PAWL_TEST_KEY", "sk_test_1")

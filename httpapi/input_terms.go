@@ -51,13 +51,21 @@ func (in *input) checkTimes(d *decoder, now time.Time) {
 	}
 }
 
+// readTime is zero for what is no time that an order can have.
+func readTime(raw []byte) (at time.Time) {
+	if err := at.UnmarshalText(raw); err != nil || bytes.ContainsRune(raw, ',') || at.Year() < 1970 || at.Year() > 9998 {
+		return time.Time{}
+	}
+	return at
+}
+
 // time reads a time with its zone (RFC 3339), to the microsecond.
 func (d *decoder) time(pointer string) (at time.Time, err error) {
 	raw, ok, err := d.stringOf(pointer)
 	if !ok {
 		return at, err
 	}
-	if bytes.ContainsRune(raw, ',') || at.UnmarshalText(raw) != nil || at.Year() < 1970 || at.Year() > 9998 {
+	if at = readTime(raw); at.IsZero() {
 		d.fault(pointer, "not_time", "must be a time of RFC 3339 with its zone, from 1970 to 9998")
 		return time.Time{}, nil
 	}

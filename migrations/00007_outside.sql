@@ -41,7 +41,8 @@ FOR EACH ROW WHEN (
 ) EXECUTE FUNCTION refuse_order_change();
 
 -- The audit of calls: a row is committed before its call and closed with the answer. One
--- that was never closed belongs to a process that died in its call. An order's attempts
+-- that was never closed belongs to a call whose process died or was stopped in it, or to
+-- one that was not made, because nobody heard that its row was committed. An order's attempts
 -- are numbered through, over all its steps.
 CREATE TABLE step_attempts (
   order_no    bigint NOT NULL,

@@ -35,7 +35,7 @@ WITH target AS MATERIALIZED (
   ON CONFLICT (order_no, generation, step, operation) DO UPDATE SET
     answered_at = now(), consumed_at = NULL, source = excluded.source, outcome = excluded.outcome, code = excluded.code,
     detail = excluded.detail, reference = excluded.reference, data = excluded.data
-    WHERE w.outcome = 'not_done' AND w.consumed_at IS NOT NULL
+    WHERE w.outcome = 'not_done' AND (w.consumed_at IS NOT NULL OR excluded.outcome <> 'not_done')
   RETURNING w.order_no
 ), touched AS (
   UPDATE orders AS o SET

@@ -14,7 +14,7 @@ SELECT o.order_no, coalesce(o.policy, 0)::integer AS policy,
     AND (u.status <> 'pending' OR u.turn_at IS NOT NULL)) AS under_way
 FROM orders AS o
 WHERE o.concurrency_key = @key AND o.ended_as IS NULL AND o.hold = 'queued'
-ORDER BY o.order_no LIMIT @most;
+ORDER BY o.concurrency_key, o.order_no LIMIT @most;
 
 -- name: ConcurrencyGrant :many
 -- Gives turns to orders that were next when the version was read.
@@ -38,6 +38,7 @@ WITH seen AS (
 SELECT sqlc.embed(orders) FROM granted AS orders;
 
 -- name: ConcurrencyKeysQueued :many
--- Keys that somebody waits for, for the sweep.
-SELECT DISTINCT o.concurrency_key::text AS key FROM orders AS o
-WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL LIMIT @most;
+-- Keys that somebody waits for, for the sweep; others each time if they are many.
+SELECT k.key FROM (
+  SELECT DISTINCT o.concurrency_key::text AS key FROM orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
+) AS k ORDER BY random() LIMIT @most;

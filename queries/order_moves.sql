@@ -246,6 +246,7 @@ WITH moved AS (
       WHEN @seconds::float8 > 0 THEN now() + make_interval(secs => @seconds::float8) ELSE '9999-01-01 00:00:00+00' END,
     stop_requested = CASE WHEN @hold::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
   WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)

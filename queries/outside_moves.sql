@@ -229,7 +229,8 @@ WITH answers AS MATERIALIZED (
     due_at = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.owner END,
     failure_step = @step::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    in_doubt_since = CASE WHEN @doubted::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
@@ -259,7 +260,8 @@ RETURNING order_no, seq, to_status, at;
 -- name: OutsideStopped :many
 -- Leaves a state on request, without an answer. With nothing in doubt the step was
 -- certainly not done. In doubt it counts as done, is put down as such, and is undone:
--- the undo of a key that was never seen makes a late call fail. A confirmation in doubt
+-- the undo of a key that was never seen makes a late call fail. It stays in doubt since
+-- then, because the key is no younger for it. A confirmation in doubt
 -- is not stopped.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no, o.status AS was FROM orders AS o
@@ -274,7 +276,8 @@ WITH locked AS MATERIALIZED (
     finished_at = CASE WHEN o.status = 'charging' AND o.in_doubt_since IS NULL THEN now() END,
     due_at = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.owner END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    in_doubt_since = CASE WHEN o.status IN ('charging', 'reserving') THEN o.in_doubt_since END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)

@@ -13,7 +13,8 @@ WITH asked AS (
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
     policy = sqlc.narg('policy')::integer,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
-    tries = CASE WHEN NOT @renews::boolean THEN o.tries END,
+    -- In doubt one try stays: a call was made that nobody has answered for.
+    tries = CASE WHEN NOT @renews::boolean THEN o.tries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     window_from = CASE WHEN NOT @renews::boolean THEN o.window_from END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE @next::text WHEN 'claimed' THEN @owner::uuid WHEN 'same' THEN o.owner END,

@@ -1,0 +1,138 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/simulator"
+)
+
+// What was in doubt for 22 hours is in doubt for 22 hours when it is undone, too: the provider
+// forgets the key 24 hours after the first call, and says of an unknown key that nothing stands.
+func TestStopKeepsTheAgeOfADoubt(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 30s, cap: 30s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1},
+		simulator.Rule{Fault: simulator.Hang, Operation: "undo"})
+	s.admit(t, request("one"))
+	s.until(t, "one", "retry")
+	s.exec(t, `UPDATE orders SET in_doubt_since = in_doubt_since - interval '22 hours'`)
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its charge is being undone", func() bool {
+		return value[bool](t, s.Pool, `SELECT status = 'refunding' AND in_doubt_since IS NOT NULL FROM orders`)
+	})
+	age := value[float64](t, s.Pool, `SELECT extract(epoch FROM now() - in_doubt_since)::float8 / 3600 FROM orders`)
+	if age < 22 {
+		t.Errorf("in doubt for %.2f hours: the undo would be sent until the key is 45 hours old", age)
+	}
+	s.faults(t)
+}
+
+// retry begins a new window of tries; that an earlier call is in doubt does not change by it.
+func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []bool{false, true} {
+		name := "without a retry by a person"
+		if verb {
+			name = "after a retry by a person"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 1s, cap: 1s}}`)
+			s.faults(t, simulator.Rule{Fault: simulator.TimeoutBefore, Times: 1}, simulator.Rule{Fault: simulator.CallbackNever})
+			s.admit(t, request("one")) // the first call gets no answer, and may still arrive
+			s.until(t, "one", "retry")
+			if verb {
+				if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Retry, OrderID: "one", Actor: "t", Async: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.until(t, "one", "callback")
+			if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "not_done"}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the answer is used", func() bool {
+				return value[bool](t, s.Pool, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`)
+			})
+			if !value[bool](t, s.Pool, `SELECT in_doubt_since IS NOT NULL FROM orders`) {
+				t.Error("nothing is in doubt; a cancel would end the order without an undo, and the first call may still arrive")
+			}
+		})
+	}
+}
+
+// Somebody asked to stop during the last try: there is no next one to wait for, and nobody to ask.
+func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 500ms, retry: {initial: 1ms, cap: 1ms, attempts: 1, budget: 0s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1})
+	s.admit(t, request("one"))
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	var o engine.Order
+	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Order.Hold != nil || o.Order.Status.Final() })
+	if o.Order.Status != "canceled" {
+		t.Errorf("%s, held: %s", o.Order.Status, *o.Order.HoldReason)
+	}
+}
+
+// A provider that first says not done, and then done, before we had the time for the first.
+func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 5s, retry: {initial: 30s, cap: 30s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever})
+	s.admit(t, request("one"))
+	s.until(t, "one", "callback")
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Pause, OrderID: "one", Actor: "t", Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(t, "one", "paused")
+	token := s.tokenOf(t, "one")
+	for _, outcome := range []string{"not_done", "done"} {
+		r, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: outcome})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.Accepted {
+			t.Errorf("%s is not accepted: %s", outcome, r.Reason)
+		}
+	}
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Resume, OrderID: "one", Actor: "t", Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the answer is used", func() bool {
+		return value[bool](t, s.Pool, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`)
+	})
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is canceled", func() bool { return status(t, s.Pool, "one") == "canceled" })
+	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE operation = 'undo'`) + value[int](t, s.Pool, `SELECT count(*) FROM late_undos`); n == 0 {
+		t.Error("canceled with a charge that was reported as done, and never undone")
+	}
+}
+
+// A step that a callback reports as done while the call is answered with a refusal.
+func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 5s}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Slow, Code: "declined", Delay: 400 * time.Millisecond})
+	s.admit(t, request("one"))
+	if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "done"}); err != nil {
+		t.Fatal(err)
+	}
+	o := s.process(t, request("one"))
+	eventually(t, "what was reported as done stands, or is undone", func() bool {
+		return o.Order.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
+			+ (SELECT count(*) FROM late_undos)`) > 0
+	})
+}
