@@ -261,6 +261,7 @@ func TestCallbacksForNothing(t *testing.T) {
 		}
 	}
 	t.Run("an order that took its number", func(t *testing.T) {
+		t.Parallel()
 		d.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`) // as after a restore
 		d.exec(t, `UPDATE orders SET order_id = 'another' WHERE order_id = 'o'`)
 		refused(t, token)
