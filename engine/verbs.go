@@ -99,11 +99,25 @@ func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, e
 		return order, false, ErrPrecondition
 	}
 	c, err := e.judge(ctx, &order, q)
+	if e.overtaken(ctx, &order, err) {
+		return order, false, nil
+	}
 	if err != nil || c == nil || q.DryRun {
 		return order, err == nil, err
 	}
 	done, err = e.write(&order, q, c)
 	return order, done, err
+}
+
+// overtaken reports whether a refusal is about an order that has changed since it was read:
+// what else was read for it may be of the order as it is now.
+func (e *Engine) overtaken(ctx context.Context, o *Order, refusal error) bool {
+	var refused *NotApplicable
+	if !errors.As(refusal, &refused) {
+		return false
+	}
+	now, err := e.Get(ctx, o.Order.OrderID)
+	return err == nil && now.Order.Seq != o.Order.Seq
 }
 
 // seen reports whether a request with this id was done to the order before.
