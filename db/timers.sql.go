@@ -81,13 +81,13 @@ const ordersExpired = `-- name: OrdersExpired :many
 WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no IN (
-      (SELECT d.order_no FROM orders AS d WHERE d.complete_by IS NOT NULL AND d.ended_as IS NULL AND d.complete_by <= now()
-         AND (d.stop_requested IS NULL OR d.stop_requested = 'pause') AND d.status NOT IN ('releasing', 'refunding')
-         AND NOT (d.status = 'confirming' AND d.in_doubt_since IS NOT NULL)
-       ORDER BY d.complete_by LIMIT $1)
-      UNION ALL
-      (SELECT r.order_no FROM orders AS r WHERE r.reserved_until IS NOT NULL AND r.ended_as IS NULL AND r.reserved_until <= now()
-         AND r.status = 'confirming' AND r.in_doubt_since IS NULL AND (r.stop_requested IS NULL OR r.stop_requested = 'pause') ORDER BY r.reserved_until LIMIT $1))
+      SELECT d.order_no FROM orders AS d
+      WHERE (d.complete_by IS NOT NULL OR d.reserved_until IS NOT NULL) AND d.ended_as IS NULL
+        AND least(d.complete_by, d.reserved_until) <= now()
+        AND (d.complete_by <= now() OR d.status = 'confirming')
+        AND (d.stop_requested IS NULL OR d.stop_requested = 'pause') AND d.status NOT IN ('releasing', 'refunding')
+        AND NOT (d.status = 'confirming' AND d.in_doubt_since IS NOT NULL)
+      ORDER BY least(d.complete_by, d.reserved_until) LIMIT $1)
     AND o.ended_as IS NULL AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
     AND o.status NOT IN ('releasing', 'refunding') AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED

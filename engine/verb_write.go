@@ -98,8 +98,8 @@ func (e *Engine) write(o *Order, q *Request, c *change) (bool, error) {
 	case fault == db.None && len(written) == 0:
 		return false, nil
 	case fault == db.None:
-	case fault == db.Again, db.Describe(err) == "23505 transitions_request":
-		return false, nil // in the latter case somebody was faster with the same request
+	case fault == db.Again:
+		return false, nil
 	case fault == db.Unknown:
 		e.unknown(string(q.Verb)+" order", err)
 		if written, err = e.asked(ctx, o, q, err); err != nil || len(written) == 0 {

@@ -1,0 +1,106 @@
+package engine_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/simulator"
+)
+
+// executor is something that charges, with what it knows of that.
+type executor struct {
+	policy string
+	// charged says how often it has charged an order, and how often it took that back.
+	charged func(t *testing.T, s *shop, orderID string) (times, undone int)
+}
+
+// executors are all there are: the ledger, which charges in the commit of its move, and those that reach outside. Stock is
+// the ledger's, so that an order is refused after its charge wherever that was made.
+func executors(t *testing.T, s *shop) map[string]executor {
+	t.Helper()
+	ofSimulator := func(_ *testing.T, s *shop, orderID string) (times, undone int) {
+		for _, e := range s.sim.Books(orderID) {
+			times += e.Effects
+			if e.State == simulator.Undone {
+				undone++
+			}
+		}
+		return times, undone
+	}
+	return map[string]executor{
+		"ledger": {"{}", func(t *testing.T, s *shop, orderID string) (times, undone int) {
+			t.Helper()
+			return value[int](t, s.Pool, `SELECT count(*) FROM books.charges WHERE order_id = $1`, orderID),
+				value[int](t, s.Pool, `SELECT count(*) FROM books.refunds WHERE order_id = $1`, orderID)
+		}},
+		"simulator": {"charge: {executor: simulator, url: SIM}", ofSimulator},
+		"http":      {"charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}", ofSimulator},
+	}
+}
+
+// TestEveryExecutor runs whole orders: what an order is promised does not depend on who does its steps.
+func TestEveryExecutor(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ledger", "simulator", "http"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 2, quick)
+			x := executors(t, s)[name]
+			s.use(t, x.policy)
+			keeps(t, s, func(orderID string) (int, int) { return x.charged(t, s, orderID) }, request)
+		})
+	}
+	t.Run("stripe", func(t *testing.T) {
+		t.Parallel()
+		s, banks := openShop(t, 2, quick), map[string]*bank{}
+		for _, orderID := range []string{"well", "crowd", "refused"} { // a bank knows one intent
+			banks[orderID] = openBank(t, "succeeded")
+		}
+		prove := func(orderID string) (times, undone int) {
+			b := banks[orderID]
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			asked := strings.Join(b.requests, "\n") + "\n"
+			return strings.Count(asked, "POST /pi_1/confirm\n"), strings.Count(asked, "POST /v1/refunds\n")
+		}
+		keeps(t, s, prove, func(orderID string) engine.Input {
+			s.useStripe(t, banks[orderID], "}")
+			return paid(orderID)
+		})
+	})
+}
+
+// keeps sends three orders: one that goes well and is sent again, one that fifty send at once, one that is refused.
+func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone int), input func(orderID string) engine.Input) {
+	t.Helper()
+	check := func(orderID string, o engine.Order, want fsm.State, wantUndone int) {
+		if times, undone := charged(orderID); o.Order.Status != want || times != 1 || undone != wantUndone {
+			t.Errorf("%s: %s, charged %d times and undone %d times", orderID, brief(o), times, undone)
+		}
+	}
+	well := input("well")
+	s.process(t, well)
+	check("well", s.process(t, well), fsm.Completed, 0)
+
+	crowd := input("crowd")
+	var callers sync.WaitGroup
+	for i := range 50 {
+		callers.Go(func() {
+			o, err := s.engines[i%2].Process(t.Context(), crowd)
+			if err != nil || o.Order.Status != fsm.Completed {
+				t.Errorf("one of a crowd: %v, %s", err, brief(o))
+			}
+		})
+	}
+	callers.Wait()
+	check("crowd", s.get(t, "crowd"), fsm.Completed, 0)
+
+	refused := input("refused")
+	refused.Item = fmt.Sprintf("gone for %s", t.Name())
+	s.setStock(t, refused.Item, 0)
+	check("refused", s.process(t, refused), fsm.Failed, 1)
+}
