@@ -15,17 +15,24 @@ func (e *Engine) admit(set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	rows, err := e.query.OrdersAdmit(ctx, e.admission(set))
+	if err != nil {
+		e.notAdmitted(err, set, e.admit)
+		return
+	}
+	e.admitted(set, rows)
+}
+
+// notAdmitted goes on after an admission that failed; try admits a part of the set.
+func (e *Engine) notAdmitted(err error, set []*run, try func([]*run)) {
 	switch db.FaultOf(err) {
-	case db.None:
-		e.admitted(set, rows)
 	case db.Bad:
-		e.split(set, e.admit, func(r *run) { e.finish(err, r) })
+		e.split(set, try, func(r *run) { e.finish(err, r) })
 	case db.Busy:
-		e.split(set, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
+		e.split(set, try, func(r *run) { e.admitAgain([]*run{r}) })
 	case db.Again:
 		e.Stats.Retried.Add(1)
 		e.readBack(set)
-	case db.Unknown:
+	default:
 		e.unknown("admit orders", err)
 		e.readBack(set)
 	}

@@ -48,20 +48,11 @@ func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
 	params := e.admissionWith(start, set)
 	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWith(ctx, params)
-	switch db.FaultOf(err) {
-	case db.None:
-		e.admittedWith(set, rows, &slots)
-	case db.Bad:
-		e.split(set, e.admitTerms, func(r *run) { e.finish(err, r) })
-	case db.Busy:
-		e.split(set, e.admitTerms, func(r *run) { e.admitAgain([]*run{r}) })
-	case db.Again:
-		e.Stats.Retried.Add(1)
-		e.readBack(set)
-	default:
-		e.unknown("admit orders", err)
-		e.readBack(set)
+	if err != nil {
+		e.notAdmitted(err, set, e.admitTerms)
+		return
 	}
+	e.admittedWith(set, rows, &slots)
 }
 
 func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitWithParams {

@@ -26,7 +26,6 @@ type attempt struct {
 	uncalled   bool // there is no call, only something to record
 	report     func(error)
 
-	sent   time.Time
 	result step.Result // nil until it is answered
 	source string      // of an answer that came without a call: callback, webhook, operator
 }

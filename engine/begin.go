@@ -102,7 +102,7 @@ func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
 	if o.WindowFrom == nil {
 		o.WindowFrom = &row.At
 	}
-	a.number, a.fence, a.sent = row.Attempt, o.Fence, time.Now()
+	a.number, a.fence = row.Attempt, o.Fence
 	e.wg.Go(func() { a.slot.call(r) })
 }
 

@@ -106,11 +106,7 @@ func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, words s
 		case err != nil:
 			return false, err
 		}
-		orders := make([]Order, len(rows))
-		for i, row := range rows {
-			orders[i] = Order{Order: row.Order}
-		}
-		if e.takeUp(orders) > 0 {
+		if e.takeUp(claimedOrders(rows)) > 0 {
 			e.watches.add(nil) // a caller of ours may wait for it
 		}
 		return len(rows) > 0, nil

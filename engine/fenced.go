@@ -31,11 +31,11 @@ func (e *Engine) fenced(r *run) {
 	}
 }
 
-// namedResult is a result as it stands in step_attempts.
+// namedResult is a result as it is stored.
 func namedResult(result step.Result) (outcome string, answer step.Answer) {
 	switch result := result.(type) {
 	case step.Done:
-		return "done", step.Answer{Reference: result.Reference}
+		return "done", step.Answer{Reference: result.Reference, Data: string(result.Data)}
 	case step.Refused:
 		return "refused", step.Answer{Code: result.Code, Detail: result.Detail}
 	case step.Retry:

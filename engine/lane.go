@@ -22,7 +22,6 @@ import (
 type lane struct {
 	e       *Engine
 	step    fsm.Step
-	version int32
 	policy  *policy.Policy
 	cfg     *policy.Step
 	exec    step.Executor // nil: could not be made, and unusable says why
@@ -49,7 +48,7 @@ func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
 		return l
 	}
 	cfg := p.Of(of)
-	l := &lane{e: e, step: of, version: version, policy: p, cfg: cfg}
+	l := &lane{e: e, step: of, policy: p, cfg: cfg}
 	l.exec, l.unusable = step.New(cfg, of)
 	l.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,

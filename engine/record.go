@@ -140,7 +140,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 	}
 	results := make(map[int64]step.Answer, len(set))
 	for _, r := range set {
-		results[r.no()] = answerOf(r.attempt.result)
+		_, results[r.no()] = namedResult(r.attempt.result)
 	}
 	slots := slots{lane: next, free: len(set)}
 	defer slots.giveBack()
@@ -151,19 +151,6 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 		})
 	}
 	e.moveAlike(key.state, mover{move: move, busy: e.stockBusy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
-}
-
-func answerOf(result step.Result) step.Answer {
-	switch result := result.(type) {
-	case step.Done:
-		return step.Answer{Reference: result.Reference, Data: string(result.Data)}
-	case step.Refused:
-		return step.Answer{Code: result.Code, Detail: result.Detail}
-	case step.Retry:
-		return step.Answer{Code: result.Code, Detail: result.Detail}
-	default:
-		return step.Answer{}
-	}
 }
 
 // moveOn drives orders that left a state with an answer, and calls for those whose next

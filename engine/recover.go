@@ -2,12 +2,9 @@ package engine
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"pawl/db"
-	"pawl/fsm"
 )
 
 const (
@@ -94,10 +91,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	rows, err := e.query.LeasesClaim(ctx, db.LeasesClaimParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
-	claimed := make([]Order, len(rows))
-	for i, row := range rows {
-		claimed[i] = Order{Order: row.Order}
-	}
+	claimed := claimedOrders(rows)
 	switch fault := db.FaultOf(err); {
 	case fault == db.Bad && len(orderNos) == 1:
 		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
@@ -112,6 +106,15 @@ func (e *Engine) claim(orderNos []int64) int {
 		claimed = e.readUntilKnown(orderNos)
 	}
 	return e.takeUp(claimed)
+}
+
+// claimedOrders are the orders of a statement that claimed them.
+func claimedOrders[R ~struct{ Order db.Order }](rows []R) []Order {
+	orders := make([]Order, len(rows))
+	for i, row := range rows {
+		orders[i] = Order{Order: struct{ Order db.Order }(row).Order}
+	}
+	return orders
 }
 
 // takeUp drives those of the orders whose rows say that they are ours. An order that has
@@ -148,25 +151,8 @@ func (e *Engine) takeUp(rows []Order) int {
 		e.Stats.TakenOver.Add(int64(takenOver))
 		e.log.Info("orders taken over", "orders", takenOver)
 	}
-	e.name(ours)
 	e.lead(ours)
 	return n
-}
-
-// name fills in what providers call the charges and reservations of orders that were taken
-// up: a call to capture or undo one may need it, and a claim returns the row of the order
-// alone.
-func (e *Engine) name(runs []*run) {
-	byNo := map[int64]*run{}
-	for _, r := range runs {
-		if s := r.status(); r.order.Order.Policy != nil && (s == fsm.Confirming || s.Undoing()) {
-			byNo[r.no()] = r
-		}
-	}
-	for _, row := range e.readUntilKnown(slices.Collect(maps.Keys(byNo))) {
-		o := &byNo[row.Order.OrderNo].order
-		o.ChargeReference, o.ReserveReference = row.ChargeReference, row.ReserveReference
-	}
 }
 
 // renewLoop keeps every order in this replica's memory ours, in one statement: also

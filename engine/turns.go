@@ -86,11 +86,7 @@ func (t *turns) grant(key string) {
 	if len(granted) < len(next) {
 		t.ask(key) // somebody else gave some meanwhile
 	}
-	orders := make([]Order, len(granted))
-	for i, row := range granted {
-		orders[i] = Order{Order: row.Order}
-	}
-	e.takeUp(orders)
+	e.takeUp(claimedOrders(granted))
 }
 
 // nextInTurn picks those that may start, each by the limit of its own policy.
