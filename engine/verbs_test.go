@@ -21,7 +21,7 @@ func (p *provider) impatient() string {
 %s:
   executor: simulator
   url: %s
-  timeout: 300ms
+  timeout: 1s
   retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
 `, step, p.url)
 	}

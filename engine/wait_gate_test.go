@@ -109,7 +109,7 @@ func TestHowLongACallerWaits(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, `
-charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", retry: {initial: 20ms, cap: 20ms}}
+charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000}}
 concurrency: {by: concurrencyKey, limit: 1}`)
 	t.Run("for a retry that comes in time", func(t *testing.T) {
 		t.Parallel()
