@@ -198,8 +198,8 @@ type PolicyStoreRow struct {
 
 // Stores a policy unless it is there, and activates it where that was asked for: a new
 // one, and any one while none has ever been active. No row: somebody stores it at this
-// moment; asked again, it is found. The NOT EXISTS keeps versions without gaps, which
-// a conflict alone would not.
+// moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
+// is found; those who store the same at one moment may still leave a gap.
 func (q *Queries) PolicyStore(ctx context.Context, arg PolicyStoreParams) ([]PolicyStoreRow, error) {
 	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.Actor, arg.Activate)
 	if err != nil {

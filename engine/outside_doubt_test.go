@@ -87,7 +87,8 @@ func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 5s, retry: {initial: 30s, cap: 30s}}`)
+	// The reservation is never answered: the order is still there to be canceled once the charge is done.
+	s.use(t, `{charge: {executor: simulator, url: SIM, timeout: 5s, retry: {initial: 30s, cap: 30s}}, reserve: {executor: simulator, url: SIM}}`)
 	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever})
 	s.admit(t, request("one"))
 	s.until(t, "one", "callback")
@@ -115,7 +116,7 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is canceled", func() bool { return status(t, s.Pool, "one") == "canceled" })
-	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE operation = 'undo'`) + value[int](t, s.Pool, `SELECT count(*) FROM late_undos`); n == 0 {
+	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE step = 'charge' AND operation = 'undo'`) + value[int](t, s.Pool, `SELECT count(*) FROM late_undos`); n == 0 {
 		t.Error("canceled with a charge that was reported as done, and never undone")
 	}
 }

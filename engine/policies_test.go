@@ -238,13 +238,14 @@ func TestStorePolicy(t *testing.T) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		var created, activated int
+		versions := map[int32]int{}
 		for range 8 {
 			wg.Go(func() {
 				used, err := UsePolicy(t.Context(), s.query, plan(1), "serve")
 				mu.Lock()
 				defer mu.Unlock()
-				if err != nil || used.Version != 1 || used.Active != 1 {
-					t.Errorf("%+v, error %v", used, err)
+				if err != nil {
+					t.Error(err)
 				}
 				if used.Created {
 					created++
@@ -252,11 +253,16 @@ func TestStorePolicy(t *testing.T) {
 				if used.Activated {
 					activated++
 				}
+				// Which number it has is open: those who lost the race may have used some up.
+				versions[used.Version]++
+				if used.Active != used.Version {
+					t.Errorf("%+v", used)
+				}
 			})
 		}
 		wg.Wait()
-		if created != 1 || activated != 1 || s.history() != "1 serve" {
-			t.Errorf("created %d times, activated %d times, history %s", created, activated, s.history())
+		if created != 1 || activated != 1 || len(versions) != 1 || strings.Count(s.history(), "serve") != 1 {
+			t.Errorf("created %d times, activated %d times, versions %v, history %s", created, activated, versions, s.history())
 		}
 	})
 }

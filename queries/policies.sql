@@ -1,8 +1,8 @@
 -- name: PolicyStore :many
 -- Stores a policy unless it is there, and activates it where that was asked for: a new
 -- one, and any one while none has ever been active. No row: somebody stores it at this
--- moment; asked again, it is found. The NOT EXISTS keeps versions without gaps, which
--- a conflict alone would not.
+-- moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
+-- is found; those who store the same at one moment may still leave a gap.
 WITH given AS (
   SELECT g.source, sha256(convert_to(g.source, 'UTF8')) AS hash FROM (SELECT @source::text AS source) AS g
 ), stored AS (
