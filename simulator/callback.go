@@ -49,17 +49,37 @@ func newClient() *http.Client {
 	}
 }
 
-// call tells an answer, as often as asked. Who can't be reached, or answers 5xx, is
-// called again some times.
-func (s *Simulator) call(url string, told callback, times int) {
+// message is something to be told to an address.
+type message struct {
+	url, id string
+	body    []byte
+	sign    func(header http.Header, at time.Time)
+}
+
+// told is a callback as it is sent, signed by Standard Webhooks if there is a secret.
+func (s *Simulator) told(url string, told callback) message {
 	body, err := json.Marshal(told)
 	if err != nil {
 		panic(err) // our own type
 	}
+	return message{url, told.id, body, func(header http.Header, at time.Time) {
+		timestamp := strconv.FormatInt(at.Unix(), 10)
+		header.Set("webhook-id", told.id)
+		header.Set("webhook-timestamp", timestamp)
+		if s.secret != nil {
+			header.Set("webhook-signature", s.secret.sign(told.id, timestamp, body))
+		}
+	}}
+}
+
+// call tells a message, as often as asked. Who can't be reached, or answers 5xx, is
+// called again some times.
+func (s *Simulator) call(told message, times int) {
 	for range times {
 		backoff := callbackBackoff
 		for attempt := 1; ; attempt++ {
-			if err = s.callOnce(url, told.id, body); err == nil {
+			err := s.callOnce(told)
+			if err == nil {
 				break
 			}
 			if attempt == callbackAttempts || !s.pause(backoff) {
@@ -71,20 +91,15 @@ func (s *Simulator) call(url string, told callback, times int) {
 	}
 }
 
-func (s *Simulator) callOnce(url, id string, body []byte) error {
+func (s *Simulator) callOnce(told message) error {
 	ctx, cancel := context.WithTimeout(s.closing, callbackTimeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, told.url, bytes.NewReader(told.body))
 	if err != nil {
 		return err
 	}
-	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("webhook-id", id)
-	r.Header.Set("webhook-timestamp", timestamp)
-	if s.secret != nil {
-		r.Header.Set("webhook-signature", s.secret.sign(id, timestamp, body))
-	}
+	told.sign(r.Header, time.Now())
 	response, err := s.client.Do(r)
 	if err != nil {
 		return err

@@ -53,4 +53,5 @@ type promise struct {
 	Delay time.Duration `json:"delay"` // from when it was taken on, in nanoseconds
 	Times int           `json:"times"` // how often it is told
 	Code  string        `json:"code,omitempty"`
+	From  time.Time     `json:"from,omitzero"` // of a payment intent: when it was taken on
 }

@@ -24,6 +24,7 @@ type event struct {
 	Detail     string    `json:"detail,omitempty"`
 	UndoKey    string    `json:"undoKey,omitempty"` // of the request, for an undo
 	Promise    *promise  `json:"promise,omitempty"`
+	Stripe     *change   `json:"stripe,omitempty"`
 }
 
 const (
@@ -31,6 +32,7 @@ const (
 	eventDone    = "done"
 	eventRefused = "refused"
 	eventUndone  = "undone"
+	eventStripe  = "stripe"
 )
 
 // state is everything the simulator knows for good. It is not safe for concurrent use.
@@ -41,10 +43,11 @@ type state struct {
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
 	references int                 // given out so far
+	stripe     stripeState
 }
 
 func newState() *state {
-	return &state{keys: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}}
+	return &state{keys: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}, stripe: newStripeState()}
 }
 
 // entry returns what is known of a key of a do, be it nothing yet.
@@ -58,6 +61,10 @@ func (s *state) entry(key string) *entry {
 }
 
 func (s *state) apply(ev event) (*entry, error) {
+	if ev.Event == eventStripe && ev.Stripe != nil {
+		s.applyStripe(ev)
+		return nil, nil
+	}
 	e := s.entry(ev.Key)
 	if e.State == "" {
 		e.OrderID, e.Step, e.Generation = ev.OrderID, ev.Step, ev.Generation
@@ -84,16 +91,21 @@ func (s *state) apply(ev event) (*entry, error) {
 }
 
 func (s *state) done(e *entry, ev event) {
-	for _, other := range s.orders[e.OrderID] {
-		if other.Step == e.Step && other.State == Live {
-			s.overlaps++ // also under the key itself
-			break
-		}
-	}
+	s.overlap(e)
 	e.State, e.body = Live, ev.Body
 	e.Effects++
 	if ev.Reference != "" { // a pending key has its name already
 		e.Reference = ev.Reference
+	}
+}
+
+// overlap counts an effect that is about to happen while another is live.
+func (s *state) overlap(e *entry) {
+	for _, other := range s.orders[e.OrderID] {
+		if other.Step == e.Step && other.State == Live {
+			s.overlaps++ // also under the key itself
+			return
+		}
 	}
 }
 

@@ -53,7 +53,7 @@ var faults = []Fault{
 // request is answered as if they were not.
 var byCallback = []Fault{Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice}
 
-// doOnly are the faults an undo can't have.
+// doOnly are the faults that only a do can have.
 var doOnly = append([]Fault{ForgetDeclines, LateAfterVoid}, byCallback...)
 
 // Rule says what goes wrong, and for whom: for requests that match all that is given.
@@ -65,7 +65,7 @@ type Rule struct {
 	Amount      string  `json:"amount,omitempty"` // by value: 13.0 matches 13.00
 	OrderPrefix string  `json:"orderPrefix,omitempty"`
 	Step        string  `json:"step,omitempty"`      // charge, reserve or confirm
-	Operation   string  `json:"operation,omitempty"` // do or undo; empty: do
+	Operation   string  `json:"operation,omitempty"` // do, undo, or a request of Stripe's API by its name; empty: do
 	Fraction    float64 `json:"fraction,omitempty"`  // of the requests, drawn from the seed; 0: of all
 
 	// Code of the refusal. With any fault but late_after_void that does the step, the
@@ -107,8 +107,8 @@ func (r Rule) checked() (Rule, error) {
 		{!slices.Contains(faults, r.Fault), fmt.Sprintf("fault %q: not known", r.Fault)},
 		{err != nil, "amount: must be a decimal number"},
 		{r.Step != "" && prefixes[r.Step] == [2]string{}, "step: must be charge, reserve or confirm"},
-		{r.Operation != operationDo && r.Operation != operationUndo, "operation: must be do or undo"},
-		{r.Operation == operationUndo && slices.Contains(doOnly, r.Fault), fmt.Sprintf("fault %s: not of an undo", r.Fault)},
+		{!slices.Contains(operations, r.Operation), "operation: must be one of " + strings.Join(operations, ", ")},
+		{!r.does() && slices.Contains(doOnly, r.Fault), fmt.Sprintf("fault %s: not of %s", r.Fault, r.Operation)},
 		{!(r.Fraction >= 0 && r.Fraction <= 1), "fraction: must be from 0 to 1"},
 		{r.Delay < 0, "delay: must not be negative"},
 		{r.Fault == LateAfterVoid && r.Code != "", "code: not with late_after_void"},
@@ -122,13 +122,21 @@ func (r Rule) checked() (Rule, error) {
 	return r, nil
 }
 
+// operations are what a rule can be about.
+var operations = []string{operationDo, operationUndo, stripeCreate, stripeConfirm, stripeCapture, stripeCancel, stripeRefund, stripeRead}
+
+// does reports whether the rule is about requests that have an effect.
+func (r *Rule) does() bool {
+	return r.Operation == operationDo || r.Operation == stripeConfirm || r.Operation == stripeCapture
+}
+
 func (r *Rule) matches(q *request) bool {
-	return r.Operation == q.operation &&
+	return (r.Operation == q.operation || r.Operation == q.means) &&
 		(r.Item == "" || r.Item == q.body.Item) &&
 		(r.Amount == "" || r.amount.Cmp(q.amount) == 0) &&
 		strings.HasPrefix(q.body.OrderID, r.OrderPrefix) &&
 		(r.Step == "" || r.Step == q.step) &&
-		(q.body.CallbackURL != "" || !slices.Contains(byCallback, r.Fault))
+		(q.stripe || q.body.CallbackURL != "" || !slices.Contains(byCallback, r.Fault))
 }
 
 // plan is the rules in force. It is not safe for concurrent use.

@@ -13,9 +13,9 @@ import (
 )
 
 // short is a fault in short: name, times, argument, step and operation.
-var short = regexp.MustCompile(`^([a-z]+(?:[-_][a-z]+)*)([0-9]{0,6})(?::([^@,]+))?(?:@(charge|reserve|confirm)(/undo)?)?$`)
+var short = regexp.MustCompile(`^([a-z]+(?:[-_][a-z]+)*)([0-9]{0,6})(?::([^@,]+))?(?:@(charge|reserve|confirm)(?:/([a-z]+))?)?$`)
 
-// ParseRule reads a rule in short: fault[times][:argument][@step[/undo]], then a comma
+// ParseRule reads a rule in short: fault[times][:argument][@step[/operation]], then a comma
 // and name=value for each of item, amount, order, fraction and code.
 //
 //	decline:insufficient_funds@charge,amount=13.00
@@ -36,13 +36,11 @@ func parseRule(text string) (Rule, error) {
 	head, rest, more := strings.Cut(text, ",")
 	part := short.FindStringSubmatch(head)
 	if part == nil {
-		return Rule{}, errors.New("must begin with fault[times][:argument][@step[/undo]]")
+		return Rule{}, errors.New("must begin with fault[times][:argument][@step[/operation]]")
 	}
 	rule := Rule{Fault: Fault(strings.ReplaceAll(part[1], "-", "_")), Step: part[4]}
 	rule.Times, _ = strconv.Atoi(part[2])
-	if part[5] != "" {
-		rule.Operation = operationUndo
-	}
+	rule.Operation = part[5]
 	if err := rule.argument(part[3]); err != nil {
 		return Rule{}, err
 	}

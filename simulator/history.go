@@ -16,7 +16,7 @@ type Request struct {
 	Attempt    int       `json:"attempt"`           // of the requests with this key
 	OrderID    string    `json:"orderId"`
 	Step       string    `json:"step"`
-	Operation  string    `json:"operation"`
+	Operation  string    `json:"operation"` // do, undo, or of Stripe's API create, confirm, capture, cancel, refund, read
 	Generation int32     `json:"generation"`
 	Fence      int64     `json:"fence"` // Fencing-Token; 0: none was sent
 	Fault      Fault     `json:"fault,omitempty"`

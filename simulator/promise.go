@@ -27,7 +27,7 @@ func (s *Simulator) calling(q *request, e *entry, a reply) reply {
 	}
 	promised, told := e.promised(), e.callback()
 	promised.replayed = false
-	tell := func() { s.call(q.body.CallbackURL, told, 1) }
+	tell := func() { s.call(s.told(q.body.CallbackURL, told), 1) }
 	switch q.rule.Fault {
 	case AnswerTwice:
 		a.then = tell
@@ -56,7 +56,7 @@ func (s *Simulator) fulfil(e *entry) {
 	}
 	told, written := s.keep(e)
 	if written.wait() == nil {
-		s.call(promise.URL, told, promise.Times)
+		s.call(s.told(promise.URL, told), promise.Times)
 	}
 }
 
@@ -77,8 +77,13 @@ func (s *Simulator) keep(e *entry) (told callback, written *batch) {
 // resume goes on with what was promised before the start.
 func (s *Simulator) resume() {
 	for _, e := range s.state.entries {
-		if e.State == Pending {
+		if e.State == Pending && e.promise != nil {
 			s.start(func() { s.fulfil(e) })
+		}
+	}
+	for id, i := range s.state.stripe.intents {
+		if i.Promise != nil {
+			s.start(func() { s.fulfilStripe(id) })
 		}
 	}
 }

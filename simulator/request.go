@@ -29,6 +29,8 @@ type request struct {
 	fingerprint string // the same for the same path and body, byte for byte
 	step        string
 	operation   string
+	means       string // do or undo, of a request of Stripe's API that is one by another name
+	stripe      bool   // it is one of Stripe's API
 	fence       int64
 	amount      decimal.Decimal
 	body        struct {

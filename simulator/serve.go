@@ -26,6 +26,7 @@ func (s *Simulator) routes() *http.ServeMux {
 	mux.HandleFunc("GET /summary", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.Summary()) })
 	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.Faults()) })
 	mux.HandleFunc("POST /faults", s.postFaults)
+	s.stripeRoutes(mux)
 	return mux
 }
 

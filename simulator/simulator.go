@@ -24,6 +24,9 @@ type Config struct {
 	// Secret of the Standard Webhooks signatures that requests must have, and that
 	// callbacks then have. With the prefix whsec_ it is in base64. Empty: neither.
 	Secret string
+	// StripeWebhook is where events of payment intents are sent, signed with
+	// StripeWebhookSecret as Stripe signs. Empty: nowhere.
+	StripeWebhook, StripeWebhookSecret string
 	// Log takes callbacks that nobody wanted. Nil means nobody.
 	Log *slog.Logger
 }
@@ -33,6 +36,7 @@ type Simulator struct {
 	mux     *http.ServeMux
 	latency time.Duration
 	secret  secret
+	hook    hook
 	log     *slog.Logger
 	client  *http.Client
 	journal *journal
@@ -68,7 +72,7 @@ func New() *Simulator {
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
-		latency: cfg.Latency, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
+		latency: cfg.Latency, hook: hook{cfg.StripeWebhook, cfg.StripeWebhookSecret}, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
 		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
 	}
 	if s.log == nil {

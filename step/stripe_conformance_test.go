@@ -2,11 +2,11 @@ package step_test
 
 import (
 	"net/http"
-	"strconv"
 	"testing"
 
 	"pawl/fsm"
 	"pawl/policy"
+	"pawl/simulator"
 	"pawl/step"
 )
 
@@ -18,10 +18,15 @@ func TestStripeConforms(t *testing.T) {
 			t.Parallel()
 			conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
 				t.Helper()
-				f := newStripeFake(t)
+				provider := simulator.New()
+				t.Cleanup(func() {
+					if err := provider.Close(); err != nil {
+						t.Error(err)
+					}
+				})
 				unkept := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Connection", "close") // on a kept one net/http sends again what was cut
-					f.ServeHTTP(w, r)
+					provider.ServeHTTP(w, r)
 				})
 				executor, err := step.New(&policy.Step{
 					Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture,
@@ -30,28 +35,21 @@ func TestStripeConforms(t *testing.T) {
 					t.Fatal(err)
 				}
 				return subject{
-					Executor: executor, of: fsm.Charge, books: f.booksOf,
-					decline: func(c *step.Call) { c.PaymentMethod = "pm_declined" },
+					Executor: executor, of: fsm.Charge, decline: func(c *step.Call) { c.PaymentMethod = poor },
+					books: func(c *step.Call) (b books) {
+						for _, entry := range provider.Books(c.OrderID) { // money that is only authorized counts
+							if entry.Key != c.Key(step.Create) {
+								t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+							}
+							b.made += entry.Effects
+							if entry.State == simulator.Live {
+								b.standing++
+							}
+						}
+						return b
+					},
 				}
 			})
 		})
 	}
-}
-
-// booksOf are the charges of a call; money that is only authorized counts.
-func (f *stripeFake) booksOf(c *step.Call) (b books) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, intent := range f.intents {
-		if intent.form.Get("metadata[pawl_order]") != c.OrderID || intent.form.Get("metadata[pawl_generation]") != strconv.Itoa(int(c.Generation)) {
-			continue
-		}
-		if intent.charged {
-			b.made++
-		}
-		if intent.charged && intent.status != "canceled" && !intent.refunded {
-			b.standing++
-		}
-	}
-	return b
 }

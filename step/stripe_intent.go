@@ -3,6 +3,7 @@ package step
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -24,6 +25,7 @@ func stripeMetadata(c *Call) map[string]string {
 		"pawl_installation": c.Installation.String(),
 		"pawl_order":        c.OrderID,
 		"pawl_generation":   strconv.Itoa(int(c.Generation)),
+		"pawl_item":         c.Item,
 	}
 }
 
@@ -50,16 +52,21 @@ func (a *stripeAPI) create(ctx context.Context, c *Call, charge stripeOrder) str
 	})
 }
 
+// confirm has an intent charged, or authorized. That it was declined is final.
 func (a *stripeAPI) confirm(ctx context.Context, c *Call, id string) stripeReply {
-	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *stripeReply) error {
-		return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: stripeParams(c, Confirm)}))
-	})
+	return again(func(op Operation) stripeReply {
+		return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *stripeReply) error {
+			return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: stripeParams(c, op)}))
+		})
+	}, Confirm, (*stripeReply).stumbled)
 }
 
 func (a *stripeAPI) capture(ctx context.Context, c *Call, id string) stripeReply {
-	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *stripeReply) error {
-		return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: stripeParams(c, Capture)}))
-	})
+	return again(func(op Operation) stripeReply {
+		return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *stripeReply) error {
+			return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: stripeParams(c, op)}))
+		})
+	}, Capture, (*stripeReply).stumbled)
 }
 
 // read returns an intent as it is now, with its charge, which knows of refunds.
@@ -81,7 +88,7 @@ func (a *stripeAPI) cancel(ctx context.Context, c *Call, id string) stripeReply 
 			}
 			return err
 		})
-	}, Cancel)
+	}, Cancel, (*stripeReply).stale)
 }
 
 // giveBack refunds what is left of a charge.
@@ -101,17 +108,27 @@ func (a *stripeAPI) giveBack(ctx context.Context, c *Call, id string) stripeRepl
 			r.refund = refund
 			return nil
 		})
-	}, Refund)
+	}, Refund, (*stripeReply).stale)
 }
 
-// again sends a request with another key when it is answered with the stored refusal of an
-// earlier one, which stands for a day even if its cause has gone: the intent was
-// processing, the account was empty. Only for what Stripe itself does at most once per
-// intent: to cancel it, or to refund all that is left.
-func again(request func(Operation) stripeReply, op Operation) stripeReply {
+// again sends a request with another key when the stored answer to its own is of no use.
+// Only for what Stripe itself does at most once per intent: to charge it, to capture it, to
+// cancel it, or to refund all that is left. A canceled intent can be neither charged nor
+// captured, with whatever key.
+func again(request func(Operation) stripeReply, op Operation, useless func(*stripeReply) bool) stripeReply {
 	r := request(op)
-	if r.replayed && r.refused() != nil {
+	if useless(&r) {
 		return request("")
 	}
 	return r
+}
+
+// stale is the refusal of an earlier request with the same key, which stands for a day even
+// if its cause has gone: the intent was processing, the account was empty.
+func (r *stripeReply) stale() bool { return r.replayed && r.refused() != nil }
+
+// stumbled is that an earlier request went wrong inside Stripe, which its key will be told
+// for a day whatever it did.
+func (r *stripeReply) stumbled() bool {
+	return r.replayed && r.status >= http.StatusInternalServerError
 }

@@ -51,8 +51,6 @@ func (s *stripeCharge) undo(ctx context.Context, c *Call, intent *stripe.Payment
 	switch {
 	case intent.Status == stripe.PaymentIntentStatusCanceled, refunded(intent):
 		return Done{Reference: intent.ID}
-	case intent.Status == stripe.PaymentIntentStatusProcessing: // can be neither canceled nor refunded
-		return Unknown{Code: "processing", Detail: "the payment is being processed"}
 	case intent.Status == stripe.PaymentIntentStatusSucceeded:
 		given := s.api.giveBack(ctx, c, intent.ID)
 		if given.failed != nil {
@@ -61,7 +59,10 @@ func (s *stripeCharge) undo(ctx context.Context, c *Call, intent *stripe.Payment
 		return refundResult(intent.ID, given.refund)
 	}
 	canceled := s.api.cancel(ctx, c, intent.ID)
-	if canceled.failed != nil {
+	switch {
+	case canceled.refused() != nil && intent.Status == stripe.PaymentIntentStatusProcessing: // as mostly
+		return Unknown{Code: "processing", Detail: "the payment is being processed"}
+	case canceled.failed != nil:
 		return canceled.failed
 	}
 	return Done{Reference: intent.ID}

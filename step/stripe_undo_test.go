@@ -4,37 +4,36 @@ import (
 	"strings"
 	"testing"
 
+	"pawl/fsm"
 	"pawl/policy"
+	"pawl/simulator"
+	"pawl/step"
 )
 
 func TestStripeUndo(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		status        string // what the intent is; empty: there is none
-		lastError     string
+		is            string // what the intent is; empty: there is none
 		result, books string
 		late          string // what a Do is told that comes after it
 	}{
-		"of nothing stops what comes late":   {"", "", "done pi_1", "[canceled:1]", "refused canceled"},
-		"of an unconfirmed intent cancels":   {"requires_confirmation", "", "done pi_1", "[canceled:1]", "refused canceled"},
-		"of a waiting customer cancels":      {"requires_action", "", "done pi_1", "[canceled:1]", "refused canceled"},
-		"of a declined intent cancels":       {"requires_payment_method", "expired_card", "done pi_1", "[canceled:1]", "refused expired_card"},
-		"of an authorization cancels":        {"requires_capture", "", "done pi_1", "[canceled:1]", "refused canceled"},
-		"of a charge refunds":                {"succeeded", "", "done pi_1", "[refunded:1]", "refused refunded"},
-		"of a canceled intent has no work":   {"canceled", "", "done pi_1", "[canceled:1]", "refused canceled"},
-		"while the bank is at it is unknown": {"processing", "", "unknown processing", "[processing:1]", "waiting pi_1"},
+		"of nothing stops what comes late": {"", "done pi_1", "[canceled:1]", "refused canceled"},
+		"of an unconfirmed intent cancels": {"unconfirmed", "done pi_1", "[canceled:1]", "refused canceled"},
+		"of a waiting customer cancels":    {"waiting", "done pi_1", "[canceled:1]", "refused canceled"},
+		"of a declined intent cancels":     {"declined", "done pi_1", "[canceled:1]", "refused expired_card"},
+		"of an authorization cancels":      {"authorized", "done pi_1", "[canceled:1]", "refused canceled"},
+		"of a charge refunds":              {"charged", "done pi_1", "[refunded:1]", "refused refunded"},
+		"of a canceled intent has no work": {"canceled", "done pi_1", "[canceled:1]", "refused canceled"},
+		"of a bank that can be stopped":    {"stoppable", "done pi_1", "[canceled:1]", "refused canceled"},
+		"while the bank is at it, unknown": {"processing", "unknown processing", "[processing:1]", "waiting pi_1"},
 	} {
 		for _, known := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: " by reference", false: ""}[known], func(t *testing.T) {
 				t.Parallel()
-				f := newStripeFake(t)
-				shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
-				if tt.status != "" {
-					shop.call.PaymentMethod = "pm_3ds"
-					want(t, "do", shop.do(), customerHasToAct)
-					f.set(tt.status, tt.lastError)
-				}
-				if known && tt.status != "" {
+				f := newStripeProvider(t)
+				shop := newStripeShop(t, f.URL, map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"])
+				shop.becomes(f, tt.is)
+				if known && tt.is != "" {
 					shop.call.Reference = "pi_1"
 				}
 				want(t, "undo", shop.undo(), tt.result)
@@ -46,26 +45,22 @@ func TestStripeUndo(t *testing.T) {
 			})
 		}
 	}
-	for _, fault := range []string{"cut", "lost", "500", "503", "429", "401"} {
-		for op, status := range map[string]string{"create": "", "cancel": "requires_action", "refund": "succeeded", "read": "succeeded"} {
+	for fault := range stripeFaults {
+		for op, is := range map[string]string{"create": "", "cancel": "waiting", "refund": "charged", "read": "charged"} {
 			t.Run(fault+" at "+op+" is tried again", func(t *testing.T) {
 				t.Parallel()
-				f := newStripeFake(t)
+				f := newStripeProvider(t)
 				shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
-				if status != "" {
-					shop.call.PaymentMethod = "pm_3ds"
-					want(t, "do", shop.do(), customerHasToAct)
-					f.set(status, "")
-				}
+				shop.becomes(f, is)
 				f.fail(op, fault)
-				if first := shop.undo(); !strings.HasPrefix(first, "unknown") && !strings.HasPrefix(first, "retry") && op+fault != "read500" {
+				if first := shop.undo(); !strings.HasPrefix(first, "unknown") && !strings.HasPrefix(first, "retry") {
 					t.Errorf("undo: %s", first)
 				}
 				if again := shop.undo(); !strings.HasPrefix(again, "done") {
 					t.Errorf("undo again: %s", again)
 				}
 				books := f.books()
-				if op+fault == "create500" { // made, but nobody will ever learn its name
+				if op == "create" && fault == "error_after" { // made, but nobody will ever learn its name
 					want(t, "books", books, "[requires_confirmation:1]")
 				} else if books != "[canceled:1]" && books != "[refunded:1]" {
 					t.Errorf("books: %s", books)
@@ -73,36 +68,76 @@ func TestStripeUndo(t *testing.T) {
 			})
 		}
 	}
+	for op, is := range map[string]string{"cancel": "waiting", "refund": "charged"} {
+		t.Run("what went wrong inside Stripe at "+op+" is asked for with another key", func(t *testing.T) {
+			t.Parallel()
+			f := newStripeProvider(t)
+			shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+			shop.becomes(f, is)
+			f.fail(op, "error") // nothing was done, and the answer is kept
+			want(t, "undo", shop.undo(), "unknown api_error")
+			want(t, "undo again", shop.undo(), "done pi_1")
+			want(t, "undo once more", shop.undo(), "done pi_1")
+		})
+	}
 	t.Run("of a disputed charge is refused, until it is settled", func(t *testing.T) {
 		t.Parallel()
-		f := newStripeFake(t)
+		f := newStripeProvider(t)
 		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
-		shop.call.PaymentMethod = "pm_disputed"
+		shop.call.PaymentMethod = "pm_card_createDispute"
 		want(t, "do", shop.do(), "done pi_1")
 		want(t, "undo", shop.undo(), "refused charge_disputed")
 		want(t, "undo again", shop.undo(), "refused charge_disputed")
-		f.mu.Lock()
-		f.intents["pi_1"].method = "pm_card"
-		f.mu.Unlock()
+		f.happens(simulator.Undispute, "")
 		want(t, "undo once settled", shop.undo(), "done pi_1")
 		want(t, "books", f.books(), "[refunded:1]")
 	})
 }
 
+// becomes charges, and has done to the intent what makes it what it is to be.
+func (s *stripeShop) becomes(f *stripeProvider, is string) {
+	s.t.Helper()
+	switch is {
+	case "":
+		return
+	case "unconfirmed":
+		f.fail("confirm", "cut")
+		want(s.t, "do", s.do(), "unknown connection_lost")
+		return
+	case "processing":
+		f.fail("confirm", "async:1h")
+		want(s.t, "do", s.do(), "waiting pi_1")
+		return
+	case "stoppable":
+		s.call.PaymentMethod = slowBank
+		want(s.t, "do", s.do(), "waiting pi_1")
+		return
+	}
+	s.call.PaymentMethod = careful
+	want(s.t, "do", s.do(), customerHasToAct)
+	switch is {
+	case "declined":
+		f.happens(simulator.Declined, "expired_card")
+	case "authorized", "charged":
+		f.happens(simulator.Approved, "")
+	case "canceled":
+		f.cancelByHand()
+	}
+}
+
 func TestStripeCapture(t *testing.T) {
 	t.Parallel()
-	authorized := func(t *testing.T, method string) (*stripeFake, *stripeShop) {
+	authorized := func(t *testing.T) (*stripeProvider, *stripeShop) {
 		t.Helper()
-		f := newStripeFake(t)
+		f := newStripeProvider(t)
 		shop := newStripeShop(t, f.URL, policy.CaptureOnConfirm)
-		shop.call.PaymentMethod = method
 		want(t, "do", shop.do(), "done pi_1")
 		shop.call.Reference = "pi_1"
 		return f, shop
 	}
 	t.Run("takes what was authorized, once", func(t *testing.T) {
 		t.Parallel()
-		f, shop := authorized(t, "pm_card")
+		f, shop := authorized(t)
 		want(t, "capture", shop.take(), "done pi_1")
 		want(t, "again", shop.take(), "done pi_1")
 		want(t, "books", f.books(), "[succeeded:1]")
@@ -112,33 +147,50 @@ func TestStripeCapture(t *testing.T) {
 	})
 	t.Run("is refused when the authorization is gone", func(t *testing.T) {
 		t.Parallel()
-		f, shop := authorized(t, "pm_card")
-		f.set("canceled", "")
+		f, shop := authorized(t)
+		f.happens(simulator.Expired, "")
 		want(t, "capture", shop.take(), "refused authorization_expired")
-		_, shop = authorized(t, "pm_expired")
+		f, shop = authorized(t)
+		f.fail("capture", "decline")
 		want(t, "capture", shop.take(), "refused authorization_expired")
 		want(t, "undo of the charge", shop.undo(), "done pi_1")
 	})
 	t.Run("is not there before it was seen", func(t *testing.T) {
 		t.Parallel()
-		_, shop := authorized(t, "pm_card")
+		_, shop := authorized(t)
 		want(t, "lookup", words(shop.confirm.Lookup(t.Context(), shop.as("confirm"))), "retry not_seen after 0s, counts true")
 		want(t, "capture", shop.take(), "done pi_1")
 		want(t, "lookup", words(shop.confirm.Lookup(t.Context(), shop.as("confirm"))), "done pi_1")
 		shop.call.Reference = ""
 		want(t, "without a charge", shop.take(), "retry reference_missing after 0s, counts true")
 	})
-	for fault, result := range map[string]string{
-		"cut": "unknown connection_lost", "lost": "unknown connection_lost", "500": "unknown api_error",
-		"503": "unknown api_error after 7s", "429": "retry rate_limit after 7s, counts false", "401": "retry unauthorized after 0s, counts true",
-	} {
+	for fault, result := range stripeFaults {
 		t.Run(fault+" is tried again", func(t *testing.T) {
 			t.Parallel()
-			f, shop := authorized(t, "pm_card")
+			f, shop := authorized(t)
 			f.fail("capture", fault)
 			want(t, "capture", shop.take(), result)
 			want(t, "again", shop.take(), "done pi_1")
 			want(t, "books", f.books(), "[succeeded:1]")
 		})
 	}
+	t.Run("waits for the bank", func(t *testing.T) {
+		t.Parallel()
+		f, shop := authorized(t)
+		f.fail("capture", "async:1h")
+		want(t, "capture", shop.take(), "waiting pi_1")
+		f.happens(simulator.Approved, "")
+		want(t, "again", shop.take(), "done pi_1")
+	})
+	t.Run("that went wrong inside Stripe is asked for with another key", func(t *testing.T) {
+		t.Parallel()
+		f, shop := authorized(t)
+		f.fail("capture", "error") // nothing was done, and the answer is kept
+		want(t, "capture", shop.take(), "unknown api_error")
+		want(t, "again", shop.take(), "done pi_1")
+		want(t, "books", f.books(), "[succeeded:1]")
+		if captures := f.sim.Books(shop.call.OrderID); captures[len(captures)-1].Key != shop.as(fsm.Confirm).Key(step.Capture) {
+			t.Errorf("the provider knows the capture as %s", captures[len(captures)-1].Key)
+		}
+	})
 }

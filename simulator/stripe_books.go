@@ -1,0 +1,132 @@
+package simulator
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// stripeState is everything that Stripe's side knows for good.
+type stripeState struct {
+	intents map[string]*intent
+	refunds []*refund
+	keys    map[string]*stripeKey
+}
+
+// stripeKey is what is known of an idempotency key.
+type stripeKey struct {
+	body    string // fingerprint of its request
+	status  int    // of the answer; 0: there is none yet
+	answer  json.RawMessage
+	outcome string
+	at      time.Time
+	running bool
+	written *batch
+}
+
+// keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.
+const keyRetention = 24 * time.Hour
+
+func newStripeState() stripeState {
+	return stripeState{intents: map[string]*intent{}, keys: map[string]*stripeKey{}}
+}
+
+// before is an intent as it was before it is changed; nil when it is new.
+func (s *stripeState) before(after *intent) *intent {
+	if after == nil {
+		return nil
+	}
+	return s.intents[after.ID]
+}
+
+// applyStripe is apply for an event of Stripe's side.
+func (s *state) applyStripe(ev event) {
+	c := ev.Stripe
+	if c.Status != 0 && ev.Key != "" {
+		s.stripe.keys[ev.Key] = &stripeKey{body: ev.Body, status: c.Status, answer: c.Answer, outcome: c.Outcome, at: ev.At}
+	}
+	if c.Refund != nil {
+		s.references++
+		s.stripe.refunds = append(s.stripe.refunds, c.Refund)
+	}
+	if c.Intent == nil {
+		return
+	}
+	now, was := c.Intent, s.stripe.intents[c.Intent.ID]
+	if was == nil {
+		was = &intent{}
+		s.references++
+	}
+	s.stripe.intents[now.ID] = now
+	now.charge, now.capture = was.charge, was.capture
+	if state := now.chargeState(); state != "" {
+		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Step: "charge", State: state, Effects: now.Charges, At: ev.At})
+	}
+	if state := now.captureState(); state != "" {
+		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Step: "confirm", State: state, Effects: now.Captures, At: ev.At})
+	}
+}
+
+// enter writes into the books what an intent says of a step.
+func (s *state) enter(e *entry, i *intent, now Entry) *entry {
+	if e == nil {
+		e = &entry{Entry: now}
+		e.OrderID, e.Currency = i.orderID(), strings.ToUpper(i.Currency)
+		e.Amount, e.Item, e.Generation, e.Effects = stripeDecimal(i.Amount, i.Currency).String(), i.Metadata["pawl_item"], i.generation(), 0
+		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
+		e.State = ""
+	}
+	if now.Effects > e.Effects {
+		s.overlap(e)
+	}
+	e.State, e.Effects, e.At, e.Reference, e.Code, e.Detail = now.State, now.Effects, now.At, i.ID, "", ""
+	if now.State == Refused && i.LastError != nil {
+		e.Code, e.Detail = i.LastError.Code, i.LastError.Message
+	}
+	return e
+}
+
+func (i *intent) generation() int32 {
+	generation, err := strconv.ParseInt(i.Metadata["pawl_generation"], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(generation)
+}
+
+// chargeState is what the books say of the charge of an intent, money on hold being as good
+// as taken. An intent that nobody has confirmed is nothing yet.
+func (i *intent) chargeState() State {
+	switch {
+	case i.standing():
+		return Live
+	case i.Charges > 0:
+		return Undone
+	case i.Status == processing || i.Status == needsAction:
+		return Pending
+	case i.LastError != nil && (i.Status == canceled || i.Status == needsMethod):
+		return Refused
+	case i.Status == canceled:
+		return Voided
+	}
+	return ""
+}
+
+// captureState is what the books say of the capture of an intent that is captured by a
+// request of its own.
+func (i *intent) captureState() State {
+	switch {
+	case i.CaptureKey == "":
+		return ""
+	case i.Captures > 0 && i.standing():
+		return Live
+	case i.Captures > 0:
+		return Undone
+	case i.Status == processing:
+		return Pending
+	case i.Status == canceled:
+		return Refused
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+package simulator
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// stripeEvent is one that is sent to a webhook endpoint: https://docs.stripe.com/api/events.
+type stripeEvent struct {
+	ID         string         `json:"id"`
+	Object     string         `json:"object"`
+	APIVersion string         `json:"api_version"`
+	Created    int64          `json:"created"`
+	Livemode   bool           `json:"livemode"`
+	Pending    int            `json:"pending_webhooks"`
+	Type       string         `json:"type"`
+	Data       map[string]any `json:"data"`
+}
+
+var eventTypes = map[string]string{
+	needsMethod:       "payment_intent.payment_failed",
+	needsConfirmation: "payment_intent.created",
+	needsAction:       "payment_intent.requires_action",
+	processing:        "payment_intent.processing",
+	needsCapture:      "payment_intent.amount_capturable_updated",
+	succeeded:         "payment_intent.succeeded",
+	canceled:          "payment_intent.canceled",
+}
+
+// eventOf is what there is to tell of a change, nil if there is nothing.
+func eventOf(before, after *intent) *stripeEvent {
+	if after == nil {
+		return nil
+	}
+	ev := &stripeEvent{
+		ID: fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), Object: "event", APIVersion: "simulated",
+		Created: time.Now().Unix(), Pending: 1, Type: eventTypes[after.Status], Data: map[string]any{"object": after.json(nil)},
+	}
+	switch {
+	case before == nil:
+	case after.Refunded && !before.Refunded:
+		ev.Type, ev.Data["object"] = "charge.refunded", after.charged()
+	case after.Status == before.Status:
+		return nil
+	}
+	return ev
+}
+
+// hook is where events go.
+type hook struct {
+	url    string
+	secret string
+}
+
+// signed is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature says.
+func (h hook) signed(ev *stripeEvent) message {
+	body, err := json.Marshal(ev)
+	if err != nil {
+		panic(err) // our own types
+	}
+	return message{h.url, ev.ID, body, func(header http.Header, at time.Time) {
+		mac := hmac.New(sha256.New, []byte(h.secret))
+		fmt.Fprintf(mac, "%d.%s", at.Unix(), body)
+		header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at.Unix(), hex.EncodeToString(mac.Sum(nil))))
+	}}
+}
+
+// telling has the endpoint told of a change: once, when the answer is out, or as the fault
+// plan says.
+func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply) reply {
+	ev := eventOf(before, v.after)
+	var fulfil func()
+	if v.after != nil && v.after.Promise != nil && (before == nil || before.Promise == nil) {
+		id := v.after.ID
+		fulfil = func() { s.fulfilStripe(id) }
+	}
+	times, delay, tell := 1, time.Duration(0), ev != nil && s.hook.url != ""
+	switch q.rule.Fault {
+	case AnswerTwice:
+		times = 2
+	case CallbackLate:
+		delay = q.rule.Delay
+	case CallbackNever:
+		tell = false
+	case CallbackBefore:
+		if tell {
+			a.before = func() { s.call(s.hook.signed(ev), 1) }
+		}
+		return a
+	default:
+	}
+	a.then = func() {
+		if tell && s.pause(delay) {
+			s.call(s.hook.signed(ev), times)
+		}
+		if fulfil != nil {
+			fulfil()
+		}
+	}
+	return a
+}
+
+// fulfilStripe decides an intent that is being processed, when its time has come, and tells.
+func (s *Simulator) fulfilStripe(id string) {
+	s.mu.Lock()
+	i := s.state.stripe.intents[id]
+	written, wait := i.written, time.Duration(0)
+	if i.Promise != nil {
+		wait = time.Until(i.Promise.From.Add(i.Promise.Delay))
+	}
+	s.mu.Unlock()
+	if written.wait() != nil || !s.pause(wait) {
+		return
+	}
+	ev, times, written := s.keepStripe(id)
+	if written.wait() == nil && ev != nil && s.hook.url != "" {
+		s.call(s.hook.signed(ev), times)
+	}
+}
+
+// keepStripe keeps the promise of an intent, if there still is one.
+func (s *Simulator) keepStripe(id string) (ev *stripeEvent, times int, written *batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.state.stripe.intents[id]
+	if before.Promise == nil {
+		return nil, 0, nil
+	}
+	times = before.Promise.Times
+	i, code := before.next(), before.Promise.Code
+	switch capturing := i.Charges > 0; {
+	case capturing && code != "":
+		expire(i)
+	case capturing:
+		take(i)
+	case code != "":
+		decline(i, code)
+	default:
+		s.charge(i)
+	}
+	written = s.recordStripe(nil, change{Intent: i})
+	return eventOf(before, i), times, written
+}

@@ -1,0 +1,79 @@
+package simulator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// What happens to a payment intent without a request of its shop.
+const (
+	Approved  = "approve"   // the customer has authenticated, the bank has paid
+	Declined  = "decline"   // one of them has not
+	Expired   = "expire"    // an authorization was not captured in time
+	Disputed  = "dispute"   // the customer disputes the charge
+	Undispute = "undispute" // and does not any more
+)
+
+// Happen does what the customer, the bank or the time does to a payment intent, and sends
+// the event. Code is why it is declined; empty: card_declined, or that the customer has not
+// authenticated. The error says that it can't happen to the intent as it is.
+func (s *Simulator) Happen(id, what, code string) error {
+	if !s.enter() {
+		return errors.New("the simulator is being stopped")
+	}
+	defer s.work.Done()
+	ev, written, err := s.happen(id, what, code)
+	if err != nil {
+		return err
+	}
+	if err := written.wait(); err != nil {
+		return fmt.Errorf("write simulator file: %w", err)
+	}
+	if ev != nil && s.hook.url != "" {
+		s.start(func() { s.call(s.hook.signed(ev), 1) })
+	}
+	return nil
+}
+
+func (s *Simulator) happen(id, what, code string) (*stripeEvent, *batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.state.stripe.intents[id]
+	if before == nil {
+		return nil, nil, fmt.Errorf("no payment intent %q", id)
+	}
+	i := before.next()
+	waits := i.Status == needsAction || i.Status == processing
+	switch {
+	case what == Approved && waits && i.Charges > 0:
+		take(i)
+	case what == Approved && waits:
+		s.charge(i)
+	case what == Declined && waits && i.Charges > 0, what == Expired && i.Status == needsCapture:
+		expire(i)
+	case what == Declined && waits:
+		otherwise := "card_declined"
+		if i.Status == needsAction {
+			otherwise = codeUnauthenticated
+		}
+		decline(i, cmp.Or(code, otherwise))
+	case slices.Contains([]string{Disputed, Undispute}, what) && i.Charges > 0:
+		i.Disputed = what == Disputed
+	default:
+		return nil, nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
+	}
+	written := s.recordStripe(nil, change{Intent: i})
+	return eventOf(before, i), written, nil
+}
+
+func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {
+	if err := s.Happen(r.PathValue("intent"), r.PathValue("what"), r.URL.Query().Get("code")); err != nil {
+		answer(w, http.StatusConflict, problem{Code: "bad_request", Detail: err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, map[string]string{"at": time.Now().UTC().Format(time.RFC3339)})
+}

@@ -1,0 +1,77 @@
+package simulator
+
+import (
+	"net/http"
+	"time"
+)
+
+// beginStripe finds the answer to a key, or takes it on and locks the intent. Stripe stores
+// no answer of a request that conflicts with another one, and compares what a key was used
+// for: https://docs.stripe.com/api/idempotent_requests.
+func (s *Simulator) beginStripe(q *stripeRequest) (*reply, *batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.state.stripe.key(q.idempotency)
+	var a reply
+	switch {
+	case known != nil && known.body != q.fingerprint:
+		a = (&stripeFault{Type: "idempotency_error", httpStatus: http.StatusBadRequest,
+			Message: "Keys for idempotent requests can only be used with the same parameters they were first used with."}).reply()
+	case known != nil && known.running:
+		s.counts.suppressed++
+		a = (&stripeFault{Type: "idempotency_error", Code: "idempotency_key_in_use", httpStatus: http.StatusConflict,
+			Message: "There is currently another in-progress request using this Idempotent Key."}).reply()
+	case known != nil:
+		s.counts.suppressed++
+		return &reply{status: known.status, body: known.answer, replayed: true, outcome: known.outcome}, known.written
+	case s.locked(q):
+		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
+			status(http.StatusTooManyRequests).reply()
+	default:
+		s.take(q)
+		return nil, nil
+	}
+	return &a, nil
+}
+
+// key is what is known of a key that is still kept.
+func (s *stripeState) key(name string) *stripeKey {
+	known := s.keys[name]
+	if known == nil || !known.running && time.Since(known.at) > keyRetention {
+		return nil
+	}
+	return known
+}
+
+// locks reports whether a request keeps others away from its intent. What breaks the
+// contract does not.
+func (q *stripeRequest) locks() bool { return q.intent != "" && q.rule.Fault != LateAfterVoid }
+
+func (s *Simulator) locked(q *stripeRequest) bool {
+	return q.locks() && s.state.stripe.intents[q.intent].busy
+}
+
+func (s *Simulator) take(q *stripeRequest) {
+	q.logged.Outcome = "running"
+	s.history.change()
+	if q.idempotency != "" {
+		s.state.stripe.keys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
+	}
+	if q.locks() {
+		s.state.stripe.intents[q.intent].busy = true
+	}
+}
+
+// release gives back what take took; mu is held.
+func (s *Simulator) release(q *stripeRequest) {
+	delete(s.state.stripe.keys, q.idempotency)
+	if q.locks() {
+		s.state.stripe.intents[q.intent].busy = false
+	}
+}
+
+func (s *Simulator) abandonStripe(q *stripeRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.release(q)
+}

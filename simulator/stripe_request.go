@@ -1,0 +1,169 @@
+package simulator
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// stripeRequest is a request of Stripe's API, checked.
+type stripeRequest struct {
+	request
+	call        string
+	idempotency string // the key as it was sent; empty: there is none
+	intent      string // id
+	refund      string // id, of one that is read
+	form        url.Values
+	amount      int64
+	currency    string
+}
+
+// stripeParameters are those that are known. Stripe refuses all others, and so does what
+// simulates it: also those that it knows and this does not.
+var stripeParameters = map[string][]string{
+	stripeCreate: {"amount", "currency", "payment_method", "capture_method", "customer", "confirm", "description", "expand", "metadata",
+		"payment_method_types", "automatic_payment_methods"},
+	stripeConfirm: {"payment_method", "expand"},
+	stripeCapture: {"expand"},
+	stripeCancel:  {"cancellation_reason", "expand"},
+	stripeRefund:  {"payment_intent", "reason", "metadata"},
+	stripeRead:    {"payment_intent", "expand"},
+}
+
+// number is the name of a request.
+func (q *stripeRequest) number() string { return fmt.Sprintf("req_%d", q.logged.Number) }
+
+func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
+	if user, _, basic := r.BasicAuth(); !basic && strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") == "" || basic && user == "" {
+		return nil, invalid("", "", "You did not provide an API key.").status(http.StatusUnauthorized)
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if err := r.ParseForm(); err != nil {
+		return nil, invalid("", "", "The request can't be read: "+err.Error())
+	}
+	q := &stripeRequest{call: call, form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
+	if r.Method == http.MethodPost {
+		q.idempotency = r.Header.Get("Idempotency-Key")
+	}
+	if len(q.idempotency) > maxKey {
+		return nil, invalid("", "", "Idempotency keys have up to 255 characters.")
+	}
+	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + r.Form.Encode()))
+	q.fingerprint, q.stripe, q.operation, q.step = hex.EncodeToString(sum[:16]), true, call, "charge"
+	switch call {
+	case stripeConfirm:
+		q.means = operationDo
+	case stripeCapture:
+		q.means, q.step = operationDo, "confirm"
+	case stripeCancel, stripeRefund:
+		q.means = operationUndo
+	}
+	if fault := q.checkParameters(); fault != nil {
+		return nil, fault
+	}
+	return q, s.about(q)
+}
+
+func (q *stripeRequest) checkParameters() *stripeFault {
+	for name := range q.form {
+		known, _, _ := strings.Cut(name, "[")
+		if !slices.Contains(stripeParameters[q.call], known) {
+			return invalid("parameter_unknown", name, "Received unknown parameter: "+name)
+		}
+	}
+	for _, expanded := range q.expand() {
+		if expanded != "latest_charge" || q.refund != "" {
+			return invalid("", "expand", "This property cannot be expanded ("+expanded+").")
+		}
+	}
+	switch q.call {
+	case stripeCreate:
+		return q.checkCreate()
+	case stripeRefund:
+		if q.intent = q.form.Get("payment_intent"); q.intent == "" {
+			return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
+		}
+	}
+	return nil
+}
+
+var currencyName = regexp.MustCompile(`^[a-z]{3}$`)
+
+func (q *stripeRequest) checkCreate() *stripeFault {
+	for _, name := range []string{"amount", "currency"} {
+		if q.form.Get(name) == "" {
+			return invalid("parameter_missing", name, "Missing required param: "+name+".")
+		}
+	}
+	units, err := strconv.ParseInt(q.form.Get("amount"), 10, 64)
+	if err != nil {
+		return invalid("parameter_invalid_integer", "amount", "Invalid integer: "+q.form.Get("amount"))
+	}
+	q.amount, q.currency = units, strings.ToLower(q.form.Get("currency"))
+	if !currencyName.MatchString(q.currency) {
+		return invalid("", "currency", "Invalid currency: "+q.currency+".")
+	}
+	if method := q.form.Get("capture_method"); !slices.Contains([]string{"", "automatic", "automatic_async", "manual"}, method) {
+		return invalid("", "capture_method", "Invalid capture_method: must be one of automatic, automatic_async, or manual")
+	}
+	if q.form.Get("confirm") == "true" {
+		q.means = operationDo
+	}
+	return checkAmount(units, q.currency)
+}
+
+func (q *stripeRequest) expand() (names []string) {
+	for name, values := range q.form {
+		if strings.HasPrefix(name, "expand[") {
+			names = append(names, values...)
+		}
+	}
+	return names
+}
+
+func (q *stripeRequest) metadata() map[string]string {
+	found := map[string]string{}
+	for name, values := range q.form {
+		if inner, ok := strings.CutPrefix(name, "metadata["); ok {
+			found[strings.TrimSuffix(inner, "]")] = values[0]
+		}
+	}
+	return found
+}
+
+// about finds what a request is about, for the fault plan and the log.
+func (s *Simulator) about(q *stripeRequest) *stripeFault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
+	switch {
+	case q.refund != "":
+		r := s.state.stripe.refundOf(q.refund)
+		if r == nil {
+			return missing("refund", "id", q.refund).status(http.StatusNotFound)
+		}
+		i = s.state.stripe.intents[r.Intent]
+	case q.intent != "":
+		i = s.state.stripe.intents[q.intent]
+		if i == nil && q.call == stripeRefund {
+			return missing("payment_intent", "payment_intent", q.intent)
+		}
+		if i == nil {
+			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
+		}
+	case q.call == stripeRead: // a list
+		i = &intent{}
+	}
+	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
+	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
+	q.body.Amount = q.request.amount.String()
+	q.key = cmp.Or(q.idempotency, q.call+" "+cmp.Or(q.intent, q.refund))
+	return nil
+}
