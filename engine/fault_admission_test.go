@@ -78,10 +78,12 @@ func TestUnknownAdmission(t *testing.T) {
 	})
 }
 
-// delay keeps statements that write a history row of that status from ending, until it is told otherwise.
+// delay keeps statements that write a history row of that status from ending, until it is told otherwise. They give up
+// waiting for others' locks after half a second; for this one they wait as long as it takes.
 func (b *bundle) delay(t *testing.T, toStatus string) (unlock func()) {
 	t.Helper()
-	b.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
+	b.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('lock_timeout', '0', true);
+		PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
 	b.exec(t, `CREATE TRIGGER wait AFTER INSERT ON transitions FOR EACH ROW WHEN (NEW.to_status = '`+toStatus+`') EXECUTE FUNCTION wait()`)
 	return b.lock(t, `SELECT pg_advisory_xact_lock(1)`)
 }

@@ -93,9 +93,10 @@ func TestStalledReplica(t *testing.T) {
 	for name, finished := range map[string]bool{"finds its orders finished": true, "finds its orders driven": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 500 * time.Millisecond})
+			b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: time.Hour})
 			answers, release := b.gather(t, p, "OrdersReserve", requests("order", n)...)
 			_, resume := p.stall(t, everything) // also what it does by the clock
+			b.exec(t, `UPDATE orders SET due_at = now() WHERE status = 'reserving'`)
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
 			startEngine(t, other.URL, engine.Config{Poll: 10 * time.Millisecond})
@@ -163,13 +164,13 @@ func TestMoveForgetsTakeOvers(t *testing.T) {
 // statements for most of the time, while these wait for the stock row.
 func TestLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
-	b := setupWith(t, engine.Config{Poll: time.Hour, Lease: 2 * time.Second})
+	b := setupWith(t, engine.Config{Poll: time.Hour, Lease: 5 * time.Second})
 	b.exec(t, `INSERT INTO inventory (item) VALUES ('hot')`)
 	b.replica(t, soon)
 	unlock := b.lock(t, lockStock)
 	answers := ask(t, b.engine, withItem("hot", requests("hot", 5))...)
 	eventually(t, "the lease would have ended twice", func() bool {
-		return value[bool](t, b.Pool, `SELECT count(*) = 5 AND bool_and(o.created_at < now() - interval '4.5 s') FROM orders AS o`)
+		return value[bool](t, b.Pool, `SELECT count(*) = 5 AND bool_and(o.created_at < now() - interval '11 s') FROM orders AS o`)
 	})
 	unlock()
 	b.completes(t, answers, 5)
@@ -182,7 +183,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 // TestLostRenewals loses every other renewal, while the next move of the orders waits in the wire.
 func TestLostRenewals(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 1500 * time.Millisecond})
+	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 6 * time.Second})
 	b.replica(t, soon)
 	gate := make(chan struct{})
 	release := sync.OnceFunc(func() { close(gate) })
@@ -211,7 +212,7 @@ func TestLostRenewals(t *testing.T) {
 // waits for it; afterwards whoever comes first goes on.
 func TestLeaseOfLockedRow(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 500 * time.Millisecond})
+	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 4 * time.Second})
 	answers, release := b.gather(t, p, "OrdersCharge", requests("order", 2)...)
 	unlock := b.lock(t, `SELECT o.seq FROM orders AS o WHERE o.order_id = 'order 000' FOR UPDATE`)
 	b.replica(t, soon)
