@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -25,7 +26,7 @@ func TestPlansFromTheFirstOrderOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := startOn(t, pool, engine.Config{})
+	e := startOn(t, pool, engine.Config{Lease: time.Minute}) // nobody is turned away
 	if _, err := e.SetStock(t.Context(), "few", 10, nil); err != nil {
 		t.Fatal(err)
 	}

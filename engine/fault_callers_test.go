@@ -24,7 +24,7 @@ func ask(t testing.TB, e *engine.Engine, inputs ...engine.Input) <-chan answer {
 	var wg sync.WaitGroup
 	for _, in := range inputs {
 		wg.Go(func() {
-			order, err := e.Process(t.Context(), in)
+			order, err := insist(func() (engine.Order, error) { return e.Process(t.Context(), in) })
 			answers <- answer{in.OrderID, order, err}
 		})
 	}
@@ -79,7 +79,7 @@ func (b *bundle) gather(t testing.TB, p *proxy, statement string, inputs ...engi
 	ask(t, b.engine, decoy)
 	eventually(t, "the line at the admission is held up", func() bool { return atAdmission.Load() == 1 })
 	answers = ask(t, b.engine, inputs...)
-	eventually(t, "all requests stand in it", func() bool { return b.engine.InFlight() == int64(len(inputs))+1 })
+	eventually(t, "all requests stand in it", func() bool { return b.engine.Admitting() == len(inputs) })
 	atStatement, release := p.stall(t, named(statement))
 	admit()
 	eventually(t, "the set is on its way", func() bool { return atStatement.Load() == 1 })

@@ -120,7 +120,7 @@ func TestVerbsOnLockedRows(t *testing.T) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
 	defer cancel()
 	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Order.Status != fsm.Completed {
 		t.Errorf("another order meanwhile: %v %s", err, o.Order.Status)
@@ -147,7 +147,7 @@ func TestConflictIsToldAtOnce(t *testing.T) {
 // An item whose stock row stays locked takes a part of the memory, not all of it.
 func TestLockedItemLeavesRoom(t *testing.T) {
 	t.Parallel()
-	b := setupWith(t, engine.Config{MaxInFlight: 40})
+	b := setupWith(t, engine.Config{MaxInFlight: 40, Lease: time.Minute}) // no line is too slow for that
 	b.setStock(t, "locked", 1000)
 	tx, err := b.Pool.Begin(t.Context())
 	if err != nil {
@@ -167,7 +167,9 @@ func TestLockedItemLeavesRoom(t *testing.T) {
 	}
 	for i := 0; len(turnedAway) == 0; i++ {
 		callers.Go(func() { ask(i) })
-		b.process(t, request(fmt.Sprint("free ", i))) // of another item: never turned away
+		if _, err := b.engine.Process(t.Context(), request(fmt.Sprint("free ", i))); err != nil { // of another item: never turned away
+			t.Fatal(err)
+		}
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

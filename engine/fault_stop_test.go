@@ -37,7 +37,7 @@ const (
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
-	e := b.stoppable(t, b.URL, engine.Config{})
+	e := b.stoppable(t, b.URL, engine.Config{Lease: time.Minute}) // nobody is turned away while it is no longer
 	var told, turnedAway atomic.Int64
 	var wg sync.WaitGroup
 	for _, in := range requests("caller", 64) {
