@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"testing"
-	"time"
 
 	"pawl/engine"
 	"pawl/simulator"
@@ -13,9 +12,8 @@ import (
 func TestStopKeepsTheAgeOfADoubt(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 30s, cap: 30s}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1},
-		simulator.Rule{Fault: simulator.Hang, Operation: "undo"})
+	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.CutAfter}, simulator.Rule{Fault: simulator.Hang, Operation: "undo"})
 	s.admit(t, request("one"))
 	s.until(t, "one", "retry")
 	s.exec(t, `UPDATE orders SET in_doubt_since = in_doubt_since - interval '22 hours'`)
@@ -43,11 +41,13 @@ func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, 1, quick)
-			s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 1s, cap: 1s}}`)
-			s.faults(t, simulator.Rule{Fault: simulator.TimeoutBefore, Times: 1}, simulator.Rule{Fault: simulator.CallbackNever})
-			s.admit(t, request("one")) // the first call gets no answer, and may still arrive
+			s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}`)
+			s.faults(t, simulator.Rule{Fault: simulator.Error, Times: 1}, simulator.Rule{Fault: simulator.CallbackNever})
+			s.admit(t, request("one")) // the answer to the first call says nothing: it may still have an effect
 			s.until(t, "one", "retry")
-			if verb {
+			if !verb {
+				s.exec(t, `UPDATE orders SET due_at = now()`)
+			} else {
 				if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Retry, OrderID: "one", Actor: "t", Async: true}); err != nil {
 					t.Fatal(err)
 				}
@@ -70,12 +70,15 @@ func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
 func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 500ms, retry: {initial: 1ms, cap: 1ms, attempts: 1, budget: 0s}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1})
+	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 1ms, attempts: 1, budget: 0s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.CutAfter, Times: 1})
+	called, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
+	eventually(t, "it is called for", func() bool { return called.Load() == 1 })
 	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
+	open()
 	var o engine.Order
 	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Order.Hold != nil || o.Order.Status.Final() })
 	if o.Order.Status != "canceled" {
@@ -125,12 +128,14 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 5s}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Slow, Code: "declined", Delay: 400 * time.Millisecond})
+	s.use(t, `charge: {executor: simulator, url: SIM}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Decline})
+	_, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
 	if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "done"}); err != nil {
 		t.Fatal(err)
 	}
+	open()
 	o := s.process(t, request("one"))
 	eventually(t, "what was reported as done stands, or is undone", func() bool {
 		return o.Order.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')

@@ -46,10 +46,9 @@ func TestCallbackToldAgainAfterALostReply(t *testing.T) {
 		}
 		return passes
 	})
-	start := time.Now()
 	s.admit(t, request("one"))
 	eventually(t, "it is completed", func() bool { return status(t, s.Pool, "one") == "completed" })
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("completed after %s, by %q", took, verbs(t, s.Pool, "one"))
+	if !lost.Load() {
+		t.Error("no reply was lost")
 	}
 }

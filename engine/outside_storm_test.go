@@ -22,8 +22,8 @@ func TestStorm(t *testing.T) {
 	line := newProxy(t, s.URL)
 	t.Cleanup(func() { line.On(nil) })
 	s.engines = append(s.engines, startEngine(t, line.URL, s.cfg))
-	step := "{executor: simulator, url: SIM, timeout: 200ms, inFlight: 20, queue: 100, waitTimeout: 500ms, " +
-		"retry: {initial: 5ms, cap: 100ms, attempts: 5, budget: 2s}, breaker: {failures: 10, open: 50ms}}"
+	step := "{executor: simulator, url: SIM, timeout: 1s, inFlight: 20, queue: 100, waitTimeout: 500ms, " +
+		"retry: {initial: 5ms, cap: 100ms, attempts: 5, budget: 5s}, breaker: {failures: 10, open: 50ms}}"
 	s.use(t, "charge: "+step+"\nreserve: "+step+"\nconfirm: "+step+"\nconcurrency: {by: item, limit: 30}\nreservationTtl: 3s\n")
 	s.faults(t, allFaults()...)
 	line.On(func(string) fate {

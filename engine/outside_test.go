@@ -14,33 +14,38 @@ import (
 // provider is a simulator that an engine reaches over HTTP.
 type provider struct {
 	*simulator.Simulator
-	url string
+	door *door
+	url  string
 }
 
 func newProvider(t testing.TB) *provider {
 	t.Helper()
 	s := simulator.New()
-	server := httptest.NewServer(s)
+	way := &door{behind: s}
+	server := httptest.NewServer(way)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 		server.Close()
 	})
-	return &provider{s, server.URL}
+	return &provider{s, way, server.URL}
 }
 
-// quick is a policy with all steps at the provider, and times that a test can wait for.
-func (p *provider) quick(more string) string {
+// quick is a policy with all steps at the provider, tried again at once. No call ends by its time-out.
+func (p *provider) quick(more string) string { return p.within(time.Minute, more) }
+
+// within is quick with calls that may take so long.
+func (p *provider) within(timeout time.Duration, more string) string {
 	text := more
 	for _, step := range []string{"charge", "reserve", "confirm"} {
 		text += fmt.Sprintf(`
 %s:
   executor: simulator
   url: %s
-  timeout: 300ms
-  retry: {initial: 1ms, cap: 5ms, attempts: 8, budget: 1m}
-`, step, p.url)
+  timeout: %s
+  retry: {initial: 1ms, cap: 5ms, attempts: 8, budget: 5m}
+`, step, p.url, timeout)
 	}
 	return text
 }
@@ -106,7 +111,7 @@ func TestOrderAtAProvider(t *testing.T) {
 			if err := p.SetFaults(test.rules...); err != nil {
 				t.Fatal(err)
 			}
-			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
 			o := b.process(t, request("order 1"))
 			if o.Order.Status != test.status {
 				t.Errorf("ended %s, want %s: %v", o.Order.Status, test.status, o.Order)

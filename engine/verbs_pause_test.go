@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -15,13 +14,23 @@ func TestPause(t *testing.T) {
 	t.Run("during a call records its answer and holds before the next step", func(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.Slow, Step: "charge", Delay: 200 * time.Millisecond})
+		called, open := p.door.shut(t, "/charge")
 		b := outside(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
-		eventually(t, "a call is under way", func() bool {
-			return value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts`) == 1
+		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
+		paused := make(chan engine.Order, 1)
+		go func() {
+			order, err := b.engine.Do(t.Context(), asked(engine.Pause))
+			if err != nil {
+				t.Error(err)
+			}
+			paused <- order
+		}()
+		eventually(t, "the pause is asked for", func() bool {
+			return value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`) == 1
 		})
-		o := b.do(t, asked(engine.Pause)).Order
+		open()
+		o := (<-paused).Order
 		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
@@ -52,9 +61,8 @@ func TestPause(t *testing.T) {
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
 		b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		if o, err := b.engine.Process(ctx, request("order")); err != nil || text(o.Order.Hold) != "callback" {
+		// The callback may take an hour: longer than this caller has, who is told at once.
+		if o, err := b.engine.Process(within(t, patience), request("order")); err != nil || text(o.Order.Hold) != "callback" {
 			t.Fatalf("%v, held %s", err, text(o.Order.Hold))
 		}
 		b.do(t, asked(engine.Pause))
@@ -77,13 +85,14 @@ func TestPauseOfWhatWaits(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, engine.Config{Poll: 20 * time.Millisecond})
 		in := request("order")
-		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(400*time.Millisecond)
+		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
 		if _, err := b.engine.Admit(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
 		if o := b.do(t, asked(engine.Pause)).Order; o.Status != fsm.Pending || text(o.Hold) != "paused" {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
+		b.overdue(t, "order")
 		eventually(t, "it is canceled", func() bool { return status(t, b.Pool, "order") == "canceled" })
 	})
 	t.Run("of a scheduled order ends in the wait for its time", func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -82,7 +81,7 @@ func TestStepResult(t *testing.T) {
 	t.Parallel()
 	t.Run("done goes on without a call", func(t *testing.T) {
 		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "reserve"})
+		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "reserve"})
 		b.ends(t, b.do(t, settled(fsm.Reserve, engine.SettledDone)), p, fsm.Completed)
 		if reference := value[string](t, b.Pool, `SELECT reference FROM books.reservations`); reference != "r" {
 			t.Error(reference)
@@ -128,16 +127,15 @@ func TestStepResult(t *testing.T) {
 	t.Run("while the step is being done is busy", func(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.Slow, Step: "charge", Delay: 200 * time.Millisecond})
+		called, open := p.door.shut(t, "/charge")
 		b := outside(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
-		eventually(t, "a call is under way", func() bool {
-			return value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts`) == 1
-		})
+		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		var refusal *engine.NotApplicable
 		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != engine.RefusedBusy {
 			t.Error(err)
 		}
+		open()
 		b.ends(t, (<-answers).order, p, fsm.Completed)
 	})
 }
@@ -147,7 +145,7 @@ func TestStepResultOfAnUndo(t *testing.T) {
 	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
-			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo"})
+			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
 		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
 		o := b.do(t, settled(fsm.Charge, engine.SettledDone))

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ charge:
   executor: http
   url: %s/charge
   undoUrl: %s/charge/undo
-  timeout: 300ms
+  timeout: 1m
   retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
 `, p.url, p.url)
 }
@@ -30,7 +29,7 @@ func TestForgottenKeys(t *testing.T) {
 	forgotten := func(t *testing.T) (*bundle, *provider) {
 		t.Helper()
 		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
 		b := outside(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '23 hours'`)
@@ -59,7 +58,7 @@ func TestForgottenKeys(t *testing.T) {
 	})
 	t.Run("are asked after where that is possible", func(t *testing.T) {
 		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days'`)
 		p.fail(t)
 		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
@@ -74,15 +73,13 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		b := outside(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
-			"  retry: {attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		if o, err := b.engine.Process(ctx, request("order")); err != nil || o.Order.Status != fsm.Reserving {
-			t.Fatalf("%v %s", err, o.Order.Status)
+			"  retry: {initial: 30m, cap: 30m, attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
+		if _, err := b.engine.Admit(t.Context(), request("order")); err != nil {
+			t.Fatal(err)
 		}
 		eventually(t, "it waits", func() bool {
 			o, err := b.engine.Get(t.Context(), "order")
-			return err == nil && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
+			return err == nil && o.Order.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
 		})
 		version := b.activate(t, p.deaf())
 		if o := b.do(t, active).Order; o.Status != fsm.Completed || *o.Policy != version {
@@ -92,7 +89,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 	t.Run("asks after a forgotten key, where the other could not", func(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge"})
+		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
 		b := outside(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days', hold_reason = 'outcome_unknown: so it says'`)
@@ -106,7 +103,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 	t.Run("is refused while a step could not be undone under it", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
-		b.activate(t, newProvider(t).impatient())
+		b.activate(t, newProvider(t).impatient(time.Minute))
 		b.refused(t, active, engine.RefusedPolicySwitch)
 		p.fail(t)
 		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)

@@ -13,17 +13,17 @@ import (
 	"pawl/simulator"
 )
 
-// impatient is a policy whose steps come to a person after their first try.
-func (p *provider) impatient() string {
+// impatient is a policy whose steps come to a person after their first try. Calls may take so long.
+func (p *provider) impatient(timeout time.Duration) string {
 	text := ""
 	for _, step := range []string{"charge", "reserve", "confirm"} {
 		text += fmt.Sprintf(`
 %s:
   executor: simulator
   url: %s
-  timeout: 1s
+  timeout: %s
   retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
-`, step, p.url)
+`, step, p.url, timeout)
 	}
 	return text
 }
@@ -40,7 +40,11 @@ func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *provider) {
 	t.Helper()
 	p := newProvider(t)
 	p.fail(t, rules...)
-	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient())
+	timeout := time.Minute
+	if slices.ContainsFunc(rules, func(r simulator.Rule) bool { return r.Fault == simulator.TimeoutAfter }) {
+		timeout = 2 * time.Second // it is waited for
+	}
+	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient(timeout))
 	if o := b.process(t, request("order")).Order; text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}

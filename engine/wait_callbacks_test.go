@@ -47,7 +47,7 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 		t.Errorf("%+v", effects)
 	}
 	slowest := value[float64](t, s.Pool, `SELECT extract(epoch FROM max(finished_at - created_at))::float8 FROM orders`)
-	if slowest > patience.Seconds() {
+	if slowest > 600 {
 		t.Errorf("one waited %.1f s", slowest)
 	}
 }
@@ -289,9 +289,10 @@ func TestLateCallbacks(t *testing.T) {
 		t.Parallel()
 		d := openDesk(t, "")
 		in := request("o")
-		in.CompleteBy = time.Now().Add(100 * time.Millisecond)
+		in.CompleteBy = time.Now().Add(time.Hour)
 		d.admit(t, in)
 		token := d.token(t, "charge")
+		d.overdue(t, "o")
 		order := d.until(t, "o", "canceled")
 		undone := d.made("charge/undo")
 		if r := d.tell(t, token, "done", "late"); !r.Accepted {

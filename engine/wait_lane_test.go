@@ -113,18 +113,18 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1s, cap: 1s}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 2 * time.Second, Times: 1})
+	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 5 * time.Second, Times: 1})
 	s.admit(t, request("later"))
 	held := s.until(t, "later", "retry")
 	if held.Order.DueAt == nil || held.Order.HoldReason == nil || *held.Order.Attempts != 1 {
 		t.Fatal(brief(held))
 	}
 	stop(t, s.engine)
-	s.engine = s.replica(t, s.cfg)
-	s.engines = []*engine.Engine{s.engine}
 	if now := s.get(t, "later"); !now.Order.DueAt.Equal(*held.Order.DueAt) || now.Order.Seq != held.Order.Seq {
 		t.Errorf("it was %s, it is %s", brief(held), brief(now))
 	}
+	s.engine = s.replica(t, s.cfg)
+	s.engines = []*engine.Engine{s.engine}
 	s.until(t, "later", "completed")
 	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_attempts WHERE attempt = 2`)
 	if second.Before(*held.Order.DueAt) {

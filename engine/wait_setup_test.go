@@ -22,6 +22,7 @@ import (
 type shop struct {
 	*bundle
 	sim     *simulator.Simulator
+	door    *door             // of the simulator
 	urls    *strings.Replacer // of a policy: SIM
 	cfg     engine.Config
 	mu      sync.Mutex
@@ -38,7 +39,8 @@ var quick = engine.Config{Poll: 10 * time.Millisecond}
 func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	t.Helper()
 	s := &shop{sim: simulator.New(), fronts: map[*engine.Engine]http.Handler{}}
-	provider, front := httptest.NewServer(s.sim), httptest.NewServer(http.HandlerFunc(s.front))
+	s.door = &door{behind: s.sim}
+	provider, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
 	cfg.PublicURL = front.URL
 	s.urls, s.cfg = strings.NewReplacer("SIM", provider.URL), cfg
 	t.Cleanup(func() {
@@ -115,11 +117,17 @@ func (s *shop) audit(t testing.TB) {
 // admit stores an order and does not wait for it.
 func (s *shop) admit(t testing.TB, in engine.Input) engine.Order {
 	t.Helper()
-	order, err := s.engine.Admit(t.Context(), in)
+	order, err := insist(func() (engine.Order, error) { return s.engine.Admit(t.Context(), in) })
 	if err != nil {
 		t.Fatalf("admit %q: %v", in.OrderID, err)
 	}
 	return order
+}
+
+// startNow has the time come that an order waits for.
+func (s *shop) startNow(t testing.TB, orderID string) {
+	t.Helper()
+	s.exec(t, `UPDATE orders SET start_at = now(), due_at = now() WHERE order_id = $1 AND hold = 'scheduled'`, orderID)
 }
 
 // get reads an order.

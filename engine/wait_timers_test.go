@@ -40,11 +40,14 @@ func TestDeadlineOnTheWay(t *testing.T) {
 	t.Run("during a charge in doubt undoes it under its key", func(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
-		s.use(t, `charge: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 20ms, cap: 20ms}}`)
-		s.faults(t, simulator.Rule{Fault: simulator.Hang})
+		s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000000}}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Error})
 		in := request("doubt")
-		in.CompleteBy = time.Now().Add(shortly)
-		order := s.process(t, in)
+		in.CompleteBy = time.Now().Add(time.Hour)
+		s.admit(t, in)
+		eventually(t, "its charge is in doubt", func() bool { return s.get(t, "doubt").Order.InDoubtSince != nil })
+		s.overdue(t, "doubt")
+		order := s.process(t, request("doubt"))
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
 			t.Errorf("%s", brief(order))
 		}
@@ -54,10 +57,15 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, allAtTheSimulator)
-		s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 2 * shortly})
+		called, open := s.door.shut(t, "/charge")
 		in := request("slow")
-		in.CompleteBy = time.Now().Add(shortly)
-		order := s.process(t, in)
+		in.CompleteBy = time.Now().Add(time.Hour)
+		s.admit(t, in)
+		eventually(t, "the call is under way", func() bool { return called.Load() == 1 })
+		s.overdue(t, "slow")
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "slow").Order.StopRequested != nil })
+		open()
+		order := s.process(t, request("slow"))
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
 			t.Errorf("%s", brief(order))
 		}
@@ -70,8 +78,11 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.use(t, allAtTheSimulator)
 		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "reserve"})
 		in := request("never")
-		in.CompleteBy = time.Now().Add(shortly)
-		order := s.process(t, in)
+		in.CompleteBy = time.Now().Add(time.Hour)
+		s.admit(t, in)
+		s.until(t, "never", "callback")
+		s.overdue(t, "never")
+		order := s.process(t, request("never"))
 		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
 			t.Errorf("%s", brief(order))
 		}
@@ -94,8 +105,10 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.setStock(t, "widget", 5)
 		unlock := s.lock(t, `SELECT FROM inventory WHERE item = 'widget' FOR UPDATE`)
 		in := request("blocked")
-		in.CompleteBy = time.Now().Add(shortly)
+		in.CompleteBy = time.Now().Add(time.Hour)
 		s.admit(t, in)
+		s.until(t, "blocked", "reserving")
+		s.overdue(t, "blocked")
 		eventually(t, "it is asked to stop", func() bool { return s.get(t, "blocked").Order.StopRequested != nil })
 		unlock()
 		if order := s.until(t, "blocked", "canceled"); failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
@@ -106,14 +119,25 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		in := request("done")
-		in.CompleteBy = time.Now().Add(shortly)
+		in.CompleteBy = time.Now().Add(time.Hour)
 		before := s.process(t, in)
-		s.admit(t, request("clock"))
-		eventually(t, "the deadline is over", func() bool { return time.Now().After(in.CompleteBy.Add(100 * time.Millisecond)) })
+		s.overdue(t, "done")
+		s.deadlineKept(t)
 		if after := s.get(t, "done"); after.Order.Status != "completed" || after.Order.Seq != before.Order.Seq {
 			t.Errorf("%s", brief(after))
 		}
 	})
+}
+
+// deadlineKept returns when somebody has looked for deadlines that are over by now: one of an order that nobody drives
+// was kept.
+func (s *shop) deadlineKept(t *testing.T) {
+	t.Helper()
+	in := request("clock")
+	in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+	s.admit(t, in)
+	s.overdue(t, "clock")
+	s.until(t, "clock", "canceled")
 }
 
 // Nobody is at the address: a confirmation there is certainly not done.
@@ -167,12 +191,23 @@ func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
 	s.use(t, `
 charge: {executor: simulator, url: SIM}
 reserve: {executor: simulator, url: SIM}
-confirm: {executor: simulator, url: SIM, timeout: 50ms, retry: {initial: 10ms, cap: 20ms, attempts: 1000}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Hang, Step: "confirm", Times: 12})
+confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, attempts: 1000}, breaker: {failures: 1000000}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
 	in := request("pivot")
-	in.CompleteBy, in.ReservationTTL = time.Now().Add(shortly), 100*time.Millisecond
-	order := s.process(t, in)
-	if order.Order.Status != "completed" || !order.Order.FinishedAt.After(in.CompleteBy) {
+	in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour
+	s.admit(t, in)
+	eventually(t, "its confirmation is in doubt", func() bool {
+		o := s.get(t, "pivot").Order
+		return o.Status == "confirming" && o.InDoubtSince != nil
+	})
+	s.exec(t, `UPDATE orders SET reserved_until = now() WHERE order_id = 'pivot'`)
+	s.overdue(t, "pivot")
+	s.deadlineKept(t)
+	tried := len(s.calls("pivot"))
+	eventually(t, "it is tried on", func() bool { return len(s.calls("pivot")) > tried })
+	s.faults(t)
+	order := s.process(t, request("pivot"))
+	if order.Order.Status != "completed" || !order.Order.FinishedAt.After(*order.Order.CompleteBy) {
 		t.Errorf("%s", brief(order))
 	}
 	if seen := verbs(t, s.Pool, "pivot"); slices.Contains(seen, "deadline") {

@@ -48,7 +48,8 @@ func (s *shop) flood(t *testing.T, n, customers int) {
 		callers.Go(func() {
 			in := request(fmt.Sprintf("o%03d", i))
 			in.CustomerID = fmt.Sprintf("c%d", i%customers)
-			if order, err := s.anyone().Process(within(t, patience), in); err != nil || order.Order.Status != "completed" {
+			limit := within(t, 3*patience) // for all of them together
+			if order, err := insist(func() (engine.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Order.Status != "completed" {
 				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
 			}
 		})
@@ -80,7 +81,7 @@ func TestTurns(t *testing.T) {
 charge: {executor: simulator, url: SIM}
 concurrency: {by: item, limit: 1}`)
 		for i := range 30 {
-			if _, err := s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))); err != nil {
+			if _, err := insist(func() (engine.Order, error) { return s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))) }); err != nil {
 				t.Fatal(err)
 			}
 		}
