@@ -151,15 +151,13 @@ func (f *stripeProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-gate
 	}
 	switch fault {
-	case "":
-		f.sim.ServeHTTP(w, r)
 	case "cut":
 		panic(http.ErrAbortHandler)
 	case "lost":
+		f.plan("", op)
 		lostReply(w, r, f.sim)
 	default:
 		f.plan(fault, op)
-		defer f.plan("", "")
 		f.sim.ServeHTTP(w, r)
 	}
 }
