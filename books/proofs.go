@@ -77,11 +77,11 @@ func proveEffects(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 	}
 	for _, found := range rows {
 		name := states
-		if found.Status == string(fsm.Completed) {
+		if found.Status == fsm.Completed {
 			name = completed
 		}
 		l.add(name, finding{found.Checked, found.Violations, found.Offenders, found.Faults})
-		l.count(found.Status, found.Checked)
+		l.count(string(found.Status), found.Checked)
 	}
 	return nil
 }

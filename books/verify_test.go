@@ -177,7 +177,7 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 	for i := range 3 {
 		id := fmt.Sprint(i)
 		s.admit(id, "lamp")
-		s.sql("ALTER TABLE orders DISABLE TRIGGER orders_guard; UPDATE orders SET amount = 999999999999999.999 WHERE order_id = '" + id + "'; ALTER TABLE orders ENABLE TRIGGER orders_guard")
+		s.sql("ALTER TABLE orders DISABLE TRIGGER orders_guard_input; UPDATE orders SET amount = 999999999999999.999 WHERE order_id = '" + id + "'; ALTER TABLE orders ENABLE TRIGGER orders_guard_input")
 		s.moveTo(id, "completed")
 	}
 	report := s.verify(books.Options{RangeSize: 1})

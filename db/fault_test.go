@@ -119,7 +119,7 @@ func TestFaultsOfAServer(t *testing.T) {
 	}{
 		{"raised", raise("P0001"), "P0001", db.Bad},
 		{"serialization", raise("40001"), "40001", db.Again},
-		{"a check", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`, "23514 charges_amount", db.Bad},
+		{"a check", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`, "23514 money_amount", db.Bad},
 		{"a key", `INSERT INTO installation DEFAULT VALUES`, "23505 installation_pkey", db.Bad},
 		{"a number", `INSERT INTO orders (order_id, status, currency, item, amount) VALUES ('x', 'charging', 'USD', 'y', 1 / 0)`, "22012", db.Bad},
 		{"the guard", `INSERT INTO orders (order_id, status, ended_as, currency, item, amount) VALUES ('x', 'completed', 'completed', 'USD', 'y', 1)`,

@@ -28,7 +28,7 @@ type Order struct {
 	HoldReason     *string
 	StopRequested  *string
 	Outcome        *string
-	EndedAs        *string
+	EndedAs        *fsm.State
 	FailureStep    *string
 	FailureCode    *string
 	FailureDetail  *string

@@ -7,6 +7,8 @@ package db
 
 import (
 	"context"
+
+	"pawl/fsm"
 )
 
 const verifyAttempts = `-- name: VerifyAttempts :one
@@ -165,7 +167,7 @@ type VerifyEffectsParams struct {
 }
 
 type VerifyEffectsRow struct {
-	Status     string
+	Status     fsm.State
 	Checked    int64
 	Violations int64
 	Offenders  []string

@@ -54,8 +54,7 @@ func (r *run) record(v step.Moved) {
 	case fsm.Confirming:
 		o.ReservedAt = &at
 	case fsm.Completed:
-		ended := string(fsm.Completed)
-		o.Order.EndedAs, o.Order.FinishedAt = &ended, &at
+		o.Order.EndedAs, o.Order.FinishedAt = new(fsm.Completed), &at
 		o.Order.Owner, o.Order.DueAt = nil, nil
 	default:
 		r.moved = false

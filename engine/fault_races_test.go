@@ -33,9 +33,9 @@ func TestShuffledSets(t *testing.T) {
 		orderIDs = append(orderIDs, fmt.Sprint("order ", i))
 	}
 	newGhost(b.Pool).admit(t, time.Hour, orderIDs...)
-	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard`) // what an order is about does not change
+	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard_input`) // what an order is about does not change
 	b.exec(t, `UPDATE orders SET item = 'item ' || order_no % 7`)
-	b.exec(t, `ALTER TABLE orders ENABLE TRIGGER orders_guard`)
+	b.exec(t, `ALTER TABLE orders ENABLE TRIGGER orders_guard_input`)
 	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
 		orders := newGhost(b.Pool).stored(t, orderIDs...)
 		var moved atomic.Int64

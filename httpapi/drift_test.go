@@ -13,23 +13,18 @@ import (
 func TestWordsAreThoseOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	var check string
-	if err := database.Pool.QueryRow(t.Context(),
-		`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'orders_words'`).Scan(&check); err != nil {
-		t.Fatal(err)
-	}
 	order := dig(theContract().document, "components", "schemas", "Order", "properties")
 	failure := dig(theContract().document, "components", "schemas", "Failure", "properties")
-	for column, documented := range map[string]any{
-		"hold": order["hold"], "stop_requested": order["stopRequested"], "failure_step": failure["step"],
+	for domain, documented := range map[string]any{
+		"order_hold": order["hold"], "order_stop": order["stopRequested"], "order_step": failure["step"],
 	} {
-		list := regexp.MustCompile(`\b` + column + ` = ANY \(ARRAY\[(.*?)\]\)`).FindStringSubmatch(check)
-		if list == nil {
-			t.Errorf("%s is not in %s", column, check)
-			continue
+		var check string
+		if err := database.Pool.QueryRow(t.Context(),
+			`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1`, domain).Scan(&check); err != nil {
+			t.Fatal(err)
 		}
 		var stored, shown []string
-		for _, word := range regexp.MustCompile(`'(.*?)'`).FindAllStringSubmatch(list[1], -1) {
+		for _, word := range regexp.MustCompile(`'(.*?)'`).FindAllStringSubmatch(check, -1) {
 			stored = append(stored, word[1])
 		}
 		words, _ := dig(documented)["enum"].([]any)
@@ -37,7 +32,7 @@ func TestWordsAreThoseOfTheDatabase(t *testing.T) {
 			shown = append(shown, fmt.Sprint(word))
 		}
 		if !slices.Equal(stored, shown) {
-			t.Errorf("%s can be %q, documented is %q", column, stored, shown)
+			t.Errorf("%s can be %q, documented is %q", domain, stored, shown)
 		}
 	}
 }

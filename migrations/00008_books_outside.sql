@@ -2,25 +2,26 @@
 
 -- The views show what came to the tables; columns are only added, at the end.
 CREATE OR REPLACE VIEW books.orders AS
-SELECT o.order_id, o.status, o.amount, o.currency, o.item, o.quantity, o.generation, o.fence, o.seq,
-       o.due_at, o.owner, o.hold, o.hold_reason, o.stop_requested, o.outcome,
-       o.failure_step, o.failure_code, o.failure_detail, o.metadata, o.created_at, o.finished_at,
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+       o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
+       o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
+       o.created_at::timestamptz, o.finished_at::timestamptz,
        o.policy, o.customer_id, coalesce(o.attempts, 0) AS attempts, coalesce(o.tries, 0) AS tries, o.in_doubt_since,
        o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key
 FROM orders o;
 
 CREATE OR REPLACE VIEW books.charges AS
-SELECT o.order_id, c.generation, c.amount, c.currency, c.created_at, c.refunded_at,
+SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at,
        coalesce(c.executor, 'ledger') AS executor, c.reference, coalesce(c.in_doubt, false) AS in_doubt,
        CASE WHEN c.capture = 'on_confirm' THEN c.captured_at ELSE c.created_at END AS captured_at
 FROM orders o JOIN charges c ON c.order_no = o.order_no;
 
 CREATE OR REPLACE VIEW books.refunds AS
-SELECT o.order_id, r.generation, r.amount, r.currency, r.created_at, r.reference
+SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference
 FROM orders o JOIN refunds r ON r.order_no = o.order_no;
 
 CREATE OR REPLACE VIEW books.reservations AS
-SELECT o.order_id, r.generation, r.item, r.quantity,
+SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
        CASE WHEN r.released_at IS NOT NULL THEN 'released'
             WHEN o.status = 'completed' THEN 'sold' ELSE 'held' END AS state,
        r.created_at, r.released_at,
@@ -28,35 +29,36 @@ SELECT o.order_id, r.generation, r.item, r.quantity,
 FROM orders o JOIN reservations r ON r.order_no = o.order_no;
 
 CREATE VIEW books.step_attempts AS
-SELECT o.order_id, a.step, a.generation, a.attempt, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
+SELECT o.order_id::text, a.step, a.generation, a.attempt, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
        a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced
 FROM orders o JOIN step_attempts a ON a.order_no = o.order_no;
 
 CREATE VIEW books.late_undos AS
-SELECT o.order_id, u.step, u.generation, u.reason, u.tries, u.due_at, u.created_at, u.finished_at, u.code, u.detail
+SELECT o.order_id::text, u.step, u.generation, u.reason, u.tries, u.due_at, u.created_at, u.finished_at, u.code, u.detail
 FROM orders o JOIN late_undos u ON u.order_no = o.order_no;
 
 -- +goose Down
 DROP VIEW books.late_undos, books.step_attempts, books.reservations, books.refunds, books.charges, books.orders;
 
 CREATE VIEW books.orders AS
-SELECT o.order_id, o.status, o.amount, o.currency, o.item, o.quantity, o.generation, o.fence, o.seq,
-       o.due_at, o.owner, o.hold, o.hold_reason, o.stop_requested, o.outcome,
-       o.failure_step, o.failure_code, o.failure_detail, o.metadata, o.created_at, o.finished_at
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+       o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
+       o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
+       o.created_at::timestamptz, o.finished_at::timestamptz
 FROM orders o;
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.orders
 FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
 
 CREATE VIEW books.charges AS
-SELECT o.order_id, c.generation, c.amount, c.currency, c.created_at, c.refunded_at
+SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at
 FROM orders o JOIN charges c ON c.order_no = o.order_no;
 
 CREATE VIEW books.refunds AS
-SELECT o.order_id, r.generation, r.amount, r.currency, r.created_at
+SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at
 FROM orders o JOIN refunds r ON r.order_no = o.order_no;
 
 CREATE VIEW books.reservations AS
-SELECT o.order_id, r.generation, r.item, r.quantity,
+SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
        CASE WHEN r.released_at IS NOT NULL THEN 'released'
             WHEN o.status = 'completed' THEN 'sold' ELSE 'held' END AS state,
        r.created_at, r.released_at

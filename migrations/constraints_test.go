@@ -49,20 +49,20 @@ func TestEffectsAreInBounds(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))
 	c.plant("planted", fsm.Reserving)
-	c.refused("23514 charges_amount", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -0.01)`)
-	c.refused("23514 refunds_amount", `INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
-	c.refused("23514 reservations_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
-	for _, set := range []string{
-		"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "quantity = 0", "quantity = -1", "item = ''",
-		"currency = 'usd'", "currency = 'US'", "currency = 'USDX'", "amount = 1.00001",
+	c.refused("23514 money_amount", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -0.01)`)
+	c.refused("23514 money_amount", `INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
+	c.refused("23514 item_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
+	for domain, sets := range map[string][]string{
+		"money_amount":  {"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "amount = 1.00001"},
+		"item_quantity": {"quantity = 0", "quantity = -1"},
+		"given_name":    {"item = ''", "order_id = ''"},
+		"currency_code": {"currency = 'usd'", "currency = 'US'", "currency = 'USDX'"},
+		"moment":        {"due_at = 'infinity'", "created_at = '-infinity'"},
+		"orders_guard":  {"fence = -1", "generation = -1", "seq = 0"},
 	} {
-		c.refused("23514 orders_input", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
-	}
-	for _, set := range []string{"fence = -1", "generation = -1", "seq = 0", "take_overs = -1"} {
-		c.refused("23514 orders_counters", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
-	}
-	for _, set := range []string{"due_at = 'infinity'", "created_at = '-infinity'"} {
-		c.refused("23514 orders_times", `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
+		for _, set := range sets {
+			c.refused("23514 "+domain, `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
+		}
 	}
 	for _, amount := range []string{"999999999999999.99", "0"} {
 		c.accepted(`INSERT INTO orders (order_id, status, due_at, currency, item, amount)
@@ -81,7 +81,7 @@ func TestReservedItemsStay(t *testing.T) {
 func TestStockIsNotOversold(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))
-	const oversold, negative = "23514 inventory_not_oversold", "23514 inventory_not_negative"
+	const oversold, negative = "23514 inventory_not_oversold", "23514 stock_count"
 	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 5, true), ('untracked', 0, 9, false)`)
 	c.refused(oversold, `UPDATE inventory SET reserved = 6 WHERE item = 'tracked'`)
 	c.refused(oversold, `UPDATE inventory SET on_hand = 4 WHERE item = 'tracked'`)
@@ -97,16 +97,17 @@ func TestStockIsNotOversold(t *testing.T) {
 func TestOrdersAreDrivenHeldOrFinished(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	const driven, words = "23514 orders_driven", "23514 orders_words"
+	const driven = "23514 orders_driven"
 	for _, s := range fsm.States() {
 		t.Run(string(s), func(t *testing.T) {
 			t.Parallel()
 			c := connect(t, database)
 			c.plant("planted", s)
 			set := func(what string) string { return `UPDATE orders SET ` + what + ` WHERE order_id = 'planted'` }
-			for _, what := range []string{"stop_requested = 'please'", "outcome = 'completed'", "failure_step = 'ship'"} {
-				c.refused(words, set(what))
-			}
+			c.refused("23514 order_stop", set("stop_requested = 'please'"))
+			c.refused("23514 order_outcome", set("outcome = 'completed'"))
+			c.refused("23514 order_step", set("failure_step = 'ship'"))
+			c.refused("23514 order_hold", set("hold = 'retired'"))
 			if s.Final() {
 				for _, what := range []string{
 					"due_at = now()", "hold = 'paused'", "owner = gen_random_uuid()", "ended_as = NULL", "ended_as = 'pending'",
@@ -115,7 +116,6 @@ func TestOrdersAreDrivenHeldOrFinished(t *testing.T) {
 				}
 				return
 			}
-			c.refused(words, set("hold = 'retired'"))
 			c.refused(driven, set("due_at = NULL")) // nobody would ever pick it up
 			c.refused(driven, set("ended_as = 'failed'"))
 			c.refused(driven, set("hold = 'paused', owner = gen_random_uuid()"))

@@ -18,10 +18,9 @@ func TestGuardIsTheMachine(t *testing.T) {
 	t.Run("its pairs are the edges", func(t *testing.T) {
 		t.Parallel()
 		c := connect(t, database)
-		text := valueOf[string](c, `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'orders_guard'`)
-		pairs := regexp.MustCompile(`\(old\.status <> '(\w+)'::text\) OR \(new\.status <> '(\w+)'::text\)`)
+		text := valueOf[string](c, `SELECT prosrc FROM pg_proc WHERE proname = 'guard_order_move'`)
 		var got []string
-		for _, match := range pairs.FindAllStringSubmatch(text, -1) {
+		for _, match := range regexp.MustCompile(`\('(\w+)', '(\w+)'\)`).FindAllStringSubmatch(text, -1) {
 			got = append(got, match[1]+" to "+match[2])
 		}
 		var want []string
@@ -34,10 +33,24 @@ func TestGuardIsTheMachine(t *testing.T) {
 			t.Errorf("trigger %v\nmachine %v\na new edge is a new migration", got, want)
 		}
 	})
+	t.Run("what its condition lets pass are edges", func(t *testing.T) {
+		t.Parallel()
+		c := connect(t, database)
+		text := valueOf[string](c, `SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'orders_guard'`)
+		pairs := regexp.MustCompile(`'(\w+) (\w+)'::text`).FindAllStringSubmatch(text, -1)
+		for _, match := range pairs {
+			if !fsm.Legal(fsm.State(match[1]), fsm.State(match[2])) {
+				t.Errorf("%s to %s", match[1], match[2])
+			}
+		}
+		if len(pairs) != 4 {
+			t.Errorf("%d in %s", len(pairs), text)
+		}
+	})
 	t.Run("the CHECK of the status lists the states", func(t *testing.T) {
 		t.Parallel()
 		c := connect(t, database)
-		text := valueOf[string](c, `SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'orders_status'`)
+		text := valueOf[string](c, `SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'order_status'`)
 		var got []fsm.State
 		for _, match := range regexp.MustCompile(`'(\w+)'::text`).FindAllStringSubmatch(text, -1) {
 			got = append(got, fsm.State(match[1]))
@@ -46,12 +59,12 @@ func TestGuardIsTheMachine(t *testing.T) {
 			t.Errorf("CHECK %v\nmachine %v", got, fsm.States())
 		}
 	})
-	t.Run("both triggers fire, and after the change", func(t *testing.T) {
+	t.Run("all triggers fire, and after the change", func(t *testing.T) {
 		t.Parallel()
 		c := connect(t, database)
 		n := valueOf[int](c, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass
-			AND tgname IN ('orders_guard', 'orders_guard_insert') AND tgenabled = 'O' AND tgtype & 1 = 1 AND tgtype & 2 = 0`)
-		if n != 2 {
+			AND tgname IN ('orders_guard', 'orders_guard_input', 'orders_guard_insert') AND tgenabled = 'O' AND tgtype & 1 = 1 AND tgtype & 2 = 0`)
+		if n != 3 {
 			t.Errorf("%d", n)
 		}
 	})
@@ -133,8 +146,8 @@ func TestGuardOfInsert(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))
 	insert := `INSERT INTO orders (order_id, status, generation, ended_as, due_at, currency, item, amount)
-		VALUES ('new', $1, $2, CASE WHEN $1 IN ('completed', 'failed', 'canceled') THEN $1 END,
-		CASE WHEN $1 NOT IN ('completed', 'failed', 'canceled') THEN now() END, 'USD', 'widget', 1)`
+		VALUES ('new', $1::text, $2, CASE WHEN $1::text IN ('completed', 'failed', 'canceled') THEN $1::text END,
+		CASE WHEN $1::text NOT IN ('completed', 'failed', 'canceled') THEN now() END, 'USD', 'widget', 1)`
 	for _, s := range fsm.States() {
 		for _, generation := range []int{0, 1} {
 			if generation == 0 && (s == fsm.Pending || s == fsm.Charging) {
@@ -144,7 +157,7 @@ func TestGuardOfInsert(t *testing.T) {
 			}
 		}
 	}
-	c.refused("23514 orders_status", insert, "shipping", 0)
+	c.refused("23514 order_status", insert, "shipping", 0)
 	c.plant("known", fsm.Charging)
 	upsert := `INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('known', 'charging', now(), 'USD', 'widget', 1)
 		ON CONFLICT (order_id) DO UPDATE SET status = 'completed', ended_as = 'completed', due_at = NULL`

@@ -83,9 +83,9 @@ func (c *client) do(statement string, args ...any) {
 }
 
 // change is what anybody can send from psql: a change of status with the columns that have to go with it.
-const change = `UPDATE orders SET status = $2, seq = seq + 1, generation = generation + $3,
-	ended_as = CASE WHEN $2 IN ('completed', 'failed', 'canceled') THEN $2 END,
-	due_at = CASE WHEN $2 NOT IN ('completed', 'failed', 'canceled') THEN now() END, owner = NULL, hold = NULL
+const change = `UPDATE orders SET status = $2::text, seq = seq + 1, generation = generation + $3,
+	ended_as = CASE WHEN $2::text IN ('completed', 'failed', 'canceled') THEN $2::text END,
+	due_at = CASE WHEN $2::text NOT IN ('completed', 'failed', 'canceled') THEN now() END, owner = NULL, hold = NULL
 	WHERE order_id = $1`
 
 // plant brings an order into a state, one legal change after the other.
