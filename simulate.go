@@ -25,6 +25,7 @@ type simulate struct {
 	port      int
 	faults    []string
 	secretEnv string
+	hookEnv   string
 	config    simulator.Config
 }
 
@@ -51,8 +52,10 @@ func simulateCommand() *cobra.Command {
 	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "where it keeps what it did; empty: in memory alone")
 	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a do or an undo takes")
 	f.Uint64Var(&sim.config.Seed, "seed", 1, "decides which requests a rule with a fraction applies to")
-	f.StringArrayVar(&sim.faults, "fault", nil, "a rule: fault[times][:argument][@step[/undo]][,item=,amount=,order=,fraction=,code=]; may be repeated")
+	f.StringArrayVar(&sim.faults, "fault", nil, "a rule: fault[times][:argument][@step[/operation]][,item=,amount=,order=,fraction=,code=]; may be repeated")
 	f.StringVar(&sim.secretEnv, "secret-env", "", "environment variable with the secret of Standard Webhooks signatures; empty: none are asked for")
+	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "URL that events of Stripe's API are sent to; empty: none are sent")
+	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment variable with the secret that they are signed with")
 	return cmd
 }
 
@@ -66,6 +69,14 @@ func (sim *simulate) validate() error {
 	if sim.secretEnv != "" {
 		if sim.config.Secret = os.Getenv(sim.secretEnv); sim.config.Secret == "" {
 			return fmt.Errorf("secret-env: %s is not set", sim.secretEnv)
+		}
+	}
+	if (sim.config.StripeWebhook == "") != (sim.hookEnv == "") {
+		return errors.New("stripe-webhook: want it and stripe-webhook-secret-env, or neither")
+	}
+	if sim.hookEnv != "" {
+		if sim.config.StripeWebhookSecret = os.Getenv(sim.hookEnv); sim.config.StripeWebhookSecret == "" {
+			return fmt.Errorf("stripe-webhook-secret-env: %s is not set", sim.hookEnv)
 		}
 	}
 	for _, text := range sim.faults {

@@ -38,7 +38,8 @@ func TestSimulate(t *testing.T) {
 	if text, err = run("a"); err != nil || !strings.Contains(text, "1 requests, 1 duplicates suppressed") {
 		t.Errorf("after a restart: %v\n%s", err, text)
 	}
-	for _, args := range [][]string{{"--port", "70000"}, {"--latency", "-1s"}, {"--fault", "explode"}, {"--secret-env", "PAWL_NOT_SET"}, {"word"}} {
+	for _, args := range [][]string{{"--port", "70000"}, {"--latency", "-1s"}, {"--fault", "explode"}, {"--secret-env", "PAWL_NOT_SET"},
+		{"--stripe-webhook", "http://127.0.0.1:1"}, {"--stripe-webhook", "http://127.0.0.1:1", "--stripe-webhook-secret-env", "PAWL_NOT_SET"}, {"word"}} {
 		if _, err := execute(t, append([]string{"simulate", "--file", ""}, args...)...); exitCode(err) != exitUsage || err == nil {
 			t.Errorf("%v: exit code %d, want %d: %v", args, exitCode(err), exitUsage, err)
 		}

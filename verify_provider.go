@@ -23,24 +23,35 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}
-	asked, err := askedOverHTTP(ctx, query)
+	of, err := executorsOf(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	return &books.Provider{URL: address, Key: keyOf(installation), Asked: asked}, nil
+	return &books.Provider{URL: address, Key: func(s books.Sent) (string, bool) {
+		return keyAt(of(s.Policy, s.Step), installation, s)
+	}}, nil
 }
 
-func keyOf(installation uuid.UUID) func(string, fsm.Step, int32) string {
-	return func(orderID string, of fsm.Step, generation int32) string {
-		call := step.Call{Installation: installation, OrderID: orderID, Step: of, Generation: generation}
-		return call.Key(step.Do)
+// keyAt is the key of a step in such books, false if it is not in them. A charge by Stripe is
+// found by the key that made its payment intent, whichever key it was confirmed with. Stripe
+// itself has no such books, what plays its part at an address of its own does; and it is not
+// asked for nothing.
+func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
+	operation := step.Do
+	if how.Executor == policy.Stripe {
+		if how.URL == "" || s.Amount.IsZero() {
+			return "", false
+		}
+		operation = map[fsm.Step]step.Operation{fsm.Charge: step.Create, fsm.Confirm: step.Capture}[s.Step]
 	}
+	call := step.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation}
+	return call.Key(operation), true
 }
 
-// askedOverHTTP tells which steps of which policies may be in such books. Stripe has
-// books of its own. A version that can't be read here is taken for one of the provider's: better to
-// report what is no difference than to miss one.
-func askedOverHTTP(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) bool, error) {
+// executorsOf returns who does a step by a version of the policy. For a version that can't
+// be read here it is nobody in particular, and taken for the provider: better to report what
+// is no difference than to miss one.
+func executorsOf(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) policy.Step, error) {
 	rows, err := query.PoliciesUnknown(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read policies: %w", err)
@@ -51,8 +62,11 @@ func askedOverHTTP(ctx context.Context, query *db.Queries) (func(int32, fsm.Step
 			versions[row.Version] = p
 		}
 	}
-	return func(version int32, of fsm.Step) bool {
+	return func(version int32, of fsm.Step) policy.Step {
 		p, known := versions[version]
-		return !known || p.Of(of).Executor != policy.Stripe
+		if !known {
+			return policy.Step{}
+		}
+		return *p.Of(of)
 	}, nil
 }

@@ -23,11 +23,18 @@ type Provider struct {
 	// URL is where the books are: a GET of URL/books answers a line of JSON for each key,
 	// as docs/simulator.md says.
 	URL string
-	// Key is the idempotency key of doing a step.
-	Key func(orderID string, of fsm.Step, generation int32) string
-	// Asked tells whether this provider does a step of orders that go by a version of the
-	// policy. What another one does is not looked for here.
-	Asked func(policy int32, of fsm.Step) bool
+	// Key is the idempotency key that a step is found by in its books. It is false for what
+	// this provider is not asked for: that is not looked for here.
+	Key func(s Sent) (key string, asked bool)
+}
+
+// Sent is a step of an order that was sent outside.
+type Sent struct {
+	OrderID    string
+	Step       fsm.Step
+	Generation int32
+	Amount     decimal.Decimal // of the order
+	Policy     int32           // the version that the order goes by
 }
 
 // account is a line of the provider's books.

@@ -22,6 +22,9 @@ func keyOf(orderID string, of fsm.Step, generation int32) string {
 	return "pawl-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
 }
 
+// everyKey is of a provider that is asked for everything.
+func everyKey(s books.Sent) (string, bool) { return keyOf(s.OrderID, s.Step, s.Generation), true }
+
 // line is a key in the books of a provider.
 type line struct {
 	id       string
@@ -74,7 +77,7 @@ func serve(t *testing.T, lines []line, more string) *books.Provider {
 		fmt.Fprint(w, more)
 	}))
 	t.Cleanup(server.Close)
-	return &books.Provider{URL: server.URL + "/provider/", Key: keyOf, Asked: func(int32, fsm.Step) bool { return true }}
+	return &books.Provider{URL: server.URL + "/provider/", Key: everyKey}
 }
 
 func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
@@ -167,7 +170,10 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 	s.fillOutside()
 	lines := slices.DeleteFunc(theirs(), func(l line) bool { return l.step != fsm.Reserve })
 	provider := serve(t, lines, "")
-	provider.Asked = func(version int32, of fsm.Step) bool { return version == 1 && of == fsm.Reserve }
+	provider.Key = func(s books.Sent) (string, bool) {
+		key, _ := everyKey(s)
+		return key, s.Policy == 1 && s.Step == fsm.Reserve && s.Amount.String() == "10.50"
+	}
 	report := s.verify(books.Options{Provider: provider})
 	want := found{"provider_unsettled": {"waiting", "voiding"}}
 	if got := offenders(report); !reflect.DeepEqual(got, want) || !report.OK() {
@@ -200,7 +206,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
 			server := httptest.NewServer(test.answer)
 			t.Cleanup(server.Close)
 			s := newShop(t)
-			_, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: keyOf}})
+			_, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)
 			}

@@ -69,10 +69,10 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	charges, waiting := 0, ""
 	for i := range keys {
 		key := &keys[i]
-		if !c.Asked(key.Policy, fsm.Step(key.Step)) {
+		e, found, asked := c.take(key)
+		if !asked {
 			continue
 		}
-		e, found := c.take(key)
 		if found && e.state == live && key.Step == string(fsm.Charge) {
 			charges++
 		}
@@ -92,12 +92,16 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	}
 }
 
-// take finds what the provider has under a key.
-func (c *comparison) take(key *db.ProviderKeysRow) (e entry, found bool) {
-	d, _ := digestOf(c.Key(key.OrderID, fsm.Step(key.Step), key.Generation))
+// take finds what the provider has under a key, if it is asked for it at all.
+func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
+	key, asked := c.Key(Sent{row.OrderID, fsm.Step(row.Step), row.Generation, row.Amount, row.Policy})
+	if !asked {
+		return e, false, false
+	}
+	d, _ := digestOf(key)
 	e, found = c.theirs.entries[d]
 	delete(c.theirs.entries, d)
-	return e, found
+	return e, found, true
 }
 
 // compare looks at what must be so at any time.

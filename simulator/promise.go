@@ -81,9 +81,13 @@ func (s *Simulator) resume() {
 			s.start(func() { s.fulfil(e) })
 		}
 	}
+	var owed []string // found first: keeping one changes the map
 	for id, i := range s.state.stripe.intents {
 		if i.Promise != nil {
-			s.start(func() { s.fulfilStripe(id) })
+			owed = append(owed, id)
 		}
+	}
+	for _, id := range owed {
+		s.start(func() { s.fulfilStripe(id) })
 	}
 }
