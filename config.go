@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
-	"pawl/httpapi"
+	"pawl/iso4217"
 )
 
 // config is everything the service can be told. A flag wins over its environment
@@ -177,7 +177,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 			errs = append(errs, fmt.Errorf("%s: %s", flag, wants))
 		}
 	}
-	check("currency", httpapi.KnownCurrency(c.Currency), "not an ISO 4217 code")
+	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
 	check("wait", c.Wait >= 0 && c.Wait <= time.Minute, "from 0s to 60s")
 	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
 	check("lease", c.Lease >= time.Second, "at least 1s")

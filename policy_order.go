@@ -12,7 +12,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/fsm"
-	"pawl/httpapi"
+	"pawl/iso4217"
 	"pawl/policy"
 )
 
@@ -51,7 +51,7 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 		return nil, errors.New("amount: want a number of at least 0")
 	case o.Item == "":
 		return nil, errors.New("item: want a text")
-	case !httpapi.KnownCurrency(o.Currency):
+	case !iso4217.Known(o.Currency):
 		return nil, errors.New("currency: not an ISO 4217 code")
 	}
 	o.asked = policy.Order{

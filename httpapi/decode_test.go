@@ -7,9 +7,10 @@ import (
 	"testing"
 
 	"pawl/engine"
+	"pawl/iso4217"
 )
 
-var dollars = currencies["USD"]
+var dollars, _ = iso4217.Find("USD")
 
 // faultsOf returns the status of a refusal, and "pointer code" for each fault.
 func faultsOf(t *testing.T, err error) (status int, faults []string) {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"pawl/engine"
+	"pawl/iso4217"
 )
 
 // FuzzDecodeInput holds the decoder to two things: it never panics, and what it
@@ -102,7 +103,7 @@ func FuzzParseAmount(f *testing.F) {
 		f.Add(seed, 2)
 	}
 	f.Fuzz(func(t *testing.T, text string, digits int) {
-		if digits < 0 || digits > mostFractionDigits {
+		if digits < 0 || digits > iso4217.MostDigits {
 			return
 		}
 		amount, code, detail := parseAmount([]byte(text), digits)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/iso4217"
 )
 
 // maxQuantity is the largest quantity of one order.
@@ -20,7 +21,7 @@ type input struct {
 	// The amount can only be checked when the currency is known, which may come
 	// behind it. Nil when there is none, or a fault has been noted.
 	amount   []byte
-	currency currency
+	currency iso4217.Currency
 	given    struct{ orderID, amount, item bool }
 	timed    bool // it has times
 	newOnly  int  // faults that only a new order has
@@ -30,7 +31,7 @@ type input struct {
 // order that names no currency is checked as if it had named the fallback; its
 // Currency stays empty. When all that is wrong would not be with an order that is stored
 // already, the error is a *newOnly. Nothing in the result refers to data.
-func decodeInput(data []byte, fallback currency) (engine.Input, error) {
+func decodeInput(data []byte, fallback iso4217.Currency) (engine.Input, error) {
 	in := input{currency: fallback}
 	err := decode(data, inputNames, in.field, in.finish)
 	if err == nil {
@@ -70,7 +71,7 @@ func (in *input) field(d *decoder, name string) (err error) {
 		in.order.Quantity = int32(quantity)
 	case "currency":
 		in.currency, err = d.currency()
-		in.order.Currency = in.currency.code
+		in.order.Currency = in.currency.Code
 	case "metadata":
 		in.order.Metadata, err = d.metadata()
 	default:
@@ -89,12 +90,12 @@ func (in *input) finish(d *decoder) {
 	if in.amount == nil {
 		return
 	}
-	amount, code, detail := parseAmount(in.amount, in.currency.digits)
+	amount, code, detail := parseAmount(in.amount, in.currency.Digits)
 	if code != "" {
 		d.fault("/amount", code, detail)
 	}
 	if code == tooManyDigits && in.order.Currency == "" {
-		if amount, code, _ = parseAmount(in.amount, mostFractionDigits); code == "" {
+		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
 			in.newOnly++
 		}
 	}
@@ -132,13 +133,13 @@ func (d *decoder) amount() ([]byte, error) {
 
 // currency reads a currency code. With one that is no currency the amount is held
 // to the digits of the finest one: an amount is not at fault for it.
-func (d *decoder) currency() (currency, error) {
-	unknown := currency{digits: mostFractionDigits}
+func (d *decoder) currency() (iso4217.Currency, error) {
+	unknown := iso4217.Currency{Digits: iso4217.MostDigits}
 	code, ok, err := d.stringOf("/currency")
 	if !ok {
 		return unknown, err
 	}
-	known, ok := currencies[string(code)]
+	known, ok := iso4217.Find(string(code))
 	if !ok {
 		d.fault("/currency", "unknown_currency", "must be a currency code of ISO 4217, in capital letters")
 		return unknown, nil

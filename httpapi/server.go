@@ -10,11 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/engine"
+	"pawl/iso4217"
 )
 
 // Config is what the edge can be told.
 type Config struct {
-	// Currency of orders that name none: a code for which KnownCurrency holds.
+	// Currency of orders that name none: one that iso4217 knows.
 	// Empty means USD.
 	Currency string
 	// Wait is how long a caller who says nothing of it waits for the end of an
@@ -30,7 +31,7 @@ type Config struct {
 
 type server struct {
 	engine   *engine.Engine
-	currency currency
+	currency iso4217.Currency
 	wait     time.Duration
 	log      *slog.Logger
 	mux      *http.ServeMux
@@ -47,7 +48,7 @@ type server struct {
 // a currency that is not known; it starts nothing, and is safe for concurrent use
 // while the engine runs.
 func New(orders *engine.Engine, cfg Config) http.Handler {
-	known, ok := currencies[cmp.Or(cfg.Currency, "USD")]
+	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)
 	}

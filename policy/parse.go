@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"pawl/fsm"
+	"pawl/iso4217"
 )
 
 const (
@@ -69,7 +70,7 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 	m := r.mapping(n, path, []string{"amountOver", "currency", "items", "customers", "timeout", "onTimeout"})
 	a := Approval{AmountOver: m.amount("amountOver"), Items: m.texts("items"), Customers: m.texts("customers")}
 	if currency, ok := m.scalar("currency", "a currency such as USD", "!!str"); ok {
-		if a.Currency = currency; !knownCurrency(currency) {
+		if a.Currency = currency; !iso4217.Known(currency) {
 			m.wants(m.values["currency"], m.of("currency"), "a currency of ISO 4217, in capital letters")
 		}
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package iso4217
 
 import (
 	_ "embed"
@@ -28,11 +28,11 @@ func TestCurrenciesAreThoseOfISO4217(t *testing.T) {
 			continue
 		}
 		listed[code] = true
-		if !is || known.code != code || strconv.Itoa(known.digits) != unit {
+		if !is || known.Code != code || strconv.Itoa(known.Digits) != unit {
 			t.Errorf("%s: %+v, want %s digits", code, known, unit)
 		}
-		if known.digits > mostFractionDigits {
-			t.Errorf("%s has %d digits: amounts of 15 integer digits do not fit any more", code, known.digits)
+		if known.Digits > MostDigits {
+			t.Errorf("%s has %d digits: amounts of 15 integer digits do not fit any more", code, known.Digits)
 		}
 	}
 	for code := range currencies {
@@ -42,11 +42,11 @@ func TestCurrenciesAreThoseOfISO4217(t *testing.T) {
 	}
 }
 
-func TestKnownCurrency(t *testing.T) {
+func TestKnown(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{"USD": true, "UYW": true, "usd": false, "XAU": false, "": false} {
-		if KnownCurrency(code) != want {
-			t.Errorf("KnownCurrency(%q) = %v", code, !want)
+		if Known(code) != want {
+			t.Errorf("Known(%q) = %v", code, !want)
 		}
 	}
 }

@@ -1,9 +1,10 @@
-package httpapi
+// Package iso4217 knows the currencies an order can have. It is safe for concurrent use.
+package iso4217
 
 import "github.com/Rhymond/go-money"
 
-// mostFractionDigits is the largest number of fraction digits of any currency.
-const mostFractionDigits = 4
+// MostDigits is the largest number of fraction digits of any currency.
+const MostDigits = 4
 
 // currencies holds the number of fraction digits ("minor unit") of every currency
 // an order can have: the table of github.com/Rhymond/go-money, corrected where it
@@ -28,21 +29,20 @@ var moreCurrencies = map[string]int{
 	"BOV": 2, "CHE": 2, "CHW": 2, "COU": 2, "MXV": 2, "USN": 2, "UYI": 0, "UYW": 4,
 }
 
-// currency is a code with its fraction digits; the code is the one string all
-// orders share.
-type currency struct {
-	code   string
-	digits int
+// Currency is a code with its fraction digits.
+type Currency struct {
+	Code   string // the one string all orders share
+	Digits int
 }
 
-func corrected() map[string]currency {
-	all := make(map[string]currency, 200)
+func corrected() map[string]Currency {
+	all := make(map[string]Currency, 200)
 	for a := 'A'; a <= 'Z'; a++ {
 		for b := 'A'; b <= 'Z'; b++ {
 			for c := 'A'; c <= 'Z'; c++ {
 				code := string([]rune{a, b, c})
 				if known := money.GetCurrency(code); known != nil {
-					all[code] = currency{code, known.Fraction}
+					all[code] = Currency{code, known.Fraction}
 				}
 			}
 		}
@@ -51,14 +51,20 @@ func corrected() map[string]currency {
 		delete(all, code)
 	}
 	for code, digits := range moreCurrencies {
-		all[code] = currency{code, digits}
+		all[code] = Currency{code, digits}
 	}
 	return all
 }
 
-// KnownCurrency reports whether orders can have this currency: a code of ISO 4217
-// with a minor unit, in capital letters.
-func KnownCurrency(code string) bool {
+// Find returns the currency of a code of ISO 4217 that has a minor unit; false when
+// there is none. Codes are in capital letters.
+func Find(code string) (Currency, bool) {
+	found, ok := currencies[code]
+	return found, ok
+}
+
+// Known reports whether there is such a currency.
+func Known(code string) bool {
 	_, known := currencies[code]
 	return known
 }
