@@ -43,8 +43,13 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 // move is the flush of a line: it moves a set out of its state. Runs of one line share
 // the status; fence and seq differ rarely, and each group is a statement of its own.
 func (e *Engine) move(state fsm.State, move step.Move, set []*run) {
+	e.moveOr(state, move, set, e.slow.add)
+}
+
+// moveOr gives what waited for a stock row in vain to busy.
+func (e *Engine) moveOr(state fsm.State, move step.Move, set []*run, busy func([]*run)) {
 	for _, group := range alike(set) {
-		e.moveAlike(state, mover{move: move, moved: e.drive, busy: e.slow.add}, group)
+		e.moveAlike(state, mover{move: move, moved: e.drive, busy: busy}, group)
 	}
 }
 

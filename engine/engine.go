@@ -63,15 +63,14 @@ type Engine struct {
 	lines   map[fsm.State]*line
 	slow    *slowLane
 	watches *watcher
+	aside   []*line // those of no state; without the slow lanes, where a stock row is what takes long
 
-	policies  *policies
-	admitWith *line // of orders that bring terms
-	admitOut  *line // of those whose charge is outside: as soon as answers are
-	begins    *line // attempts to be committed before their calls
-	records   *line // answers to be committed
-	// The same, of items whose stock row somebody holds.
-	recordsSlow *line
-	busy        busyItems
+	policies    *policies
+	admitWith   *line // of orders that bring terms
+	admitOut    *line // of those whose charge is outside: as soon as answers are
+	begins      *line // attempts to be committed before their calls
+	records     *line // answers to be committed
+	slowRecords *slowLane
 	inbox       *line // orders that were called for before: an answer may be there
 	voids       *line // orders of a later generation, before their charge
 	waits       *line // orders to be held before their start, or paused
@@ -101,7 +100,10 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	for state, move := range step.Ledger {
 		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
 	}
-	e.slow = newSlowLane(e)
+	e.slow = newSlowLane(e, cfg.MaxSet, func(state fsm.State, set []*run, busy func([]*run)) {
+		e.moveOr(state, step.Ledger[state], set, busy)
+	})
+	e.slowRecords = newSlowLane(e, answersMost, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
 	e.policies = newPolicies(e.query, e.log)
 	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
@@ -109,10 +111,10 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	e.admitOut = newLine(cfg.MaxSet, e.admitTerms)
 	e.admitOut.pace = outsidePace
 	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(min(cfg.MaxSet, answersMost), e.recordSet)
-	e.recordsSlow = newLine(answersMost, e.recordSlowly)
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
 	e.inbox, e.voids = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids)
 	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
+	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving}
 	e.watches = newWatcher(e)
 	return e
 }
@@ -124,9 +126,11 @@ func (e *Engine) Start() {
 	for _, l := range e.lines {
 		e.goLine(l)
 	}
-	for _, l := range []*line{e.admits, e.slow.line, e.admitWith, e.admitOut, e.begins, e.records, e.recordsSlow, e.inbox, e.voids, e.waits, e.leaving} {
+	for _, l := range e.aside {
 		e.goLine(l)
 	}
+	e.goLine(e.slow.line)
+	e.goLine(e.slowRecords.line)
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
 	e.wg.Go(func() { e.renewLoop(e.ctx) })

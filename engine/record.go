@@ -35,15 +35,16 @@ const stays step.Verdict = "stays"
 
 // recordSet is the flush of the line of answers: it commits what they mean.
 func (e *Engine) recordSet(set []*run) {
-	e.recordGroups(e.divertBusy(set))
+	e.recordOr(e.slowRecords.divert(set), e.slowRecords.add)
 }
 
-func (e *Engine) recordGroups(set []*run) {
+// recordOr gives what waited for a stock row in vain to busy.
+func (e *Engine) recordOr(set []*run, busy func([]*run)) {
 	for key, group := range groupBy(set, e.recordKey) {
 		if key.verdict == stays {
 			e.stay(key, group)
 		} else {
-			e.leave(key, group)
+			e.leave(key, group, busy)
 		}
 	}
 }
@@ -106,13 +107,13 @@ func stepOf(s fsm.State) fsm.Step {
 
 // leave moves orders out of their state. As many as there are free slots for begin the
 // attempt of the next step with the same commit.
-func (e *Engine) leave(key recordKey, set []*run) {
+func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
 	if next := e.nextLane(key, set[0]); next != nil {
 		n := next.acquire(len(set))
-		e.leaveTo(next, key, set[:n:n])
+		e.leaveTo(next, key, set[:n:n], busy)
 		set = set[n:]
 	}
-	e.leaveTo(nil, key, set)
+	e.leaveTo(nil, key, set, busy)
 }
 
 // nextLane is where orders that leave a state forward make their next call; nil when
@@ -134,7 +135,7 @@ func (e *Engine) nextLane(key recordKey, r *run) *lane {
 }
 
 // leaveTo moves a set; with a lane the calls of those that arrive are made.
-func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
+func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run)) {
 	if len(set) == 0 {
 		return
 	}
@@ -150,7 +151,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run) {
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
 		})
 	}
-	e.moveAlike(key.state, mover{move: move, busy: e.stockBusy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
+	e.moveAlike(key.state, mover{move: move, busy: busy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
 }
 
 // moveOn drives orders that left a state with an answer, and calls for those whose next

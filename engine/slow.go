@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/step"
 )
 
 // slowLane keeps a locked stock row from stalling the orders of other items. A set that
 // waited for the row in vain comes here and is tried item by item; until an item has
 // gone through, its orders come here directly. Items in this lane wait for each other,
-// half a second each at most; nobody else waits for them.
+// half a second each at most; nobody else waits for them. There is one for moves of the
+// ledger and one for answers from outside that write the stock row.
 type slowLane struct {
 	engine *Engine
 	line   *line
+	try    func(state fsm.State, ofItem []*run, busy func([]*run))
 	used   atomic.Bool // nearly always false: one load is all the fast path pays
 
 	mu    sync.Mutex
@@ -27,9 +28,9 @@ type slowLane struct {
 // slowPause is how long an item that is still locked is left alone.
 const slowPause = 100 * time.Millisecond
 
-func newSlowLane(e *Engine) *slowLane {
-	s := &slowLane{engine: e, items: map[string]int{}}
-	s.line = newLine(e.cfg.MaxSet, s.flush)
+func newSlowLane(e *Engine, most int, try func(fsm.State, []*run, func([]*run))) *slowLane {
+	s := &slowLane{engine: e, try: try, items: map[string]int{}}
+	s.line = newLine(most, s.flush)
 	return s
 }
 
@@ -107,20 +108,17 @@ func (s *slowLane) flush(set []*run) {
 	}
 }
 
-// through moves orders of one item and state; false when its stock row is still locked,
+// through tries orders of one item and state; false when its stock row is still locked,
 // and they will be tried again.
 func (s *slowLane) through(state fsm.State, runs []*run) bool {
 	free := true
-	for _, group := range alike(runs) {
-		busy := func(set []*run) {
-			free = false
-			again := slices.Clone(set)
-			// The next try locks these rows again for most of the time, and a renewal
-			// leaves out what is locked: now they are free.
-			s.engine.renew(numbersOf(again))
-			time.AfterFunc(slowPause, func() { s.line.add(again...) })
-		}
-		s.engine.moveAlike(state, mover{move: step.Ledger[state], moved: s.engine.drive, busy: busy}, group)
-	}
+	s.try(state, runs, func(set []*run) {
+		free = false
+		again := slices.Clone(set)
+		// The next try locks these rows again for most of the time, and a renewal
+		// leaves out what is locked: now they are free.
+		s.engine.renew(numbersOf(again))
+		time.AfterFunc(slowPause, func() { s.line.add(again...) })
+	})
 	return free
 }
