@@ -179,7 +179,7 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (Order, error)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return Order{}, context.Canceled // the caller has gone
 	}
-	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	if in != nil {
 		if d := differences(&r.stored, in); d != nil {

@@ -137,17 +137,27 @@ func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
 	return true, nil
 }
 
-// followLimit bounds the read of an order that a caller does not wait for any more.
-const followLimit = 2 * time.Second
+// lastLook is how long the read of an order may take for a caller whose time is up.
+const lastLook = 2 * time.Second
+
+// answering bounds the reads that a caller is answered from: as long as he waits, and a moment after that. A verb that is
+// written is not told as unavailable to somebody who has the time to hear of it.
+func answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := statementLimit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = max(time.Until(deadline), 0) + lastLook
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}
 
 // follow answers with what comes of a verb that is written.
 func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return Order{}, context.Canceled // the caller has gone
 	}
-	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), followLimit)
+	reading, cancel := answering(ctx)
 	defer cancel()
-	order, err := e.Get(short, o.Order.OrderID)
+	order, err := e.Get(reading, o.Order.OrderID)
 	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
 		return order, err
 	}

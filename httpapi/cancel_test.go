@@ -85,7 +85,7 @@ func TestCancelUnderConditions(t *testing.T) {
 	t.Run("of an order that another replica drives is 202 at the limit", func(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "theirs")
-		a := b.cancel(t, "theirs", "", "Prefer", "wait=1")
+		a := b.cancel(t, "theirs", "", "Prefer", "wait=3")
 		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Location") != "/api/orders/theirs" {
 			t.Error(a)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // unreachable are npm's codes for a registry that can't be reached: no fault of ours.
-var unreachable = regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|E50[234]`)
+var unreachable = regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ECONNABORTED|ETIMEDOUT|ERR_SOCKET_TIMEOUT|ENETUNREACH|EHOSTUNREACH|E50[234]`)
 
 // skipWithoutRegistry skips the tests that download when there is nothing to download from.
 func skipWithoutRegistry(t *testing.T, err error) {

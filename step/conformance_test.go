@@ -235,11 +235,11 @@ func slowAnswers(t trial) {
 		s, w := t.of.laid(t.T)
 		w.breaks(0, f)
 		c := s.call()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		began := time.Now()
 		result := s.Do(ctx, c)
 		cancel()
-		if waited := time.Since(began); kind(result) != "unknown" || waited > 5*time.Second {
+		if waited := time.Since(began); kind(result) != "unknown" || waited > 30*time.Second {
 			t.Errorf("after %s: %#v", waited, result)
 		}
 		s.mustDo(t.T, again(c))
