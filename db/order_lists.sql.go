@@ -59,7 +59,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.order_no DESC LIMIT $6
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -84,6 +84,8 @@ type OrdersListRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // All orders, or the completed ones (nearly all are): along the primary key.
@@ -150,6 +152,8 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -170,7 +174,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -195,6 +199,8 @@ type OrdersListEndedRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // Failed or canceled orders: by the index of what the final move wrote.
@@ -261,6 +267,8 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -283,7 +291,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -311,6 +319,8 @@ type OrdersListHeldRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // Orders held for one thing, also those whose reason begins with some words.
@@ -380,6 +390,8 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -422,7 +434,7 @@ WITH reserved AS MATERIALIZED (
   ORDER BY order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -448,6 +460,8 @@ type OrdersListItemRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // All orders for an item, or the completed ones: those that reserved it, and unless only
@@ -516,6 +530,8 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -536,7 +552,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -562,6 +578,8 @@ type OrdersListItemEndedRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // Failed or canceled orders for an item.
@@ -629,6 +647,8 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -650,7 +670,7 @@ WITH unfinished AS MATERIALIZED (
   ORDER BY u.order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -676,6 +696,8 @@ type OrdersListUnfinishedRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // Orders in a state that does not last, of one item or of all: each is due some time or
@@ -744,6 +766,8 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}

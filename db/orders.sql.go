@@ -243,7 +243,7 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 
 const ordersByID = `-- name: OrdersByID :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -258,6 +258,8 @@ type OrdersByIDRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // Orders as they are, with what stands and what was undone of their generation.
@@ -317,6 +319,8 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -330,7 +334,7 @@ func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersBy
 
 const ordersByNo = `-- name: OrdersByNo :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -345,6 +349,8 @@ type OrdersByNoRow struct {
 	ReleasedAt       *time.Time
 	ChargeReference  *string
 	ReserveReference *string
+	ChargeInDoubt    *bool
+	ReserveInDoubt   *bool
 }
 
 // The same by number.
@@ -404,6 +410,8 @@ func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByN
 			&i.ReleasedAt,
 			&i.ChargeReference,
 			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}

@@ -117,6 +117,7 @@ type orderRow interface {
 		Order                                         db.Order
 		ChargedAt, RefundedAt, ReservedAt, ReleasedAt *time.Time
 		ChargeReference, ReserveReference             *string
+		ChargeInDoubt, ReserveInDoubt                 *bool
 	}
 }
 

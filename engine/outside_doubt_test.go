@@ -27,6 +27,9 @@ func TestStopKeepsTheAgeOfADoubt(t *testing.T) {
 	if age < 22 {
 		t.Errorf("in doubt for %.2f hours: the undo would be sent until the key is 45 hours old", age)
 	}
+	if o := s.get(t, "one"); o.ChargeInDoubt == nil || !*o.ChargeInDoubt {
+		t.Error("the charge is shown as one that was made")
+	}
 	s.faults(t)
 }
 

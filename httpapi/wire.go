@@ -158,6 +158,8 @@ func utc(t *time.Time) *time.Time {
 	return &out
 }
 
+func isTrue(b *bool) bool { return b != nil && *b }
+
 func ordersOf(rows []engine.Order) []order {
 	out := make([]order, len(rows))
 	for i := range rows {
@@ -166,10 +168,18 @@ func ordersOf(rows []engine.Order) []order {
 	return out
 }
 
+// stepsOf does not call a step completed that is being undone without anybody knowing
+// whether it was done.
 func stepsOf(o *engine.Order) steps {
 	return steps{
-		Charge:  stepState{Completed: o.ChargedAt != nil && o.RefundedAt == nil, Undone: o.RefundedAt != nil, Reference: o.ChargeReference},
-		Reserve: stepState{Completed: o.ReservedAt != nil && o.ReleasedAt == nil, Undone: o.ReleasedAt != nil, Reference: o.ReserveReference},
+		Charge: stepState{
+			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !isTrue(o.ChargeInDoubt),
+			Undone:    o.RefundedAt != nil, Reference: o.ChargeReference,
+		},
+		Reserve: stepState{
+			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !isTrue(o.ReserveInDoubt),
+			Undone:    o.ReleasedAt != nil, Reference: o.ReserveReference,
+		},
 		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
 	}
 }
@@ -184,7 +194,7 @@ func transitionOf(row *db.Transition) transition {
 func attemptOf(row *db.StepAttempt) attempt {
 	return attempt{
 		Attempt: row.Attempt, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
-		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: row.Fenced != nil && *row.Fenced,
+		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: isTrue(row.Fenced),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
 	}
 }

@@ -142,3 +142,20 @@ func TestDocumentedBodiesAreThoseThatAreRead(t *testing.T) {
 		}
 	}
 }
+
+func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
+	t.Parallel()
+	at, yes := time.Now(), true
+	o := engine.Order{ChargedAt: &at, ReservedAt: &at}
+	if shown := stepsOf(&o); !shown.Charge.Completed || !shown.Reserve.Completed {
+		t.Errorf("done: %+v", shown)
+	}
+	o.ChargeInDoubt, o.ReserveInDoubt = &yes, &yes
+	if shown := stepsOf(&o); shown.Charge.Completed || shown.Reserve.Completed {
+		t.Errorf("in doubt: %+v", shown)
+	}
+	o.RefundedAt, o.ReleasedAt = &at, &at
+	if shown := stepsOf(&o); !shown.Charge.Undone || !shown.Reserve.Undone {
+		t.Errorf("undone: %+v", shown)
+	}
+}

@@ -35,7 +35,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -52,7 +52,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -71,7 +71,7 @@ WITH unfinished AS MATERIALIZED (
   ORDER BY u.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -88,7 +88,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.item DESC, o.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -128,7 +128,7 @@ WITH reserved AS MATERIALIZED (
   ORDER BY order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -147,7 +147,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
 )
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation

@@ -75,7 +75,7 @@ SELECT sqlc.embed(orders) FROM admitted AS orders;
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
@@ -84,7 +84,7 @@ WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);
 -- name: OrdersByNo :many
 -- The same by number.
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
