@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -73,7 +74,7 @@ type Rule struct {
 	Code   string        `json:"code,omitempty"`
 	Delay  time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
 	Status int           `json:"status,omitempty"`
-	Times  int           `json:"times,omitempty"` // to how many requests of each key it applies; 0: to all
+	Times  int           `json:"times,omitempty"` // to how many requests of each key, or of Stripe's to each intent, it applies; 0: to all
 
 	amount decimal.Decimal
 }
@@ -156,11 +157,11 @@ type use struct {
 // last; number counts the requests of its key.
 func (p *plan) pick(q *request, number int) Rule {
 	for i := range p.rules {
-		if rule := &p.rules[i]; rule.matches(q) && p.drawn(i, q, number) && p.spend(use{i, q.key}, rule.Times) {
+		if rule := &p.rules[i]; rule.matches(q) && p.drawn(i, q, number) && p.spend(use{i, cmp.Or(q.counted, q.key)}, rule.Times) {
 			return *rule
 		}
 	}
-	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, q.key}, rule.Times) {
+	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, cmp.Or(q.counted, q.key)}, rule.Times) {
 		return rule
 	}
 	return Rule{}

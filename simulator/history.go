@@ -50,7 +50,12 @@ func (s *Simulator) arrive(q *request) {
 	s.counts.requests++
 	s.requests[q.key]++
 	attempt := s.requests[q.key]
-	q.rule = s.plan.pick(q, attempt)
+	number := attempt
+	if q.counted != "" && q.counted != q.key {
+		s.requests[q.counted]++
+		number = s.requests[q.counted]
+	}
+	q.rule = s.plan.pick(q, number)
 	q.logged = &Request{
 		Number: s.counts.requests, At: time.Now().UTC(), Key: q.key, UndoKey: q.body.UndoKey, Attempt: attempt,
 		OrderID: q.body.OrderID, Step: q.step, Operation: q.operation, Generation: q.body.Generation,

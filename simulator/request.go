@@ -31,6 +31,7 @@ type request struct {
 	operation   string
 	means       string // do or undo, of a request of Stripe's API that is one by another name
 	stripe      bool   // it is one of Stripe's API
+	counted     string // what the times of a rule are counted by, if not the key
 	fence       int64
 	amount      decimal.Decimal
 	body        struct {

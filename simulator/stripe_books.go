@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -82,7 +83,7 @@ func (s *state) enter(e *entry, i *intent, now Entry) *entry {
 	}
 	e.State, e.Effects, e.At, e.Reference, e.Code, e.Detail = now.State, now.Effects, now.At, i.ID, "", ""
 	if now.State == Refused && i.LastError != nil {
-		e.Code, e.Detail = i.LastError.Code, i.LastError.Message
+		e.Code, e.Detail = cmp.Or(i.LastError.DeclineCode, i.LastError.Code), i.LastError.Message
 	}
 	return e
 }

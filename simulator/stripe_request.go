@@ -164,6 +164,10 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount = q.request.amount.String()
-	q.key = cmp.Or(q.idempotency, q.call+" "+cmp.Or(q.intent, q.refund))
+	about := q.call + " " + cmp.Or(q.intent, q.refund)
+	q.key = cmp.Or(q.idempotency, about)
+	if q.intent != "" { // who is told of an old error may come with another key
+		q.counted = about
+	}
 	return nil
 }
