@@ -19,7 +19,7 @@ type order struct {
 }
 
 func (o order) body() string {
-	return fmt.Sprintf(`{"orderId":%q,"amount":%s,"item":%q}`, o.id, o.amount, o.item)
+	return fmt.Sprintf(`{"orderId":%q,"amount":%s,"item":%q,"paymentMethod":"pm_card_visa"}`, o.id, o.amount, o.item)
 }
 
 // answer is what a caller got. One with an error is none.
@@ -108,6 +108,17 @@ func newClient(callers int, keepAlive bool) *client {
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
+
+// insist sends an order until there is room for it, as callers are told to.
+func (c *client) insist(ctx context.Context, url string, o order) *answer {
+	for end := time.Now().Add(patience); ; {
+		a := c.process(ctx, url, o, "")
+		if a.err != nil || a.code != http.StatusServiceUnavailable || time.Now().After(end) {
+			return a
+		}
+		<-time.After(pace)
+	}
+}
 
 // process sends an order once. Prefer may be empty.
 func (c *client) process(ctx context.Context, url string, o order, prefer string) *answer {

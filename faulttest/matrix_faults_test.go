@@ -28,13 +28,13 @@ var doing = []simulator.Rule{
 	{Fault: simulator.TimeoutAfter, Times: 2},
 	{Fault: simulator.CutAfter, Times: 2},
 	{Fault: simulator.Slow, Delay: 100 * time.Millisecond},
-	{Fault: simulator.Slow, Delay: 700 * time.Millisecond}, // longer than the time-out: done when nobody listens any more
+	{Fault: simulator.Slow, Delay: overlong}, // longer than the time-out: done when nobody listens any more
 	{Fault: simulator.Async, Delay: 100 * time.Millisecond},
-	{Fault: simulator.Async, Delay: 1500 * time.Millisecond}, // longer than anybody waits for it
+	{Fault: simulator.Async, Delay: longest}, // longer than anybody waits for it
 	{Fault: simulator.AnswerTwice},
 	{Fault: simulator.CallbackTwice, Delay: 50 * time.Millisecond},
 	{Fault: simulator.CallbackLate, Delay: 200 * time.Millisecond},
-	{Fault: simulator.CallbackLate, Delay: 1500 * time.Millisecond},
+	{Fault: simulator.CallbackLate, Delay: longest},
 	{Fault: simulator.CallbackBefore},
 	{Fault: simulator.CallbackNever},
 }
@@ -45,7 +45,7 @@ var refusing = []simulator.Rule{
 	{Fault: simulator.TimeoutAfter, Code: "card_declined", Times: 1},
 	{Fault: simulator.CutAfter, Code: "card_declined", Times: 1},
 	{Fault: simulator.ErrorAfter, Code: "card_declined", Times: 1},
-	{Fault: simulator.Slow, Code: "card_declined", Delay: 700 * time.Millisecond},
+	{Fault: simulator.Slow, Code: "card_declined", Delay: overlong},
 	{Fault: simulator.Async, Code: "card_declined", Delay: 100 * time.Millisecond},
 	{Fault: simulator.CallbackTwice, Code: "card_declined"},
 	{Fault: simulator.CallbackBefore, Code: "card_declined"},
@@ -63,7 +63,7 @@ var undoing = []simulator.Rule{
 	{Fault: simulator.TimeoutBefore, Times: 2},
 	{Fault: simulator.TimeoutAfter, Times: 2},
 	{Fault: simulator.CutAfter, Times: 2},
-	{Fault: simulator.Slow, Delay: 700 * time.Millisecond, Times: 1},
+	{Fault: simulator.Slow, Delay: overlong, Times: 1},
 	{Fault: simulator.Decline, Times: 1},
 }
 
@@ -139,8 +139,11 @@ func TestMatrixOfFaults(t *testing.T) {
 
 func matrixOfFaults(t *testing.T, executor string, n int) {
 	t.Helper()
-	s := openShop(t, executor, 300*time.Millisecond)
+	s := openShop(t, executor, callLimit)
 	all, perCell := cells(executor == looking), rounds(t, 3)
+	if executor == stripeNow || executor == stripeLater {
+		all = stripeCells(executor)
+	}
 	var rules []simulator.Rule
 	for _, c := range all {
 		rules = append(rules, c.rules...)
@@ -148,7 +151,7 @@ func matrixOfFaults(t *testing.T, executor string, n int) {
 	s.faults(rules...)
 	s.open(n)
 	each(len(all)*perCell, func(i int) { s.order(fmt.Sprint(all[i%len(all)].name, i/len(all))) })
-	took := s.settle(60 * time.Second)
+	took := s.settle(3 * patience)
 	s.proveCells(all, perCell)
 	s.prove()
 	sum := s.provider.Summary()

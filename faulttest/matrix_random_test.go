@@ -47,7 +47,7 @@ func TestMatrixAtRandom(t *testing.T) {
 func matrixAtRandom(t *testing.T, executor string, n int) {
 	t.Helper()
 	random := newRandom(seed(t))
-	s := openShop(t, executor, 300*time.Millisecond)
+	s := openShop(t, executor, callLimit)
 	s.faults(unreliable()...)
 	r := s.open(n)
 	load := s.send(16, random.Uint64())
@@ -63,7 +63,7 @@ func matrixAtRandom(t *testing.T, executor string, n int) {
 		r.replace(i)
 	}
 	load.finish()
-	took := s.settle(60 * time.Second)
+	took := s.settle(3 * patience)
 	s.prove()
 	ends := map[string]int{}
 	for _, o := range s.outcomes() {

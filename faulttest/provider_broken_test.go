@@ -13,13 +13,20 @@ import (
 func TestProviderThatBreaksTheContract(t *testing.T) {
 	build(t)
 	t.Parallel()
-	s := openShop(t, looking, 300*time.Millisecond)
-	s.faults(simulator.Rule{Fault: simulator.LateAfterVoid, Step: "charge", Delay: 1500 * time.Millisecond, OrderPrefix: "late"})
+	s := openShop(t, looking, callLimit)
+	s.faults(simulator.Rule{Fault: simulator.LateAfterVoid, Step: "charge", Delay: 10 * time.Second, OrderPrefix: "late"})
 	s.open(1)
 	s.order("good")
 	s.order("late")
+	s.lateCharge()
+}
+
+// lateCharge cancels an order that is charged afterwards.
+func (s *shop) lateCharge() {
+	s.t.Helper()
+	t := s.t
 	eventually(t, patience, "the order is canceled", func() bool { return s.ask("cancel", "late") })
-	s.settle(30 * time.Second)
+	s.settle(3 * patience)
 	if o := s.outcomes()["late"]; o.Status != "canceled" {
 		t.Fatalf("%s\n%s", o, s.trace("late"))
 	}

@@ -33,12 +33,13 @@ type shop struct {
 	replicas []*replicas
 }
 
-// brief is a policy with times that a test can wait for. The breaker stays out of it: nearly every call has a fault.
+// brief is a policy with times that a test can wait for, and that a busy machine keeps to: where a call or a callback is to
+// come in time, it has long. The breaker stays out of it: nearly every call has a fault.
 const brief = `%s:
 %s  timeout: %s
-  waitTimeout: 1s
+  waitTimeout: 4s
   inFlight: 256
-  retry: {initial: 5ms, cap: 50ms, attempts: 6, budget: 5s}
+  retry: {initial: 5ms, cap: 50ms, attempts: 6, budget: 20s}
   breaker: {failures: 1000000, open: 1ms}
 `
 
@@ -48,13 +49,41 @@ const (
 	looking = "  executor: simulator # for %[1]s\n  url: %[2]s\n"
 	blind   = "  executor: http\n  url: %[2]s/%[1]s\n  undoUrl: %[2]s/%[1]s/undo\n"
 	final   = "  executor: http\n  url: %[2]s/%[1]s\n" // nothing undoes a confirmation
+
+	// A charge by Stripe's API, which takes the money at once or authorizes it. Then the confirmation captures it.
+	stripeNow   = "  executor: stripe # for %[1]s\n  url: %[2]s\n  secret: file:%[3]s/key\n  webhookSecret: file:%[3]s/hook\n"
+	stripeLater = stripeNow + "  capture: on_confirm\n"
+	captures    = "  executor: stripe # for %[1]s\n"
+)
+
+// executorOf is who does a step in a shop. What Stripe can't do the simulator does.
+func executorOf(executor, step string) string {
+	switch {
+	case executor == blind && step == "confirm":
+		return final
+	case executor == stripeLater && step == "confirm":
+		return captures
+	case (executor == stripeNow || executor == stripeLater) && step != "charge":
+		return looking
+	}
+	return executor
+}
+
+// callLimit is the time-out of calls some of which are to run into it; overlong is longer than that, and longest than
+// anybody waits for a callback.
+const (
+	callLimit = 2 * time.Second
+	overlong  = 5 * time.Second
+	longest   = 7 * time.Second
 )
 
 // openShop makes a shop without replicas. A call to its provider may take the time-out.
 func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 	t.Helper()
-	s := &shop{t: t, database: dbtest.New(t), provider: simulator.New(), client: newClient(64, true)}
+	s := &shop{t: t, database: dbtest.New(t), client: newClient(64, true)}
 	t.Cleanup(s.client.close)
+	s.public = s.balancer()
+	s.provider = openProvider(t, s.public+"/api/webhooks/stripe")
 	server := httptest.NewServer(s.provider)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(func() {
@@ -62,19 +91,33 @@ func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 			t.Error(err)
 		}
 	})
-	s.url, s.policy, s.public = server.URL, filepath.Join(t.TempDir(), "policy.yaml"), s.balancer()
+	secrets := t.TempDir()
+	for name, text := range map[string]string{"key": "sk_test_1", "hook": hookSecret} {
+		if err := os.WriteFile(filepath.Join(secrets, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.url, s.policy = server.URL, filepath.Join(t.TempDir(), "policy.yaml")
 	text := ""
 	for _, step := range []string{"charge", "reserve", "confirm"} {
-		how := executor
-		if how == blind && step == "confirm" {
-			how = final
-		}
-		text += fmt.Sprintf(brief, step, fmt.Sprintf(how, step, s.url), timeout)
+		how := fmt.Sprintf(executorOf(executor, step), step, s.url, secrets)
+		text += fmt.Sprintf(brief, step, how, timeout)
 	}
 	if err := os.WriteFile(s.policy, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+const hookSecret = "whsec_of_the_matrix"
+
+func openProvider(t *testing.T, webhook string) *simulator.Simulator {
+	t.Helper()
+	provider, err := simulator.Open(simulator.Config{StripeWebhook: webhook, StripeWebhookSecret: hookSecret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return provider
 }
 
 // open starts replicas. Flags that are given twice count as given last.

@@ -1,0 +1,115 @@
+package faulttest
+
+import (
+	"fmt"
+	"testing"
+
+	"pawl/simulator"
+)
+
+// stripeCells are those of a charge by Stripe: for each of its requests what may go wrong with it, and how orders end. The
+// other steps have cells of their own, but for a capture.
+func stripeCells(executor string) (all []cell) {
+	undo := "refund" // of money that was taken
+	if executor == stripeLater {
+		undo = "cancel" // of money that is on hold
+		all = append(all, stripeDoing("confirm", "capture")...)
+	}
+	all = append(all, stripeDoing("charge", "confirm")...)
+	for _, rule := range undoing { // an intent that is made is no effect: what goes wrong with it is what goes wrong with an undo
+		ends := "completed"
+		switch rule.Fault {
+		case simulator.Decline, simulator.Error, simulator.ErrorAfter: // with this key there will never be one
+			ends = "failed"
+		default:
+		}
+		all = append(all, newCell("charge", "create", rule, ends))
+	}
+	for _, rule := range undoing {
+		if rule.Fault != simulator.Decline {
+			all = append(all, newCell("charge", undo, rule, "failed").refusedAt("reserve"))
+		}
+		if rule.Fault != simulator.Decline && rule.Fault != simulator.Slow { // nobody hears of the charge, and then of its state
+			c := newCell("charge", "read", rule, "completed")
+			c.rules = append(c.rules, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1, Step: "charge", Operation: "confirm", OrderPrefix: c.name})
+			all = append(all, c)
+		}
+	}
+	never := map[string]string{"refund": "held: undo_refused", "cancel": "held: retries_exhausted"}[undo] // what can't be canceled may be charged yet
+	return append(all, newCell("charge", undo, simulator.Rule{Fault: simulator.Decline}, never).refusedAt("reserve"))
+}
+
+func stripeDoing(step, request string) (all []cell) {
+	for _, rule := range doing {
+		all = append(all, newCell(step, request, rule, "completed"))
+	}
+	for _, rule := range refusing {
+		all = append(all, newCell(step, request, rule, "failed"))
+	}
+	return append(all,
+		newCell(step, request, simulator.Rule{Fault: simulator.Error}, "held: retries_exhausted"),
+		newCell(step, request, simulator.Rule{Fault: simulator.Error, Status: 503, Delay: 1}, "held: retries_exhausted"))
+}
+
+// refusedAt has the orders of a cell refused at a step, so that what was done before it is undone.
+func (c cell) refusedAt(step string) cell {
+	c.rules = append(c.rules, simulator.Rule{Fault: simulator.Decline, Step: step, OrderPrefix: c.name})
+	return c
+}
+
+// TestMatrixOfStripe is TestMatrixOfFaults for charges by Stripe's API.
+func TestMatrixOfStripe(t *testing.T) {
+	build(t)
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d replicas, who take the money at once", n), func(t *testing.T) {
+			t.Parallel()
+			matrixOfFaults(t, stripeNow, n)
+		})
+		t.Run(fmt.Sprintf("%d replicas, who capture it at the end", n), func(t *testing.T) {
+			t.Parallel()
+			matrixOfFaults(t, stripeLater, n)
+		})
+	}
+}
+
+// TestMatrixOfKillsAtStripe is TestMatrixOfKills for charges by Stripe's API.
+func TestMatrixOfKillsAtStripe(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("a lone replica, and one that comes after it", func(t *testing.T) {
+		t.Parallel()
+		matrixOfKills(t, stripeLater, 0)
+	})
+	t.Run("one of three", func(t *testing.T) {
+		t.Parallel()
+		matrixOfKills(t, stripeNow, 2)
+	})
+}
+
+// TestMatrixAtRandomAtStripe is TestMatrixAtRandom for charges by Stripe's API.
+func TestMatrixAtRandomAtStripe(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("a lone replica, again and again", func(t *testing.T) {
+		t.Parallel()
+		matrixAtRandom(t, stripeNow, 1)
+	})
+	t.Run("one of three, again and again", func(t *testing.T) {
+		t.Parallel()
+		matrixAtRandom(t, stripeLater, 3)
+	})
+}
+
+// TestStripeThatBreaksTheContract charges an order whose payment intent was canceled. Nothing that the service does can
+// keep it from that; the comparison of the books names the order.
+func TestStripeThatBreaksTheContract(t *testing.T) {
+	build(t)
+	t.Parallel()
+	s := openShop(t, stripeNow, callLimit)
+	s.faults(simulator.Rule{Fault: simulator.LateAfterVoid, Step: "charge", Delay: longest, OrderPrefix: "late"})
+	s.open(1)
+	s.order("good")
+	s.order("late")
+	s.lateCharge()
+}
