@@ -16,10 +16,15 @@ import (
 // order is what a caller asks for. Asked again, it is the same to the byte.
 type order struct {
 	id, amount, item string
+	card             string // or none
 }
 
 func (o order) body() string {
-	return fmt.Sprintf(`{"orderId":%q,"amount":%s,"item":%q,"paymentMethod":"pm_card_visa"}`, o.id, o.amount, o.item)
+	terms := "" // most orders do without, and take another way for it
+	if o.card != "" {
+		terms = fmt.Sprintf(`,"paymentMethod":%q`, o.card)
+	}
+	return fmt.Sprintf(`{"orderId":%q,"amount":%s,"item":%q%s}`, o.id, o.amount, o.item, terms)
 }
 
 // answer is what a caller got. One with an error is none.

@@ -204,7 +204,7 @@ func (s *shop) doom(d *doomed) {
 	c := newClient(1, false)
 	defer c.close()
 	go func() { // whether anybody is answered does not matter here
-		c.process(context.WithoutCancel(s.t.Context()), r.addresses()[0], order{id: d.id, amount: "12.50", item: "boat"}, "wait=60")
+		c.process(context.WithoutCancel(s.t.Context()), r.addresses()[0], order{id: d.id, amount: "12.50", item: "boat", card: visa}, "wait=60")
 	}()
 	if d.statement == 0 {
 		s.await(d)

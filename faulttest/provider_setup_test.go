@@ -109,7 +109,10 @@ func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 	return s
 }
 
-const hookSecret = "whsec_of_the_matrix"
+const (
+	hookSecret = "whsec_of_the_matrix"
+	visa       = "pm_card_visa"
+)
 
 func openProvider(t *testing.T, webhook string) *simulator.Simulator {
 	t.Helper()
@@ -175,7 +178,7 @@ func (s *shop) faults(rules ...simulator.Rule) {
 // order sends an order until somebody has taken it. Nobody waits for its end.
 func (s *shop) order(id string) {
 	s.t.Helper()
-	o := order{id: id, amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(500), rand.IntN(100)), item: "boat"}
+	o := order{id: id, amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(500), rand.IntN(100)), item: "boat", card: visa}
 	for end := time.Now().Add(patience); ; {
 		a := s.client.process(s.t.Context(), s.any(), o, "respond-async")
 		if a.err == nil && a.code/100 == 2 {

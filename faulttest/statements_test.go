@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"pawl/dbtest"
 )
@@ -87,9 +86,9 @@ func (s *stage) play(t *testing.T) {
 	stored := s.fatal > 1 || s.after
 	heir := startReplicas(t, 1, database.URL, hasty...)
 	if stored {
-		settle(t, database.URL, 15*time.Second)
+		settle(t, database.URL, patience)
 	}
-	if a := c.process(t.Context(), heir.addresses()[0], s.order, ""); a.state() != s.ends || a.wrong(s.order) != "" {
+	if a := c.insist(t.Context(), heir.addresses()[0], s.order); a.state() != s.ends || a.wrong(s.order) != "" {
 		t.Errorf("the caller comes again and gets %s", a)
 	}
 	prove(t, database.URL)
