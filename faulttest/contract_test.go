@@ -70,7 +70,7 @@ func TestContract(t *testing.T) { //nolint:tparallel // the scenarios are; the b
 // completes processes an order as any caller does and wants all of it done.
 func (c *client) completes(t *testing.T, url string, o order) *answer {
 	t.Helper()
-	a := c.process(t.Context(), url, o, "")
+	a := c.insist(t.Context(), url, o)
 	if a.err != nil || a.code != http.StatusOK || a.state() != "completed" || a.wrong(o) != "" {
 		t.Fatalf("answered %s", a)
 	}

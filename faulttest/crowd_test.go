@@ -23,7 +23,7 @@ func TestCrowd(t *testing.T) {
 			o.item = scarce
 		}
 		answers := make([]*answer, crowd)
-		each(crowd, func(i int) { answers[i] = c.process(t.Context(), r.addresses()[i%3], o, "") })
+		each(crowd, func(i int) { answers[i] = c.insist(t.Context(), r.addresses()[i%3], o) })
 		for _, a := range answers {
 			if !a.final() || a.wrong(o) != "" || a.state() != answers[0].state() {
 				t.Errorf("order %s: %s, another caller got %s", o.id, a, answers[0])

@@ -44,7 +44,7 @@ func outages(t *testing.T, rounds int, end func(*postgres)) {
 	}
 	load.flows(100)
 	load.finish()
-	settle(t, server.url, 15*time.Second)
+	settle(t, server.url, patience)
 	prove(t, server.url, load)
 	proveStock(t, server.url, scarce, stock)
 	unknown := unknownOutcomes(t, r)
@@ -96,14 +96,14 @@ func hang(t *testing.T) {
 		thaw := server.freeze()
 		awaitHealth(t, r, http.StatusServiceUnavailable)
 		eventually(t, answerLimit, "callers are told to come again", func() bool {
-			return load.seen().refused-before.refused >= load.callers && time.Since(frozen) > 2*time.Second
+			return load.seen().refused-before.refused >= load.callers && time.Since(frozen) > 2*hastyLease
 		})
 		thaw()
 		awaitHealth(t, r, http.StatusOK)
 	}
 	load.flows(100)
 	load.finish()
-	settle(t, server.url, 15*time.Second)
+	settle(t, server.url, patience)
 	prove(t, server.url, load)
 	proveStock(t, server.url, scarce, stock)
 	t.Logf("%d orders; %s; %d take-overs", len(load.orders), load.seen(), takeOvers(t, server.url))

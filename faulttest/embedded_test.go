@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,8 +28,8 @@ func TestOwnDatabase(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(publicFolder(t), "pawl")
 		first := order{id: "first", amount: "99.99", item: "widget"}
-		firstStart(t, dir, first)
-		warmStart(t, dir, first)
+		cold := firstStart(t, dir, first)
+		warmStart(t, dir, first, cold)
 		company(t, dir)
 	})
 	t.Run("lives in any folder", func(t *testing.T) {
@@ -49,8 +50,10 @@ func TestOwnDatabase(t *testing.T) {
 	})
 }
 
-func firstStart(t *testing.T, dir string, o order) {
+// firstStart measures how long it takes to answer the first caller ever.
+func firstStart(t *testing.T, dir string, o order) (took time.Duration) {
 	t.Helper()
+	began := time.Now()
 	p := alone(t, dir)
 	url, place := p.announced()
 	if place != dir || strings.Count(p.stdout(), "\n") != 1 {
@@ -60,20 +63,22 @@ func firstStart(t *testing.T, dir string, o order) {
 	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" || a.wrong(o) != "" {
 		t.Errorf("answered %s", a)
 	}
+	took = time.Since(began)
 	if code := p.terminate(); code != 0 {
 		t.Errorf("ended with %d", code)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
 		t.Errorf("PostgreSQL was not shut down: %v", err)
 	}
+	return took
 }
 
-// warmStart measures how long a caller waits after a restart.
-func warmStart(t *testing.T, dir string, o order) {
+// warmStart measures how long a caller waits after a restart: less than at the first start, when the data was made.
+func warmStart(t *testing.T, dir string, o order, cold time.Duration) {
 	t.Helper()
-	const wanted, tries = 1500 * time.Millisecond, 5
+	const tries = 5
 	best := time.Hour
-	for try := 0; try < tries && best > wanted; try++ {
+	for try := 0; try < tries && best >= cold; try++ {
 		began := time.Now()
 		p := alone(t, dir)
 		url := p.url()
@@ -82,7 +87,7 @@ func warmStart(t *testing.T, dir string, o order) {
 			t.Fatalf("answered %s", a)
 		}
 		took := time.Since(began)
-		t.Logf("warm start to first answer: %s", took)
+		t.Logf("warm start to first answer: %s; the first start took %s", took, cold)
 		best = min(best, took)
 		if try > 0 || !p.running() { // the first one ends by ^C
 			p.terminate()
@@ -93,8 +98,8 @@ func warmStart(t *testing.T, dir string, o order) {
 			t.Errorf("ended with %d", code)
 		}
 	}
-	if best > wanted {
-		t.Errorf("the fastest of %d warm starts took %s, want %s", tries, best, wanted)
+	if best >= cold {
+		t.Errorf("the fastest of %d warm starts took %s, the first start %s", tries, best, cold)
 	}
 }
 
@@ -137,7 +142,7 @@ func killAlone(t *testing.T) {
 	load.flows(100)
 	load.finish()
 	url := socketURL(dir)
-	settle(t, url, 15*time.Second)
+	settle(t, url, patience)
 	prove(t, url, load)
 	proveStock(t, url, scarce, stock)
 	seen := load.seen()
@@ -157,7 +162,7 @@ func orphan(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(publicFolder(t), "pawl")
 	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
-	r.serves(0, alone(t, dir, hasty...))
+	r.serves(0, alone(t, dir, append(slices.Clone(hasty), "--grace", "10m")...))
 	stockUp(t, r.urls[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, once: true, callers: 24, seed: seed(t), order: smallOrders("orphan")}
 	load.start(t)
@@ -167,12 +172,12 @@ func orphan(t *testing.T) {
 	code := r.all[0].exitCode()
 	took := time.Since(began)
 	load.finish()
-	if code != 70 || took > 10*time.Second {
+	if code != 70 { // it does not wait for orders that can't end, or would for ten minutes
 		t.Errorf("ended with %d after %s", code, took)
 	}
 	r.serves(0, alone(t, dir, hasty...))
 	url := socketURL(dir)
-	settle(t, url, 30*time.Second)
+	settle(t, url, patience)
 	heard(t, url, load)
 	prove(t, url, load)
 	t.Logf("%d orders; %s; ended in %s; %d take-overs", len(load.orders), load.seen(), took, takeOvers(t, url))
@@ -199,8 +204,16 @@ func given(t *testing.T) {
 	t.Helper()
 	database := dbtest.New(t)
 	dir := filepath.Join(t.TempDir(), "unused")
-	port := freePort(t)
-	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
+	var p *process
+	var port string
+	eventually(t, startLimit, "the program serves at a port that was free", func() bool {
+		port = freePort(t)
+		p = launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
+		for p.running() && !announcement.MatchString(p.stdout()) {
+			<-time.After(pace)
+		}
+		return p.running() || !strings.Contains(p.stderr(), "in use") // somebody was faster: another port
+	})
 	url, place := p.announced()
 	if !strings.HasSuffix(url, ":"+port) {
 		t.Errorf("serves %s, want port %s", url, port)

@@ -28,13 +28,13 @@ func TestCallersWhoHangUp(t *testing.T) {
 		cuts = append(cuts, cut{len(rawRequest(here, hungUp(0))), n})
 	}
 	each(len(cuts), func(i int) { cuts[i].play(t, here, hungUp(i)) })
-	settle(t, database.URL, 15*time.Second)
+	settle(t, database.URL, patience)
 	stored := count(t, database.URL, `SELECT count(*) FROM books.orders`)
 
 	c := newClient(8, true)
 	defer c.close()
 	each(len(cuts), func(i int) {
-		if a := c.process(t.Context(), there, hungUp(i), ""); a.state() != "completed" || a.wrong(hungUp(i)) != "" {
+		if a := c.insist(t.Context(), there, hungUp(i)); a.state() != "completed" || a.wrong(hungUp(i)) != "" {
 			t.Errorf("the caller comes again and gets %s", a)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,11 +21,11 @@ func TestPausedReplica(t *testing.T) {
 	t.Parallel()
 	t.Run("wakes up when another has finished its orders", func(t *testing.T) {
 		t.Parallel()
-		s := newSleeper(t, "1s")
+		s := newSleeper(t, hastyLease.String())
 		for range rounds(t, 2) {
 			unlock := s.fallAsleep()
 			unlock()
-			settle(t, s.database, 15*time.Second)
+			settle(t, s.database, patience)
 			s.wake()
 		}
 		s.proves("pawl_moves_lost_total")
@@ -37,18 +36,18 @@ func TestPausedReplica(t *testing.T) {
 		for range rounds(t, 2) {
 			fenced := s.late("pawl_moves_fenced_total")
 			unlock := s.fallAsleep()
-			eventually(t, 15*time.Second, "its orders are taken over", func() bool {
+			eventually(t, patience, "its orders are taken over", func() bool {
 				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
 			})
 			s.other.signal(syscall.SIGSTOP)
-			eventually(t, 15*time.Second, "no statement runs", func() bool {
+			eventually(t, patience, "no statement runs", func() bool {
 				return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
 					WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
 			})
 			orders := unfinished(t, s.database)
 			unlock()
 			s.wake() // nothing but their fence keeps it from moving these orders
-			eventually(t, 15*time.Second, "it finds out", func() bool { return s.late("pawl_moves_fenced_total")-fenced >= orders })
+			eventually(t, patience, "it finds out", func() bool { return s.late("pawl_moves_fenced_total")-fenced >= orders })
 			s.other.signal(syscall.SIGCONT)
 		}
 		s.proves("pawl_moves_fenced_total")
@@ -83,7 +82,7 @@ func (s *sleeper) fallAsleep() (unlock func()) {
 	s.t.Helper()
 	s.load.flows(100)
 	unlock = lockStock(s.t, s.database)
-	eventually(s.t, 15*time.Second, "orders wait", func() bool { return unfinished(s.t, s.database) >= 20 })
+	eventually(s.t, patience, "orders wait", func() bool { return unfinished(s.t, s.database) >= 20 })
 	s.sleeps.signal(syscall.SIGSTOP)
 	return unlock
 }
@@ -100,7 +99,7 @@ func (s *sleeper) proves(counter string) {
 	s.t.Helper()
 	s.load.flows(100)
 	s.load.finish()
-	settle(s.t, s.database, 15*time.Second)
+	settle(s.t, s.database, patience)
 	prove(s.t, s.database, s.load)
 	proveFences(s.t, s.database)
 	proveStock(s.t, s.database, scarce, stock)

@@ -26,11 +26,11 @@ func TestPausedInACall(t *testing.T) {
 func pausedInACall(t *testing.T) {
 	t.Helper()
 	const late = `SELECT count(*) FROM books.step_attempts AS a WHERE a.order_id = $1 AND a.step = $2 AND a.fence = 1 AND a.fenced`
-	s := openShop(t, looking, 2*time.Second)
+	s := openShop(t, looking, 10*time.Second)
 	steps := []string{"charge", "reserve", "confirm"}
 	var rules []simulator.Rule
 	for _, step := range steps {
-		rules = append(rules, simulator.Rule{Fault: simulator.Slow, Delay: time.Second, Times: 1, Step: step, OrderPrefix: "paused-" + step})
+		rules = append(rules, simulator.Rule{Fault: simulator.Slow, Delay: overlong, Times: 1, Step: step, OrderPrefix: "paused-" + step})
 	}
 	s.faults(rules...)
 	sleeps := s.open(1)
@@ -47,10 +47,10 @@ func pausedInACall(t *testing.T) {
 	}
 	sleeps.all[0].signal(syscall.SIGSTOP)
 	s.open(1)
-	took := s.settle(30 * time.Second)
+	took := s.settle(3 * patience)
 	sleeps.all[0].signal(syscall.SIGCONT)
 	for _, step := range steps {
-		eventually(t, 15*time.Second, "the late answer is kept", func() bool { return count(t, s.database.URL, late, "paused-"+step, step) == 1 })
+		eventually(t, patience, "the late answer is kept", func() bool { return count(t, s.database.URL, late, "paused-"+step, step) == 1 })
 		for _, o := range s.provider.Books("paused-" + step) {
 			if o.Effects != 1 {
 				t.Errorf("%s happened %d times\n%s", o.Step, o.Effects, s.trace(o.OrderID))

@@ -7,10 +7,14 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
-// hasty are the settings of a replica that notices soon when another one has gone.
-var hasty = []string{"--lease", "1s", "--poll", "100ms", "--grace", "10s"}
+// hasty are the settings of a replica that notices soon when another one has gone. A busy machine may keep a process from
+// renewing its leases for a second.
+var hasty = []string{"--lease", hastyLease.String(), "--poll", "100ms", "--grace", "10s"}
+
+const hastyLease = 2 * time.Second
 
 // replicas are processes that serve one database. Callers know them by their last addresses, those of dead ones too,
 // as a balancer does for a while.
