@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestDeadlineBehindAThousandThatAreBeingUndone(t *testing.T) {
 func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, engine.Config{Poll: 10 * time.Millisecond})
-	s.use(t, allAtTheSimulator)
+	s.use(t, strings.Replace(allAtTheSimulator, "url: SIM", "url: SIM, timeout: 10m", 1)) // longer than anybody looks
 	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "old"})
 	for _, id := range []string{"old 1", "old 2", "old 3"} {
 		s.process(t, request(id))

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // patience is how long a test waits for what must come about. It is no measure of speed: a machine that is busy with
 // other things must not fail a test.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // bundle is a database of the test's own with an engine at work on it. Its SQL helpers use a pool that is not the
 // engine's.

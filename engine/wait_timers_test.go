@@ -99,6 +99,10 @@ func TestDeadlineOnTheWay(t *testing.T) {
 			t.Errorf("%s", brief(order))
 		}
 	})
+}
+
+func TestDeadlineInTheDatabase(t *testing.T) {
+	t.Parallel()
 	t.Run("before a reservation in the database names itself as the reason", func(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
