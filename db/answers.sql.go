@@ -316,40 +316,60 @@ func (q *Queries) AnswersWaiting(ctx context.Context, orderNos []int64) ([]Answe
 	return items, nil
 }
 
-const lateUndoAttempt = `-- name: LateUndoAttempt :exec
-INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, started_at, finished_at, outcome, code, detail)
-SELECT $1, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
-  $2, $3, $4::integer, $5, 'undo', $6::timestamptz, now(),
-  $7::text, nullif($8::text, ''), nullif($9::text, '')
+const lateUndoAnswered = `-- name: LateUndoAnswered :exec
+UPDATE step_attempts AS t SET finished_at = now(), outcome = $1::text, code = nullif($2::text, ''), detail = nullif($3::text, '')
+WHERE t.order_no = $4 AND t.attempt = $5
 `
 
-type LateUndoAttemptParams struct {
+type LateUndoAnsweredParams struct {
+	Outcome string
+	Code    string
+	Detail  string
+	OrderNo int64
+	Attempt int32
+}
+
+func (q *Queries) LateUndoAnswered(ctx context.Context, arg LateUndoAnsweredParams) error {
+	_, err := q.db.Exec(ctx, lateUndoAnswered,
+		arg.Outcome,
+		arg.Code,
+		arg.Detail,
+		arg.OrderNo,
+		arg.Attempt,
+	)
+	return err
+}
+
+const lateUndoBegin = `-- name: LateUndoBegin :one
+INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
+SELECT $1, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
+  $2, $3, $4::integer, $5, 'undo', nullif($6::text, '')
+RETURNING attempt
+`
+
+type LateUndoBeginParams struct {
 	OrderNo    int64
 	Fence      int64
 	Generation int32
 	Policy     *int32
 	Step       string
-	StartedAt  time.Time
-	Outcome    string
-	Code       string
-	Detail     string
+	Named      string
 }
 
-// The audit of such a call. Numbers below zero: those above are the driver's, who may be
-// in a call of a later generation.
-func (q *Queries) LateUndoAttempt(ctx context.Context, arg LateUndoAttemptParams) error {
-	_, err := q.db.Exec(ctx, lateUndoAttempt,
+// The audit of such a call, committed before it as any. Numbers below zero: those above
+// are the driver's, who may be in a call of a later generation.
+func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) (int32, error) {
+	row := q.db.QueryRow(ctx, lateUndoBegin,
 		arg.OrderNo,
 		arg.Fence,
 		arg.Generation,
 		arg.Policy,
 		arg.Step,
-		arg.StartedAt,
-		arg.Outcome,
-		arg.Code,
-		arg.Detail,
+		arg.Named,
 	)
-	return err
+	var attempt int32
+	err := row.Scan(&attempt)
+	return attempt, err
 }
 
 const lateUndoFinish = `-- name: LateUndoFinish :exec
@@ -438,9 +458,9 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE late_undos AS u SET due_at = now() + make_interval(secs => $2::float8), tries = u.tries + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
-  RETURNING u.order_no, u.generation, u.step, u.tries
+  RETURNING u.order_no, u.generation, u.step, u.tries, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.tries, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action,
+SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action,
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no
@@ -455,6 +475,7 @@ type LateUndosClaimRow struct {
 	UndoGeneration int32
 	Step           string
 	Tries          int32
+	Code           string
 	Order          Order
 	UndoPolicy     *int32
 }
@@ -472,6 +493,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.UndoGeneration,
 			&i.Step,
 			&i.Tries,
+			&i.Code,
 			&i.Order.OrderNo,
 			&i.Order.CreatedAt,
 			&i.Order.DueAt,

@@ -61,8 +61,10 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
     coalesce($8::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $9::text, $2::text FROM moved AS m
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $9::text, $2::text,
+    CASE WHEN $2::text = 'undo' THEN nullif(($10::text[])[array_position($1::bigint[], m.order_no)], '') END
+  FROM moved AS m
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
@@ -81,6 +83,7 @@ type AttemptsBeginParams struct {
 	Seq          int32
 	Generation   *int32
 	Step         string
+	Names        []string
 }
 
 type AttemptsBeginRow struct {
@@ -108,6 +111,7 @@ func (q *Queries) AttemptsBegin(ctx context.Context, arg AttemptsBeginParams) ([
 		arg.Seq,
 		arg.Generation,
 		arg.Step,
+		arg.Names,
 	)
 	if err != nil {
 		return nil, err
@@ -241,7 +245,7 @@ func (q *Queries) AttemptsFinish(ctx context.Context, arg AttemptsFinishParams) 
 }
 
 const attemptsOf = `-- name: AttemptsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.attempt, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference FROM step_attempts AS t
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.attempt, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.named FROM step_attempts AS t
 WHERE t.order_no = $1 AND t.attempt > $2 ORDER BY t.attempt LIMIT $3
 `
 
@@ -280,6 +284,7 @@ func (q *Queries) AttemptsOf(ctx context.Context, arg AttemptsOfParams) ([]Attem
 			&i.StepAttempt.Code,
 			&i.StepAttempt.Detail,
 			&i.StepAttempt.Reference,
+			&i.StepAttempt.Named,
 		); err != nil {
 			return nil, err
 		}
@@ -357,4 +362,69 @@ func (q *Queries) CallReference(ctx context.Context, arg CallReferenceParams) (s
 	var reference string
 	err := row.Scan(&reference)
 	return reference, err
+}
+
+const undosKnown = `-- name: UndosKnown :many
+SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.step::text AS step,
+  coalesce(
+    (SELECT c.reference FROM charges AS c WHERE x.step = 'charge' AND c.order_no = x.order_no AND c.generation = x.generation),
+    (SELECT r.reference FROM reservations AS r WHERE x.step = 'reserve' AND r.order_no = x.order_no AND r.generation = x.generation),
+    (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+       AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
+    (SELECT w.reference FROM step_answers AS w WHERE w.order_no = x.order_no AND w.generation = x.generation AND w.step = x.step
+       AND w.operation = 'do'), '')::text AS reference,
+  EXISTS (SELECT FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+    AND t.operation = 'undo')::boolean AS begun,
+  coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+    AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS named,
+  coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation
+    AND t.step = x.step AND t.operation = 'do'), now())::timestamptz AS sent_at
+FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]))
+  AS x(order_no, generation, step)
+`
+
+type UndosKnownParams struct {
+	OrderNos    []int64
+	Generations []int32
+	Steps       []string
+}
+
+type UndosKnownRow struct {
+	OrderNo    int64
+	Generation int32
+	Step       string
+	Reference  string
+	Begun      bool
+	Named      string
+	SentAt     time.Time
+}
+
+// What the undo of a step of a generation can go by: the provider's own name for what was
+// done, what an undo that was begun before has named, and the age of the key of the do.
+func (q *Queries) UndosKnown(ctx context.Context, arg UndosKnownParams) ([]UndosKnownRow, error) {
+	rows, err := q.db.Query(ctx, undosKnown, arg.OrderNos, arg.Generations, arg.Steps)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UndosKnownRow
+	for rows.Next() {
+		var i UndosKnownRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Generation,
+			&i.Step,
+			&i.Reference,
+			&i.Begun,
+			&i.Named,
+			&i.SentAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -70,6 +70,7 @@ type StepAttempt struct {
 	Code       *string
 	Detail     *string
 	Reference  *string
+	Named      *string
 }
 
 type Transition struct {

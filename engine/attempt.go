@@ -21,9 +21,10 @@ type attempt struct {
 	operation  step.Operation
 	number     int32
 	fence      int64
-	doubted    bool // an earlier attempt may have had its effect
-	lookOnly   bool // the key may be forgotten: to send it again could do the step twice
-	uncalled   bool // there is no call, only something to record
+	doubted    bool   // an earlier attempt may have had its effect
+	named      string // by an undo: what it takes back
+	lookOnly   bool   // the key may be forgotten: to send it again could do the step twice, or undo nothing
+	uncalled   bool   // there is no call, only something to record
 	report     func(error)
 
 	result step.Result // nil until it is answered
@@ -71,15 +72,19 @@ func operationIn(s fsm.State) step.Operation {
 // prepare says what the next call of a run is to do.
 func (l *lane) prepare(r *run) *attempt {
 	o := &r.order.Order
-	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status), doubted: o.InDoubtSince != nil}
-	if len(r.voids) > 0 {
+	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status),
+		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o)}
+	switch {
+	case len(r.voids) > 0:
 		void := r.voids[0]
 		a.step, a.generation, a.operation = void.step, void.generation, step.Undo
 		if p, ok := l.e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
 			a.lane = l.e.lane(void.policy, void.step, p)
 		}
+		a.named = void.known.voidName(a.lane.cfg.Executor)
+	case a.operation == step.Undo: // one that must not be sent has not come this far
+		a.named, a.lookOnly = r.undo.name(l.cfg.Executor), false
 	}
-	a.lookOnly = l.forgotten(o)
 	return a
 }
 
@@ -93,8 +98,8 @@ func (a *attempt) refusedInDoubt() bool {
 }
 
 // forgotten reports whether the key of the step in doubt may be unknown at the provider by
-// now. To send it again could do the step twice, and to undo it could undo nothing: only
-// an answer from elsewhere gets the order on.
+// now. To send it again could do the step twice: only an answer from elsewhere gets the
+// order on.
 func (l *lane) forgotten(o *db.Order) bool {
 	return o.InDoubtSince != nil && l.e.now().Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
 }

@@ -88,6 +88,11 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 	if set[0].attempt.generation != set[0].order.Order.Generation {
 		p.Generation = &key.generation
 	}
+	if key.operation == step.Undo {
+		for _, r := range set {
+			p.Names = append(p.Names, r.attempt.named)
+		}
+	}
 	return p
 }
 

@@ -81,7 +81,8 @@ func (j judge) meaning() stay {
 	case step.Retry:
 		// A callback that says not done may be about another call than the last one.
 		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
-		s.cleared = s.cleared && !a.uncalled
+		// That an undo did nothing says nothing of what it was to undo.
+		s.cleared = s.cleared && !a.uncalled && !(a.operation == step.Undo && a.source == byOperator)
 		return j.again(s, result.After)
 	case step.Unknown:
 		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}

@@ -73,6 +73,7 @@ type Engine struct {
 	slowRecords *slowLane
 	inbox       *line // orders that were called for before: an answer may be there
 	voids       *line // orders of a later generation, before their charge
+	undos       *line // orders on their way back, before their undo
 	waits       *line // orders to be held before their start, or paused
 	leaving     *line // orders to be handed back
 	turns       *turns
@@ -112,9 +113,9 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	e.admitOut.pace = outsidePace
 	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(min(cfg.MaxSet, answersMost), e.recordSet)
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
-	e.inbox, e.voids = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids)
+	e.inbox, e.voids, e.undos = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids), newLine(cfg.MaxSet, e.lookUndos)
 	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
-	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.waits, e.leaving}
+	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving}
 	e.watches = newWatcher(e)
 	return e
 }

@@ -44,23 +44,23 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
 		Fence: o.Fence, Attempt: a.number,
 	}
-	if a.operation == step.Do {
-		c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(told{o.OrderNo, a.generation, a.step}, o.OrderID)
+	if a.operation == step.Undo {
+		c.Reference = a.named
+		return c, nil
 	}
-	if a.generation == o.Generation {
-		c.Reference = or(r.order.ChargeReference)
-		if a.step == fsm.Reserve {
-			c.Reference = or(r.order.ReserveReference)
-		}
+	c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(told{o.OrderNo, a.generation, a.step}, o.OrderID)
+	c.Reference = or(r.order.ChargeReference)
+	if a.step == fsm.Reserve {
+		c.Reference = or(r.order.ReserveReference)
 	}
 	return c, e.findReference(ctx, r, c)
 }
 
-// findReference fills in what the provider calls a charge or reservation, where a call
+// findReference fills in what the provider calls a charge or reservation, where a do
 // needs it and the run does not know: it may have been taken up after that was said.
 func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) (err error) {
 	a := r.attempt
-	if c.Reference != "" || a.operation == step.Do && a.lane.cfg.Executor != policy.Stripe {
+	if c.Reference != "" || a.lane.cfg.Executor != policy.Stripe {
 		return nil
 	}
 	of := a.step

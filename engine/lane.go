@@ -77,6 +77,8 @@ func (l *lane) add(r *run) {
 		l.e.inbox.add(r)
 	case o.Generation > 0 && !r.voided && (o.Status == fsm.Charging || o.Status == fsm.Reserving):
 		l.e.voids.add(r)
+	case o.Status.Undoing() && r.undo == nil:
+		l.e.undos.add(r)
 	default:
 		l.enqueue(r)
 	}
@@ -142,6 +144,11 @@ func (l *lane) begin(r *run) {
 	if l.e.stopping.Load() {
 		l.release()
 		l.e.leaving.add(r)
+		return
+	}
+	if o := &r.order.Order; o.Status.Undoing() && l.e.forgottenUndo(r.undo, l.cfg, o, o.InDoubtSince) {
+		l.release()
+		l.stay(r, attention{reason: outcomeUnknown})
 		return
 	}
 	report, err := l.breaker.Allow()

@@ -13,10 +13,11 @@ import (
 const (
 	lateUndosAtOnce = 8
 	lateUndoLease   = 11 * time.Minute // longer than the longest time-out of a call
+	lateUndoPause   = 10 * time.Minute // between two tries at most
 )
 
 // lateUndoLoop undoes effects that the books say are absent or undone. Each is tried until
-// it is done, and moves no order.
+// it is done, as long as the provider knows what is meant, and moves no order.
 func (e *Engine) lateUndoLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		e.pause(e.cfg.Poll)
@@ -41,37 +42,66 @@ func (e *Engine) undoLate() {
 }
 
 func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
-	started := e.now()
-	outcome, answer := namedResult(e.callLate(row))
+	result := e.callLate(row)
+	outcome, answer := namedResult(result)
+	delay := min(time.Second<<min(row.Tries, 10), lateUndoPause)
+	if a, ok := result.(attention); ok {
+		delay, answer.Code, answer.Detail = lateUndoPause, RefusedUnknown, a.reason
+		if row.Code != RefusedUnknown {
+			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
+		}
+	}
 	ctx, cancel := e.statement()
 	defer cancel()
-	err := e.query.LateUndoAttempt(ctx, db.LateUndoAttemptParams{OrderNo: row.Order.OrderNo, Fence: row.Order.Fence,
-		Generation: row.UndoGeneration, Policy: row.UndoPolicy, Step: row.Step, StartedAt: started,
-		Outcome: outcome, Code: answer.Code, Detail: answer.Detail})
-	if err == nil {
-		err = e.query.LateUndoFinish(ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
-			Done: outcome == "done", Delay: min(time.Second<<min(row.Tries, 10), 10*time.Minute).Seconds(), Code: answer.Code, Detail: answer.Detail})
-	}
+	err := e.query.LateUndoFinish(ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
+		Done: outcome == "done", Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
 		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)
 	}
 }
 
-// callLate undoes a key of an order that is at rest.
+// callLate undoes a key of an order that is at rest, unless that key may be forgotten: it
+// would find nothing, and say that all is well.
 func (e *Engine) callLate(row db.LateUndosClaimRow) step.Result {
 	of := fsm.Step(row.Step)
 	p, known := e.policies.of(row.UndoPolicy)
 	if !known || p == nil || !p.Of(of).Executor.Outside() {
 		return step.Unknown{Code: "policy_unusable"}
 	}
-	r := newRun(row.Order.OrderID, Input{})
-	r.order.Order = row.Order
-	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo, fence: row.Order.Fence}
 	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
 	defer cancel()
+	undo, err := e.undoOf(ctx, row.Order.OrderNo, row.UndoGeneration, of)
+	switch {
+	case err != nil:
+		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
+	case e.forgottenUndo(undo, p.Of(of), &row.Order, nil):
+		return attention{reason: outcomeUnknown}
+	}
+	r := newRun(row.Order.OrderID, Input{})
+	r.order.Order = row.Order
+	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo,
+		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
+	return e.attemptLate(ctx, r, row.UndoPolicy)
+}
+
+// attemptLate commits the attempt, makes its call, and keeps the answer.
+func (e *Engine) attemptLate(ctx context.Context, r *run, version *int32) step.Result {
+	a := r.attempt
 	c, err := e.callOf(ctx, r)
+	if err == nil {
+		a.number, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Fence: a.fence, Generation: a.generation,
+			Policy: version, Step: string(a.step), Named: a.named})
+	}
 	if err != nil {
 		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
 	}
-	return r.attempt.perform(ctx, c)
+	result := a.perform(ctx, c)
+	outcome, answer := namedResult(result)
+	after, cancel := e.statement()
+	defer cancel()
+	err = e.query.LateUndoAnswered(after, db.LateUndoAnsweredParams{OrderNo: r.no(), Attempt: a.number, Outcome: outcome, Code: answer.Code, Detail: answer.Detail})
+	if err != nil {
+		e.log.Warn("keep the answer of a late undo", "order_id", r.orderID, "error", err)
+	}
+	return result
 }

@@ -188,5 +188,5 @@ func (r *run) answered() {
 	if o.Order.Status == fsm.Completed {
 		o.Order.StopRequested = nil
 	}
-	r.attempt, r.looked = nil, false
+	r.attempt, r.looked, r.undo = nil, false, nil
 }

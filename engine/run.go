@@ -49,6 +49,7 @@ type run struct {
 
 	attempt *attempt     // of a step that reaches outside: under way, or answered and not recorded
 	looked  bool         // whether an answer came without a call was looked up since this run began
+	undo    *undoKnown   // what the undo under way can go by; nil: not looked up
 	voids   []voidKey    // keys of earlier generations to kill before the charge
 	voided  bool         // whether voids was filled
 	wait    string       // what a pending order is to be held for

@@ -66,7 +66,12 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 	row := &o.Order
 	redrives := row.Status == fsm.Failed
 	sends := q.Verb == Retry && !redrives || q.Verb == Resume && heldFor(row, holdPaused)
-	forgotten := sends && e.forgotten(row, c.policy)
+	forgotten := false
+	if sends {
+		if forgotten, err = e.forgotten(ctx, row, c.policy); err != nil {
+			return "", err
+		}
+	}
 	if q.Verb == StepResult && stepOf(row.Status) != q.Settle.Step {
 		return RefusedState, nil
 	}
@@ -87,20 +92,20 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 	return "", nil
 }
 
-// forgotten reports whether the provider may have forgotten the key of a step in doubt
-// and can't be asked after it either, as after no undo: to send it again could do the step
-// twice.
-func (e *Engine) forgotten(o *db.Order, version *int32) bool {
+// forgotten reports whether the provider may have forgotten the key that would be sent
+// again and can't be asked after it either. An undo is not asked after; it may go by a name.
+func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bool, error) {
 	p, known := e.policies.of(version)
-	if o.InDoubtSince == nil || !known || p == nil {
-		return false
+	if !known || p == nil || !p.Of(stepOf(o.Status)).Executor.Outside() {
+		return false, nil
 	}
-	how := p.Of(stepOf(o.Status))
-	if !how.Executor.Outside() || e.now().Sub(*o.InDoubtSince) <= how.KeyRetention-retentionMargin {
-		return false
+	l := e.lane(*version, stepOf(o.Status), p)
+	if o.Status.Undoing() {
+		undo, err := e.undoOf(ctx, o.OrderNo, o.Generation, l.step)
+		return err == nil && e.forgottenUndo(undo, l.cfg, o, o.InDoubtSince), err
 	}
-	_, looks := e.lane(*version, stepOf(o.Status), p).exec.(step.Looker)
-	return !looks || o.Status.Undoing()
+	_, looks := l.exec.(step.Looker)
+	return !looks && l.forgotten(o), nil
 }
 
 // switchPolicy lets an order go on under the active policy, unless a step that was done
@@ -128,7 +133,8 @@ func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) error {
 }
 
 // needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
-// the other policy.
+// the other policy, or that one takes its key to be remembered for longer. It was sent
+// under the pinned one, and the provider's memory is no longer than that says.
 func needsPinned(o *Order, pinned, other *policy.Policy) bool {
 	var stands []fsm.Step
 	if o.ChargedAt != nil && o.RefundedAt == nil {
@@ -142,7 +148,8 @@ func needsPinned(o *Order, pinned, other *policy.Policy) bool {
 	}
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := howOf(pinned, s), howOf(other, s)
-		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture
+		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
+			was.Executor.Outside() && was.KeyRetention < is.KeyRetention
 	})
 }
 

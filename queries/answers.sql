@@ -81,9 +81,9 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), tries = u.tries + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
-  RETURNING u.order_no, u.generation, u.step, u.tries
+  RETURNING u.order_no, u.generation, u.step, u.tries, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.tries, sqlc.embed(o),
+SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, sqlc.embed(o),
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no;
@@ -94,10 +94,14 @@ UPDATE late_undos AS u SET
   code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
 WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step;
 
--- name: LateUndoAttempt :exec
--- The audit of such a call. Numbers below zero: those above are the driver's, who may be
--- in a call of a later generation.
-INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, started_at, finished_at, outcome, code, detail)
+-- name: LateUndoBegin :one
+-- The audit of such a call, committed before it as any. Numbers below zero: those above
+-- are the driver's, who may be in a call of a later generation.
+INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
 SELECT @order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
-  @fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', @started_at::timestamptz, now(),
-  @outcome::text, nullif(@code::text, ''), nullif(@detail::text, '');
+  @fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@named::text, '')
+RETURNING attempt;
+
+-- name: LateUndoAnswered :exec
+UPDATE step_attempts AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+WHERE t.order_no = @order_no AND t.attempt = @attempt;

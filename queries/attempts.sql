@@ -22,8 +22,10 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
     coalesce(sqlc.narg('generation')::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, @step::text, @operation::text FROM moved AS m
+  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, @step::text, @operation::text,
+    CASE WHEN @operation::text = 'undo' THEN nullif((@names::text[])[array_position(@order_nos::bigint[], m.order_no)], '') END
+  FROM moved AS m
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
@@ -93,6 +95,26 @@ SELECT coalesce(
      AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
   (SELECT w.reference FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step::text
      AND w.operation = 'do'), '')::text AS reference;
+
+-- name: UndosKnown :many
+-- What the undo of a step of a generation can go by: the provider's own name for what was
+-- done, what an undo that was begun before has named, and the age of the key of the do.
+SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.step::text AS step,
+  coalesce(
+    (SELECT c.reference FROM charges AS c WHERE x.step = 'charge' AND c.order_no = x.order_no AND c.generation = x.generation),
+    (SELECT r.reference FROM reservations AS r WHERE x.step = 'reserve' AND r.order_no = x.order_no AND r.generation = x.generation),
+    (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+       AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
+    (SELECT w.reference FROM step_answers AS w WHERE w.order_no = x.order_no AND w.generation = x.generation AND w.step = x.step
+       AND w.operation = 'do'), '')::text AS reference,
+  EXISTS (SELECT FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+    AND t.operation = 'undo')::boolean AS begun,
+  coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+    AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS named,
+  coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation
+    AND t.step = x.step AND t.operation = 'do'), now())::timestamptz AS sent_at
+FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@generations::integer[]), unnest(@steps::text[]))
+  AS x(order_no, generation, step);
 
 -- name: AttemptsToVoid :many
 -- Keys of earlier generations that were sent and never certainly undone: before another

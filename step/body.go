@@ -33,6 +33,7 @@ func (c *Call) body(op Operation) ([]byte, error) {
 	}
 	if op == Undo {
 		b = appendMember(append(b, ','), "undoKey", c.Key(Do))
+		b = appendOptional(b, "reference", c.Reference)
 	} else {
 		b = appendOptional(b, "callbackUrl", c.CallbackURL)
 	}

@@ -22,6 +22,7 @@ type Executor interface {
 	// Undo takes back what Do did under the same generation, or sees to it that it never
 	// happens: after Done, a Do with that key that comes late must fail. Done says that
 	// nothing stands. It is never called for confirm.
+	// What has a Reference is taken back by it, whether its key is remembered or not.
 	Undo(ctx context.Context, c *Call) Result
 }
 
@@ -36,7 +37,7 @@ type Looker interface {
 }
 
 // Call is what an executor is told. Nothing of it changes between the attempts of one
-// operation but Fence, Attempt and Reference.
+// operation but Fence, Attempt and, of a Do, Reference.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
