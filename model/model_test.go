@@ -22,6 +22,8 @@ const (
 	callCommitted = "no call without a committed attempt"
 	noWait        = "an answered order does not wait for its time-out"
 	firstAnswer   = "the first answer is used, once"
+	inTheBooks    = "what is charged in the books is charged"
+	sameUndo      = "an undo says the same on every attempt"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -33,6 +35,8 @@ var safe = []struct{ name, model, switches, drivers string }{
 	{"lease", "lease", "", "people"},
 	{"callback, second look and sweep", "callback", "", "replica callback sweep"},
 	{"callback, seq raised", "callback", "RAISESEQ", "replica callback"},
+	{"retention", "retention", "", "driver people time"},
+	{"retention, the keys of what stands are never forgotten", "retention", "KEEPSDONE DOUBTAGE", ""},
 }
 
 // weakened variants break at least one of the promises named.
@@ -62,6 +66,16 @@ var weakened = []struct {
 	{"callback", "ONESTATEMENT", []string{noWait}},
 	{"callback", "ONLYCALLBACK", []string{noWait}},
 	{"callback", "NOTSINGLEUSE", []string{firstAnswer}},
+	{"retention", "SENDSOLD", []string{single, inTheBooks}},
+	{"retention", "UNDOESOLD", []string{nothingLive}},
+	{"retention", "DOUBTAGE", []string{nothingLive}},
+	{"retention", "LATENAME", []string{sameUndo}},
+	{"retention", "NOMARGIN", []string{single, nothingLive, inTheBooks}},
+	{"retention", "UNSEENCLEARS", []string{nothingLive, single}},
+	{"retention", "UNSEENSENDS", []string{single, inTheBooks}},
+	{"retention", "PAUSECLEARS", []string{nothingLive, single}},
+	{"retention", "PAUSEYOUNG", []string{single, inTheBooks, nothingLive}},
+	{"retention", "RETRYYOUNG", []string{single, inTheBooks, nothingLive}},
 }
 
 func TestProtocolHolds(t *testing.T) {
