@@ -147,6 +147,7 @@ func TestStepResultOfAnUndo(t *testing.T) {
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
 			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
+		b.exec(t, `UPDATE step_attempts SET named = NULL`) // it goes by the key
 		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
 		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
 		b.ends(t, o, p, fsm.Failed)

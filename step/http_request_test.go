@@ -42,14 +42,17 @@ func TestBodyIsWhatItAlwaysWas(t *testing.T) {
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"callbackUrl":"https://shop.example/api/callbacks/abc"}`
 	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"undo","generation":3,"amount":"1234567890.5",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
-		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"undoKey":"` + full.Key(step.Do) + `"}`
+		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"undoKey":"` + full.Key(step.Do) + `"`
+	nameless := full
+	nameless.Reference = ""
 	for _, v := range []struct {
 		call *step.Call
 		op   step.Operation
 		body string
 	}{
 		{&full, step.Do, fullBody},
-		{&full, step.Undo, fullUndo},
+		{&full, step.Undo, fullUndo + `,"reference":"ch_1"}`},
+		{&nameless, step.Undo, fullUndo + `}`},
 		{&plain, step.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","item":"i","quantity":1}`},
 	} {
 		w, url := lay(t, done)
