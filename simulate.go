@@ -51,6 +51,7 @@ func simulateCommand() *cobra.Command {
 	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
 	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "where it keeps what it did; empty: in memory alone")
 	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a do or an undo takes")
+	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: for ever")
 	f.Uint64Var(&sim.config.Seed, "seed", 1, "decides which requests a rule with a fraction applies to")
 	f.StringArrayVar(&sim.faults, "fault", nil, "a rule: fault[times][:argument][@step[/operation]][,item=,amount=,order=,fraction=,code=]; may be repeated")
 	f.StringVar(&sim.secretEnv, "secret-env", "", "environment variable with the secret of Standard Webhooks signatures; empty: none are asked for")
@@ -65,6 +66,9 @@ func (sim *simulate) validate() error {
 	}
 	if sim.config.Latency < 0 {
 		return errors.New("latency: at least 0s")
+	}
+	if sim.config.KeyRetention < 0 {
+		return errors.New("key-retention: at least 0s")
 	}
 	if sim.secretEnv != "" {
 		if sim.config.Secret = os.Getenv(sim.secretEnv); sim.config.Secret == "" {

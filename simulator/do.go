@@ -35,6 +35,7 @@ func (s *Simulator) do(caller context.Context, q *request) reply {
 func (s *Simulator) begin(q *request) (*entry, *reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forget(q.key)
 	e := s.state.entry(q.key)
 	_, isUndo := s.state.undos[q.key]
 	var known reply

@@ -23,6 +23,7 @@ type event struct {
 	Code       string    `json:"code,omitempty"`
 	Detail     string    `json:"detail,omitempty"`
 	UndoKey    string    `json:"undoKey,omitempty"` // of the request, for an undo
+	Undoes     string    `json:"undoes,omitempty"`  // what it named, where the key is not known any more
 	Promise    *promise  `json:"promise,omitempty"`
 	Stripe     *change   `json:"stripe,omitempty"`
 }
@@ -33,12 +34,14 @@ const (
 	eventRefused = "refused"
 	eventUndone  = "undone"
 	eventStripe  = "stripe"
+	eventForgot  = "forgotten"
 )
 
 // state is everything the simulator knows for good. It is not safe for concurrent use.
 type state struct {
 	entries    []*entry            // with an event, in the order of the first
 	keys       map[string]*entry   // by key of the do, also those only heard of
+	names      map[string]*entry   // by our name for the effect; they are never forgotten
 	undos      map[string]string   // fingerprints by key of the undo
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
@@ -47,7 +50,7 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{keys: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}, stripe: newStripeState()}
+	return &state{keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}, stripe: newStripeState()}
 }
 
 // entry returns what is known of a key of a do, be it nothing yet.
@@ -66,6 +69,16 @@ func (s *state) apply(ev event) (*entry, error) {
 		return nil, nil
 	}
 	e := s.entry(ev.Key)
+	if ev.Event == eventForgot {
+		delete(s.keys, ev.Key)
+		return e, nil
+	}
+	if ev.Undoes != "" {
+		if e = s.names[ev.Undoes]; e == nil {
+			return nil, fmt.Errorf("unknown reference %q", ev.Undoes)
+		}
+		s.keys[ev.Key] = e
+	}
 	if e.State == "" {
 		e.OrderID, e.Step, e.Generation = ev.OrderID, ev.Step, ev.Generation
 		e.Amount, e.Currency, e.Quantity, e.Item = ev.Amount, ev.Currency, ev.Quantity, ev.Item
@@ -85,6 +98,9 @@ func (s *state) apply(ev event) (*entry, error) {
 		s.undone(e, ev)
 	default:
 		return nil, fmt.Errorf("unknown event %q", ev.Event)
+	}
+	if e.Reference != "" {
+		s.names[e.Reference] = e
 	}
 	e.At = ev.At
 	return e, nil

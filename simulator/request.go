@@ -46,6 +46,7 @@ type request struct {
 		Metadata    json.RawMessage `json:"metadata"`
 		CallbackURL string          `json:"callbackUrl"`
 		UndoKey     string          `json:"undoKey"`
+		Reference   string          `json:"reference"` // of what an undo is to take back
 	}
 	rule   Rule     // what is to go wrong; the zero rule is nothing
 	logged *Request // in the log of requests

@@ -92,6 +92,7 @@ type lookup struct {
 func (s *Simulator) lookup(key string) (lookup, *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.forget(key)
 	e := s.state.keys[key]
 	switch {
 	case e == nil, e.State == "" && !e.running:

@@ -51,7 +51,7 @@ func start(t *testing.T, cfg simulator.Config) *provider {
 // call is a request to be made. Its zero value is the charge of one order.
 type call struct {
 	key, order, item, amount, callback, undo string
-	step                                     string
+	step, reference                          string
 	generation                               int
 	header                                   http.Header
 }
@@ -80,7 +80,7 @@ func (c call) request(ctx context.Context, url string) *http.Request {
 	}
 	body, _ := json.Marshal(map[string]any{
 		"orderId": c.order, "step": c.step, "operation": c.operation(), "generation": c.generation, "amount": c.amount, "currency": "USD",
-		"item": c.item, "quantity": 2, "metadata": map[string]string{"a": "b"}, "callbackUrl": c.callback, "undoKey": c.undo,
+		"item": c.item, "quantity": 2, "metadata": map[string]string{"a": "b"}, "callbackUrl": c.callback, "undoKey": c.undo, "reference": c.reference,
 	})
 	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(string(body)))
 	r.Header = c.header.Clone()

@@ -17,6 +17,9 @@ type Config struct {
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
 	Latency time.Duration
+	// KeyRetention is how long it remembers a key after what was done under it was done or
+	// undone, at the least. What stands is known by its reference for ever. 0: for ever.
+	KeyRetention time.Duration
 	// Faults is the plan; see SetFaults.
 	Faults []Rule
 	// Seed decides which requests a Rule with a Fraction applies to.
@@ -35,6 +38,7 @@ type Config struct {
 type Simulator struct {
 	mux     *http.ServeMux
 	latency time.Duration
+	keeps   time.Duration // how long keys are remembered; 0: for ever
 	secret  secret
 	hook    hook
 	log     *slog.Logger
@@ -72,7 +76,7 @@ func New() *Simulator {
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
-		latency: cfg.Latency, hook: hook{cfg.StripeWebhook, cfg.StripeWebhookSecret}, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
+		latency: cfg.Latency, keeps: cfg.KeyRetention, hook: hook{cfg.StripeWebhook, cfg.StripeWebhookSecret}, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
 		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
 	}
 	if s.log == nil {

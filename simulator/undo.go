@@ -25,9 +25,9 @@ func (s *Simulator) takeBack(q *request) (*entry, reply) {
 	if repeated && body != q.fingerprint {
 		return s.state.entry(q.body.UndoKey), mismatch("the key was used for another request")
 	}
-	e := s.state.entry(q.body.UndoKey)
-	if e.State != "" && (e.Step != q.step || e.OrderID != q.body.OrderID) {
-		return e, mismatch("the undoKey is of another step or order")
+	e, ev, wrong := s.meant(q)
+	if wrong != nil {
+		return e, *wrong
 	}
 	if q.rule.Code != "" {
 		return e, refusal(q.rule.Code, "declined by the fault plan")
@@ -36,11 +36,35 @@ func (s *Simulator) takeBack(q *request) (*entry, reply) {
 		s.counts.suppressed++
 	}
 	if !repeated || e.State == Live { // live after an undo: the contract was broken
-		ev := q.event(eventUndone)
 		if e.State == Live {
 			ev.Reference = s.state.name(prefixes[q.step][1])
 		}
 		s.record(ev)
 	}
 	return e, e.undone(repeated)
+}
+
+// meant finds what an undo is about: what its reference names, or what was done under its
+// key. A key that is not known may have been forgotten, and a reference that was never
+// given is no reason to say that nothing stands. mu is held.
+func (s *Simulator) meant(q *request) (*entry, event, *reply) {
+	s.forget(q.body.UndoKey)
+	e, ev := s.state.entry(q.body.UndoKey), q.event(eventUndone)
+	named := s.state.names[q.body.Reference]
+	var wrong reply
+	switch {
+	case e.State == "" && q.body.Reference != "" && named == nil:
+		wrong = refusal("unknown_reference", "neither the reference nor the undoKey is known")
+		return e, ev, &wrong
+	case e.State == "" && named != nil:
+		e, ev.Undoes = named, q.body.Reference
+	case named != nil && named != e:
+		wrong = mismatch("the reference and the undoKey are of two things")
+		return e, ev, &wrong
+	}
+	if e.State != "" && (e.Step != q.step || e.OrderID != q.body.OrderID) {
+		wrong = mismatch("the undoKey is of another step or order")
+		return e, ev, &wrong
+	}
+	return e, ev, nil
 }
