@@ -2,6 +2,7 @@ package step_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"pawl/fsm"
@@ -52,4 +53,55 @@ func TestStripeConforms(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStripeCaptureConforms holds the capture to the same, but for undo, which it has none of.
+func TestStripeCaptureConforms(t *testing.T) {
+	t.Parallel()
+	conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
+		t.Helper()
+		provider := simulator.New()
+		t.Cleanup(func() {
+			if err := provider.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		direct := httptest.NewServer(provider) // the charges are not what is tried
+		t.Cleanup(direct.Close)
+		how := policy.Step{Executor: policy.Stripe, URL: direct.URL, Secret: secretOf(t, "sk_test_123"), Capture: policy.CaptureOnConfirm}
+		charge := executorOf(t, how, fsm.Charge)
+		how.URL = serve(provider)
+		return subject{
+			Executor: executorOf(t, how, fsm.Confirm), of: fsm.Confirm,
+			prepare: func(c *step.Call) {
+				asCharge := *c
+				asCharge.Step = fsm.Charge
+				done, ok := charge.Do(t.Context(), &asCharge).(step.Done)
+				if !ok {
+					t.Fatal("nothing was authorized")
+				}
+				c.Reference = done.Reference
+			},
+			decline: func(c *step.Call) {
+				if err := provider.Happen(c.Reference, simulator.Expired, ""); err != nil {
+					t.Fatal(err)
+				}
+			},
+			books: func(c *step.Call) (b books) {
+				for _, entry := range provider.Books(c.OrderID) {
+					if entry.Step != string(fsm.Confirm) {
+						continue
+					}
+					if entry.Key != c.Key(step.Capture) {
+						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+					}
+					b.made += entry.Effects
+					if entry.State == simulator.Live {
+						b.standing++
+					}
+				}
+				return b
+			},
+		}
+	})
 }
