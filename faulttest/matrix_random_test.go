@@ -22,8 +22,10 @@ func unreliable() (rules []simulator.Rule) {
 	rules = append(rules, simulator.Rule{Fault: simulator.ForgetDeclines, Fraction: 0.03})
 	for _, rule := range undoing {
 		if rule.Fault != simulator.Decline {
-			rule.Times, rule.Fraction, rule.Operation = 0, 0.03, "undo"
-			rules = append(rules, rule)
+			rule.Times, rule.Fraction = 0, 0.03
+			for _, rule.Operation = range []string{"undo", "create", "read"} { // the latter are Stripe's
+				rules = append(rules, rule)
+			}
 		}
 	}
 	return rules
