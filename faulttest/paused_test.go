@@ -49,6 +49,9 @@ func TestPausedReplica(t *testing.T) {
 			s.wake() // nothing but their fence keeps it from moving these orders
 			eventually(t, patience, "it finds out", func() bool { return s.late("pawl_moves_fenced_total")-fenced >= orders })
 			s.other.signal(syscall.SIGCONT)
+			eventually(t, patience, "the other finishes them", func() bool { // before it holds more, which the sleeper never had
+				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence > 1`) == 0
+			})
 		}
 		s.proves("pawl_moves_fenced_total")
 	})
