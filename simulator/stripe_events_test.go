@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stripe/stripe-go/v85/webhook"
 
@@ -72,10 +71,8 @@ func TestStripeEvents(t *testing.T) {
 			s := openStripe(t, simulator.Config{StripeWebhook: e.URL, StripeWebhookSecret: hookSecret})
 			s.faults(fault)
 			s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
-			for len(e.heard()) == 0 { // events that are told at the same time come in any order
-				time.Sleep(time.Millisecond)
-			}
-			is := "processing" // those that are told later are not told now
+			await(t, func() bool { return len(e.heard()) > 0 }) // events that are told at the same time come in any order
+			is := "processing"                                  // those that are told later are not told now
 			switch {
 			case fault == "decline":
 				s.says(confirm, "b", "402 card_error card_declined generic_decline")
@@ -88,9 +85,7 @@ func TestStripeEvents(t *testing.T) {
 			if fault == "callback-before" && len(e.heard()) != 2 {
 				t.Errorf("not told before: %v", e.heard())
 			}
-			for strings.Count(want, ",") >= len(e.heard()) {
-				time.Sleep(time.Millisecond)
-			}
+			await(t, func() bool { return len(e.heard()) > strings.Count(want, ",") })
 			if err := s.Close(); err != nil { // waits for what is still to be told
 				t.Error(err)
 			}
@@ -107,9 +102,7 @@ func TestStripeEventsOfWhatHappens(t *testing.T) {
 	s := openStripe(t, simulator.Config{StripeWebhook: e.URL, StripeWebhookSecret: hookSecret})
 	heard := func(want ...string) {
 		t.Helper()
-		for len(e.heard()) < len(want) {
-			time.Sleep(time.Millisecond)
-		}
+		await(t, func() bool { return len(e.heard()) >= len(want) })
 		if got := e.heard(); !slices.Equal(got, want) {
 			t.Errorf("told %q, want %q", got, want)
 		}

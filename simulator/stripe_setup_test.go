@@ -151,3 +151,15 @@ func serveOnce(t *testing.T, sim *simulator.Simulator, what, key string) string 
 	}
 	return text
 }
+
+// await waits until something holds.
+func await(t *testing.T, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for limit := time.Now().Add(time.Minute); !holds(); <-tick.C {
+		if time.Now().After(limit) {
+			t.Fatal("never happened")
+		}
+	}
+}

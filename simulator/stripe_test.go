@@ -210,7 +210,7 @@ func TestStripeKeysInTime(t *testing.T) {
 			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_1 requires_confirmation" {
 				t.Error(a)
 			}
-			time.Sleep(25 * time.Hour)
+			<-time.After(25 * time.Hour)
 			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_2 requires_confirmation" {
 				t.Error(a)
 			}
@@ -265,9 +265,7 @@ func TestStripeBooksOutliveTheProcess(t *testing.T) {
 	second.says("GET /v1/refunds/re_3", "", "200 re_3 succeeded")
 	second.entries("o", "charge a undone 1 12.50 EUR; confirm c undone 1 12.50 EUR")
 	second.entries("p", "charge d refused 0 12.50 EUR")
-	for second.object("pi_4")["status"] != "succeeded" { // what was promised is kept
-		time.Sleep(time.Millisecond)
-	}
+	await(t, func() bool { return second.object("pi_4")["status"] == "succeeded" }) // what was promised is kept
 	second.entries("q", "charge f live 1 12.50 EUR")
 	second.says(intent("r"), "h", "200 pi_5 requires_confirmation")
 }
