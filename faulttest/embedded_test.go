@@ -136,6 +136,7 @@ func killAlone(t *testing.T) {
 	load.start(t)
 	for range rounds(t, 2) {
 		load.flows(100)
+		spared(t, socketURL(dir))
 		r.all[0].kill()
 		start()
 	}

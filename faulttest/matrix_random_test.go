@@ -55,12 +55,12 @@ func matrixAtRandom(t *testing.T, executor string, n int) {
 	load := s.send(16, random.Uint64())
 	kills, redriven := rounds(t, 6), 0
 	for range kills {
-		// A process that ends before it gets to anything, three times in a row, is taken for the victim of its orders.
 		before, more := s.finished(), int64(50+random.IntN(100))
 		eventually(t, patience, "orders end", func() bool { return s.finished() >= before+more })
 		redriven += s.redrive(20)
 		<-time.After(time.Duration(random.IntN(500)) * time.Millisecond)
 		i := random.IntN(n)
+		spared(t, s.database.URL)
 		r.all[i].kill()
 		r.replace(i)
 	}
