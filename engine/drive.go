@@ -34,10 +34,7 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 	if slices.ContainsFunc(runs, special) {
 		runs = e.route(runs)
 	}
-	if waitsForStock(state) {
-		runs = e.slow.divert(runs)
-	}
-	e.lines[state].add(runs...)
+	e.lines[state].add(e.slow.divert(runs)...)
 }
 
 // move is the flush of a line: it moves a set out of its state. Runs of one line share

@@ -63,7 +63,7 @@ type Engine struct {
 	lines   map[fsm.State]*line
 	slow    *slowLane
 	watches *watcher
-	aside   []*line // those of no state; without the slow lanes, where a stock row is what takes long
+	aside   []*line // those of no state
 
 	policies    *policies
 	admitWith   *line // of orders that bring terms
@@ -101,10 +101,10 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	for state, move := range step.Ledger {
 		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
 	}
-	e.slow = newSlowLane(e, cfg.MaxSet, func(state fsm.State, set []*run, busy func([]*run)) {
+	e.slow = newSlowLane(e, cfg.MaxSet, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
 		e.moveOr(state, step.Ledger[state], set, busy)
 	})
-	e.slowRecords = newSlowLane(e, answersMost, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
+	e.slowRecords = newSlowLane(e, answersMost, e.sellsStock, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
 	e.policies = newPolicies(e.query, e.log)
 	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
@@ -115,7 +115,8 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
 	e.inbox, e.voids, e.undos = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids), newLine(cfg.MaxSet, e.lookUndos)
 	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
-	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving}
+	e.voids.apart, e.undos.apart, e.waits.apart, e.leaving.apart = true, true, true, true
+	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving, e.slow.line, e.slowRecords.line}
 	e.watches = newWatcher(e)
 	return e
 }
@@ -130,8 +131,6 @@ func (e *Engine) Start() {
 	for _, l := range e.aside {
 		e.goLine(l)
 	}
-	e.goLine(e.slow.line)
-	e.goLine(e.slowRecords.line)
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
 	e.wg.Go(func() { e.renewLoop(e.ctx) })

@@ -109,7 +109,7 @@ func (e *Engine) overloaded(item string) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(e.aside, func(l *line) bool { return l.age() > limit })
+	return slices.ContainsFunc(e.aside, func(l *line) bool { return !l.apart && l.age() > limit })
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pawl/fsm"
+	"pawl/step"
 )
 
 // slowLane keeps a locked stock row from stalling the orders of other items. A set that
@@ -18,6 +19,7 @@ import (
 type slowLane struct {
 	engine *Engine
 	line   *line
+	stock  func(*run) bool // whether what a run waits for writes the stock row
 	try    func(state fsm.State, ofItem []*run, busy func([]*run))
 	used   atomic.Bool // nearly always false: one load is all the fast path pays
 
@@ -28,37 +30,55 @@ type slowLane struct {
 // slowPause is how long an item that is still locked is left alone.
 const slowPause = 100 * time.Millisecond
 
-func newSlowLane(e *Engine, most int, try func(fsm.State, []*run, func([]*run))) *slowLane {
-	s := &slowLane{engine: e, try: try, items: map[string]int{}}
+func newSlowLane(e *Engine, most int, stock func(*run) bool, try func(fsm.State, []*run, func([]*run))) *slowLane {
+	s := &slowLane{engine: e, stock: stock, try: try, items: map[string]int{}}
 	s.line = newLine(most, s.flush)
+	s.line.apart = true
 	return s
 }
 
-// add takes a set over. It keeps nothing of the slice.
+// add takes a set over that waited for a lock in vain. It keeps nothing of the slice. What
+// does not write a stock row waited for something else: nothing in here would let its item
+// go again.
 func (s *slowLane) add(set []*run) {
+	slow, others := divide(set, s.stock)
+	if len(others) > 0 {
+		s.engine.later(others)
+	}
+	if len(slow) == 0 {
+		return
+	}
 	s.mu.Lock()
-	for _, r := range set {
+	for _, r := range slow {
 		s.items[r.order.Order.Item]++
 	}
 	s.used.Store(true)
 	s.mu.Unlock()
-	s.line.add(set...)
+	s.line.add(slow...)
 }
 
-// divert takes over the runs whose item is in the lane and returns the others.
+// divide keeps the order on both sides.
+func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
+	for _, r := range runs {
+		if first(r) {
+			yes = append(yes, r)
+		} else {
+			no = append(no, r)
+		}
+	}
+	return yes, no
+}
+
+// divert takes over the runs that wait for the stock row of an item in the lane, and
+// returns the others.
 func (s *slowLane) divert(runs []*run) []*run {
 	if !s.used.Load() {
 		return runs
 	}
 	s.mu.Lock()
-	var slow, fast []*run
-	for _, r := range runs {
-		if item := r.order.Order.Item; s.items[item] > 0 {
-			s.items[item]++
-			slow = append(slow, r)
-		} else {
-			fast = append(fast, r)
-		}
+	slow, fast := divide(runs, func(r *run) bool { return s.items[r.order.Order.Item] > 0 && s.stock(r) })
+	for _, r := range slow {
+		s.items[r.order.Order.Item]++
 	}
 	s.mu.Unlock()
 	s.line.add(slow...)
@@ -75,9 +95,21 @@ func (s *slowLane) holds(item string) int {
 	return s.items[item]
 }
 
-// waitsForStock tells the states whose moves write the stock row of their item.
-func waitsForStock(state fsm.State) bool {
-	return state == fsm.Reserving || state == fsm.Confirming || state == fsm.Releasing
+// waitsForStock tells the moves of the ledger that write the stock row of their item.
+func waitsForStock(r *run) bool {
+	switch r.status() {
+	case fsm.Reserving, fsm.Confirming, fsm.Releasing:
+		return true
+	default:
+		return false
+	}
+}
+
+// sellsStock tells the answers from outside that do: a confirmation of what the ledger has
+// reserved.
+func (e *Engine) sellsStock(r *run) bool {
+	key := e.recordKey(r)
+	return key.verdict == step.WasDone && key.state == fsm.Confirming && key.sells
 }
 
 // leave lets the orders of an item go the fast way again.
@@ -101,7 +133,7 @@ func (s *slowLane) flush(set []*run) {
 		if n < 0 {
 			n = len(set)
 		}
-		if s.through(state, set[:n]) && waitsForStock(state) {
+		if s.through(state, set[:n]) {
 			s.leave(item)
 		}
 		set = set[n:]

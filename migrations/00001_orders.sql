@@ -25,6 +25,7 @@ CREATE DOMAIN given_name AS text COLLATE "C" CONSTRAINT given_name CHECK (VALUE 
 CREATE DOMAIN currency_code AS text COLLATE "C" CONSTRAINT currency_code CHECK (VALUE ~ '^[A-Z]{3}$');
 CREATE DOMAIN money_amount AS numeric CONSTRAINT money_amount CHECK (VALUE >= 0 AND VALUE < 1e15 AND scale(VALUE) <= 4);
 CREATE DOMAIN item_quantity AS integer CONSTRAINT item_quantity CHECK (VALUE >= 1);
+CREATE DOMAIN take_over_count AS smallint CONSTRAINT take_over_count CHECK (VALUE >= 0);
 CREATE DOMAIN moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE));
 
 -- An order is its row. Columns that every move writes stand together, so that
@@ -39,7 +40,7 @@ CREATE TABLE orders (
   generation     integer NOT NULL DEFAULT 0,      -- raised by every redrive
   quantity       item_quantity NOT NULL DEFAULT 1,
   seq            integer NOT NULL DEFAULT 1,      -- raised by every write, number of its history row
-  take_overs     smallint NOT NULL DEFAULT 0,     -- claims since the last move
+  take_overs     take_over_count NOT NULL DEFAULT 0, -- claims since the last move
   status         order_status NOT NULL,
   hold           order_hold,                      -- what a waiting order waits for
   hold_reason    text,
@@ -91,4 +92,4 @@ CREATE INDEX orders_ended_item ON orders (item, order_no) WHERE ended_as IN ('fa
 DROP TABLE orders;
 DROP TABLE installation;
 DROP DOMAIN order_status, order_hold, order_stop, order_outcome, order_step, given_name, currency_code,
-  money_amount, item_quantity, moment;
+  money_amount, item_quantity, take_over_count, moment;

@@ -53,12 +53,13 @@ func TestEffectsAreInBounds(t *testing.T) {
 	c.refused("23514 money_amount", `INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
 	c.refused("23514 item_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
 	for domain, sets := range map[string][]string{
-		"money_amount":  {"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "amount = 1.00001"},
-		"item_quantity": {"quantity = 0", "quantity = -1"},
-		"given_name":    {"item = ''", "order_id = ''"},
-		"currency_code": {"currency = 'usd'", "currency = 'US'", "currency = 'USDX'"},
-		"moment":        {"due_at = 'infinity'", "created_at = '-infinity'"},
-		"orders_guard":  {"fence = -1", "generation = -1", "seq = 0"},
+		"money_amount":    {"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "amount = 1.00001"},
+		"item_quantity":   {"quantity = 0", "quantity = -1"},
+		"given_name":      {"item = ''", "order_id = ''"},
+		"currency_code":   {"currency = 'usd'", "currency = 'US'", "currency = 'USDX'"},
+		"take_over_count": {"take_overs = -1"},
+		"moment":          {"due_at = 'infinity'", "created_at = '-infinity'"},
+		"orders_guard":    {"fence = -1", "generation = -1", "seq = 0"},
 	} {
 		for _, set := range sets {
 			c.refused("23514 "+domain, `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)
