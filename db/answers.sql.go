@@ -403,16 +403,17 @@ func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) 
 }
 
 const lateUndoOpen = `-- name: LateUndoOpen :many
-INSERT INTO late_undos AS u (order_no, generation, step, reason)
-SELECT o.order_no, $1, $2, $3 FROM orders AS o
-WHERE o.order_no = $4
+INSERT INTO late_undos AS u (order_no, generation, step, reason, reference)
+SELECT o.order_no, $1, $2, $3, nullif($4::text, '') FROM orders AS o
+WHERE o.order_no = $5
   AND (o.generation > $1 OR o.ended_as IN ('failed', 'canceled') OR $2 = 'reserve' AND o.status = 'refunding')
   AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE $2 = 'charge' AND c.order_no = o.order_no
     AND c.generation = $1 AND c.refunded_at IS NULL)
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE $2 = 'reserve' AND r.order_no = o.order_no
     AND r.generation = $1 AND r.released_at IS NULL)
-ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason
-  WHERE u.finished_at IS NOT NULL
+ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
+    reference = coalesce(u.reference, excluded.reference), tries = 0, code = NULL, detail = NULL
+  WHERE u.finished_at IS NOT NULL OR u.reference IS NULL AND excluded.reference IS NOT NULL
 RETURNING order_no
 `
 
@@ -420,17 +421,20 @@ type LateUndoOpenParams struct {
 	Generation int32
 	Step       string
 	Reason     string
+	Ref        string
 	OrderNo    int64
 }
 
 // An effect was reported that the books say is absent or undone. No row: it stands
-// in them, or may still come to, or its undoing is under way already. Where the charge is
-// being refunded, nothing is reserved any more.
+// in them, or may still come to, or its undoing is under way already and knows as much.
+// Where the charge is being refunded, nothing is reserved any more. One that is opened
+// again is tried, and told of, like a new one.
 func (q *Queries) LateUndoOpen(ctx context.Context, arg LateUndoOpenParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, lateUndoOpen,
 		arg.Generation,
 		arg.Step,
 		arg.Reason,
+		arg.Ref,
 		arg.OrderNo,
 	)
 	if err != nil {

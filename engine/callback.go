@@ -79,7 +79,7 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 	}
 	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
-		e.reportLate(ctx, of, "a callback")
+		e.reportLate(ctx, of, lateEffect{"a callback", words.Reference})
 	}
 	if stored || same {
 		return Receipt{Accepted: true}, nil

@@ -24,6 +24,9 @@ const (
 	holdAttention = "attention"
 )
 
+// voidRefused begins the reason of a hold: the key of an earlier generation is not to die.
+const voidRefused = "void_refused: "
+
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
 // stay is what an answer means that leaves the order in its state.
@@ -52,7 +55,8 @@ type judge struct {
 // decide says what becomes of the order. It depends on nothing else.
 func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
-	waits := s.hold != "" && !isAttention(a.result) && a.operation == step.Do && !a.uncalled && !a.lookOnly
+	forward := a.operation == step.Do || j.voids() && s.cleared
+	waits := s.hold != "" && !isAttention(a.result) && forward && !a.uncalled && !a.lookOnly
 	if waits && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
 		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone
 	}
@@ -64,6 +68,9 @@ func isAttention(result step.Result) bool {
 	return is
 }
 
+// voids: the call was about a key of an earlier generation.
+func (j judge) voids() bool { return j.a.generation != j.o.Generation }
+
 func (j judge) meaning() stay {
 	a := j.a
 	switch result := a.result.(type) {
@@ -71,10 +78,14 @@ func (j judge) meaning() stay {
 		return stay{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 	case step.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
-		if a.operation != step.Undo {
+		switch {
+		case j.voids():
+			reason = voidRefused
+		case a.operation != step.Undo:
 			reason = "refused_in_doubt: "
 		}
-		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
+		// Voids come before the first call of their generation: nothing of that one is in doubt.
+		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true, cleared: j.voids(),
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case step.Waiting:
 		return stay{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}

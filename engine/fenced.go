@@ -27,7 +27,7 @@ func (e *Engine) fenced(r *run) {
 	}
 	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
 	if outcome == "done" && a.operation == step.Do {
-		e.reportLate(ctx, told{r.no(), a.generation, a.step}, "an attempt that was fenced")
+		e.reportLate(ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
 	}
 }
 
@@ -49,15 +49,18 @@ func namedResult(result step.Result) (outcome string, answer step.Answer) {
 	}
 }
 
+// lateEffect is how an effect was heard of, and what the provider calls it, if it said so.
+type lateEffect struct{ reason, reference string }
+
 // reportLate opens the undoing of an effect that the books say is absent or undone.
-func (e *Engine) reportLate(ctx context.Context, of told, reason string) {
+func (e *Engine) reportLate(ctx context.Context, of told, late lateEffect) {
 	if of.step == fsm.Confirm {
 		return // it has no undo; verify --provider shows it
 	}
-	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: reason})
+	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: late.reason, Ref: late.reference})
 	if err != nil {
 		e.log.Error("open the undoing of a late effect", "order_no", of.orderNo, "step", of.step, "error", err)
 	} else if len(rows) > 0 {
-		e.log.Warn("late effect is being undone", "order_no", of.orderNo, "generation", of.generation, "step", of.step, "reason", reason)
+		e.log.Warn("late effect is being undone", "order_no", of.orderNo, "generation", of.generation, "step", of.step, "reason", late.reason)
 	}
 }

@@ -56,11 +56,16 @@ func heldAsUnknown(o *db.Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
 
+// heldForVoid: the step was not called for yet. Who says that it is done has looked at what
+// an earlier generation did, and the order would end without its own.
+func heldForVoid(o *db.Order) bool {
+	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, voidRefused)
+}
+
 // canBeSettled: the order is at rest in a step that was called for, or in its undoing, and
-// what came of it
-// is in doubt or has come to a person, a callback or another try.
+// what came of it is in doubt or has come to a person, a callback or another try.
 func canBeSettled(o *db.Order) bool {
 	called := !o.Status.Final() && o.Status != fsm.Pending && value(o.Attempts) > 0
-	return called && o.Hold != nil &&
+	return called && o.Hold != nil && !heldForVoid(o) &&
 		(o.InDoubtSince != nil || o.Tries != nil && heldFor(o, holdAttention, holdCallback, holdRetry))
 }

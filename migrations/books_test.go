@@ -29,7 +29,7 @@ var bookColumns = map[string]string{
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
 		"reference text, fenced boolean",
 	"late_undos": "order_id text, step text, generation integer, reason text, tries integer, due_at timestamp with time zone, " +
-		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
+		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint",
 }
 

@@ -60,18 +60,20 @@ FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generati
 
 -- name: LateUndoOpen :many
 -- An effect was reported that the books say is absent or undone. No row: it stands
--- in them, or may still come to, or its undoing is under way already. Where the charge is
--- being refunded, nothing is reserved any more.
-INSERT INTO late_undos AS u (order_no, generation, step, reason)
-SELECT o.order_no, @generation, @step, @reason FROM orders AS o
+-- in them, or may still come to, or its undoing is under way already and knows as much.
+-- Where the charge is being refunded, nothing is reserved any more. One that is opened
+-- again is tried, and told of, like a new one.
+INSERT INTO late_undos AS u (order_no, generation, step, reason, reference)
+SELECT o.order_no, @generation, @step, @reason, nullif(@ref::text, '') FROM orders AS o
 WHERE o.order_no = @order_no
   AND (o.generation > @generation OR o.ended_as IN ('failed', 'canceled') OR @step = 'reserve' AND o.status = 'refunding')
   AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE @step = 'charge' AND c.order_no = o.order_no
     AND c.generation = @generation AND c.refunded_at IS NULL)
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
     AND r.generation = @generation AND r.released_at IS NULL)
-ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason
-  WHERE u.finished_at IS NOT NULL
+ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
+    reference = coalesce(u.reference, excluded.reference), tries = 0, code = NULL, detail = NULL
+  WHERE u.finished_at IS NOT NULL OR u.reference IS NULL AND excluded.reference IS NOT NULL
 RETURNING order_no;
 
 -- name: LateUndosClaim :many

@@ -105,6 +105,7 @@ SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.st
     (SELECT r.reference FROM reservations AS r WHERE x.step = 'reserve' AND r.order_no = x.order_no AND r.generation = x.generation),
     (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
        AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
+    (SELECT l.reference FROM late_undos AS l WHERE l.order_no = x.order_no AND l.generation = x.generation AND l.step = x.step),
     (SELECT w.reference FROM step_answers AS w WHERE w.order_no = x.order_no AND w.generation = x.generation AND w.step = x.step
        AND w.operation = 'do'), '')::text AS reference,
   EXISTS (SELECT FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
@@ -119,10 +120,17 @@ FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@generations::integer[]), u
 -- name: AttemptsToVoid :many
 -- Keys of earlier generations that were sent and never certainly undone: before another
 -- charge they must be dead, also those that were refused. A delayed call may still arrive,
--- and not every provider remembers that it refused.
+-- and not every provider remembers that it refused. Where a person has undone by hand what
+-- the provider would not, it would refuse again.
 SELECT DISTINCT t.step, t.generation, t.policy FROM step_attempts AS t
 WHERE t.order_no = @order_no AND t.generation < @generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
   AND NOT EXISTS (
     SELECT 1 FROM step_attempts AS u
     WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
+  AND NOT EXISTS (
+    SELECT 1 FROM step_answers AS w
+    WHERE w.order_no = t.order_no AND w.generation = t.generation AND w.step = t.step AND w.operation = 'undo' AND w.outcome = 'done')
+  AND NOT EXISTS (
+    SELECT 1 FROM late_undos AS l
+    WHERE l.order_no = t.order_no AND l.generation = t.generation AND l.step = t.step AND l.finished_at IS NOT NULL)
 ORDER BY t.generation, t.step;
