@@ -130,9 +130,8 @@ func TestRunning(t *testing.T) {
 			}
 			query(t, got, "SELECT 'works'")
 			killServer(t, s)
-			if got, ok := Running(cfg.Dir); ok {
-				t.Fatalf("found %s behind the end", got)
-			}
+			// A child that was forked a moment before may have the socket open a moment longer.
+			eventually(t, "it is not found behind its end", func() bool { _, ok := Running(cfg.Dir); return !ok })
 		})
 	}
 }
