@@ -346,31 +346,6 @@ func (q *Queries) AttemptsToVoid(ctx context.Context, arg AttemptsToVoidParams) 
 	return items, nil
 }
 
-const callReference = `-- name: CallReference :one
-SELECT coalesce(
-  (SELECT c.reference FROM charges AS c WHERE $1::text = 'charge' AND c.order_no = $2 AND c.generation = $3),
-  (SELECT r.reference FROM reservations AS r WHERE $1::text = 'reserve' AND r.order_no = $2 AND r.generation = $3),
-  (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = $2 AND t.generation = $3 AND t.step = $1::text
-     AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
-  (SELECT w.reference FROM step_answers AS w WHERE w.order_no = $2 AND w.generation = $3 AND w.step = $1::text
-     AND w.operation = 'do'), '')::text AS reference
-`
-
-type CallReferenceParams struct {
-	Step       string
-	OrderNo    int64
-	Generation int32
-}
-
-// What the provider calls the charge or reservation of a generation, from wherever it was
-// kept; empty: it never said.
-func (q *Queries) CallReference(ctx context.Context, arg CallReferenceParams) (string, error) {
-	row := q.db.QueryRow(ctx, callReference, arg.Step, arg.OrderNo, arg.Generation)
-	var reference string
-	err := row.Scan(&reference)
-	return reference, err
-}
-
 const undosKnown = `-- name: UndosKnown :many
 SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.step::text AS step,
   coalesce(
@@ -408,7 +383,7 @@ type UndosKnownRow struct {
 }
 
 // What the undo of a step of a generation can go by: the provider's own name for what was
-// done, what an undo that was begun before has named, and the age of the key of the do.
+// done, from wherever it was kept, or empty where it never said; what an undo that was begun before has named, and the age of the key of the do.
 func (q *Queries) UndosKnown(ctx context.Context, arg UndosKnownParams) ([]UndosKnownRow, error) {
 	rows, err := q.db.Query(ctx, undosKnown, arg.OrderNos, arg.Generations, arg.Steps)
 	if err != nil {

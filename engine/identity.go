@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
 	"pawl/step"
@@ -57,8 +56,9 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
 }
 
 // findReference fills in what the provider calls a charge or reservation, where a do
-// needs it and the run does not know: it may have been taken up after that was said.
-func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) (err error) {
+// needs it and the run does not know: it may have been taken up after that was said. It is
+// what an undo of the step would go by.
+func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) error {
 	a := r.attempt
 	if c.Reference != "" || a.lane.cfg.Executor != policy.Stripe {
 		return nil
@@ -67,10 +67,11 @@ func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) (err e
 	if of == fsm.Confirm {
 		of = fsm.Charge // what is captured
 	}
-	c.Reference, err = e.query.CallReference(ctx, db.CallReferenceParams{OrderNo: r.no(), Generation: a.generation, Step: string(of)})
+	known, err := e.undoOf(ctx, r.no(), a.generation, of)
 	if err != nil {
-		return fmt.Errorf("read reference: %w", err)
+		return err
 	}
+	c.Reference = known.reference
 	return nil
 }
 

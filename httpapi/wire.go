@@ -158,8 +158,6 @@ func utc(t *time.Time) *time.Time {
 	return &out
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
-
 func ordersOf(rows []engine.Order) []order {
 	out := make([]order, len(rows))
 	for i := range rows {
@@ -173,11 +171,11 @@ func ordersOf(rows []engine.Order) []order {
 func stepsOf(o *engine.Order) steps {
 	return steps{
 		Charge: stepState{
-			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !isTrue(o.ChargeInDoubt),
+			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !or(o.ChargeInDoubt, false),
 			Undone:    o.RefundedAt != nil, Reference: o.ChargeReference,
 		},
 		Reserve: stepState{
-			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !isTrue(o.ReserveInDoubt),
+			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !or(o.ReserveInDoubt, false),
 			Undone:    o.ReleasedAt != nil, Reference: o.ReserveReference,
 		},
 		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
@@ -194,7 +192,7 @@ func transitionOf(row *db.Transition) transition {
 func attemptOf(row *db.StepAttempt) attempt {
 	return attempt{
 		Attempt: row.Attempt, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
-		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: isTrue(row.Fenced),
+		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
 	}
 }
@@ -208,11 +206,11 @@ func itemOf(row *engine.Stock) item {
 	return out
 }
 
-func or(s *string, fallback string) string {
-	if s == nil {
+func or[T any](p *T, fallback T) T {
+	if p == nil {
 		return fallback
 	}
-	return *s
+	return *p
 }
 
 // amount is a decimal that is written as a JSON number with all its digits.

@@ -85,20 +85,9 @@ WHERE t.order_no = @order_no AND t.attempt = @attempt AND t.fence = @fence AND t
 SELECT sqlc.embed(t) FROM step_attempts AS t
 WHERE t.order_no = @order_no AND t.attempt > @after ORDER BY t.attempt LIMIT @most;
 
--- name: CallReference :one
--- What the provider calls the charge or reservation of a generation, from wherever it was
--- kept; empty: it never said.
-SELECT coalesce(
-  (SELECT c.reference FROM charges AS c WHERE @step::text = 'charge' AND c.order_no = @order_no AND c.generation = @generation),
-  (SELECT r.reference FROM reservations AS r WHERE @step::text = 'reserve' AND r.order_no = @order_no AND r.generation = @generation),
-  (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step::text
-     AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
-  (SELECT w.reference FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step::text
-     AND w.operation = 'do'), '')::text AS reference;
-
 -- name: UndosKnown :many
 -- What the undo of a step of a generation can go by: the provider's own name for what was
--- done, what an undo that was begun before has named, and the age of the key of the do.
+-- done, from wherever it was kept, or empty where it never said; what an undo that was begun before has named, and the age of the key of the do.
 SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.step::text AS step,
   coalesce(
     (SELECT c.reference FROM charges AS c WHERE x.step = 'charge' AND c.order_no = x.order_no AND c.generation = x.generation),

@@ -15,20 +15,29 @@ func (s *Simulator) do(caller context.Context, q *request) reply {
 		return reply{outcome: "none", delivery: silent}
 	case known != nil:
 		return s.durable(e, *known)
-	case q.rule.Fault == Hang:
-		s.untilLeft(caller)
-		s.abandon(e)
-		return reply{outcome: "none", delivery: dropped}
 	}
-	wait := s.latency
-	if q.rule.Fault == Slow || q.rule.Fault == LateAfterVoid {
-		wait += q.rule.Delay
-	}
-	if !s.pause(wait) {
+	if undecided := s.hold(caller, &q.rule, closedReply); undecided != nil {
 		s.abandon(e)
-		return closedReply
+		return *undecided
 	}
 	return s.durable(e, s.decide(q, e))
+}
+
+// hold keeps a request back for as long as its rule says. What it returns is for one that
+// is never decided: its caller has left, or the simulator is being closed.
+func (s *Simulator) hold(caller context.Context, rule *Rule, closed reply) *reply {
+	if rule.Fault == Hang {
+		s.untilLeft(caller)
+		return &reply{outcome: "none", delivery: dropped}
+	}
+	wait := s.latency
+	if rule.Fault == Slow || rule.Fault == LateAfterVoid {
+		wait += rule.Delay
+	}
+	if !s.pause(wait) {
+		return &closed
+	}
+	return nil
 }
 
 // begin either finds the answer to a key or takes it on.

@@ -128,18 +128,10 @@ func (s *Simulator) doStripe(caller context.Context, q *stripeRequest) reply {
 		return reply{outcome: "none", delivery: silent}
 	case known != nil:
 		return s.stripeDurable(written, *known)
-	case q.rule.Fault == Hang:
-		s.untilLeft(caller)
-		s.abandonStripe(q)
-		return reply{outcome: "none", delivery: dropped}
 	}
-	wait := s.latency
-	if q.rule.Fault == Slow || q.rule.Fault == LateAfterVoid {
-		wait += q.rule.Delay
-	}
-	if !s.pause(wait) {
+	if undecided := s.hold(caller, &q.rule, stripeClosed()); undecided != nil {
 		s.abandonStripe(q)
-		return stripeClosed()
+		return *undecided
 	}
 	a, written := s.decideStripe(q)
 	return s.stripeDurable(written, a)
