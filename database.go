@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pawl/db"
 	"pawl/pgembed"
 )
 
@@ -73,9 +74,9 @@ func (d *database) close() error {
 // checkDurable refuses a server that may lose what it has acknowledged: an order that
 // was answered as completed would be gone after a crash, and charged again.
 func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
-	config, err := pgx.ParseConfig(databaseURL)
+	config, err := db.ParseConfig(databaseURL)
 	if err != nil {
-		return configError{fmt.Errorf("parse database url: %w", err)}
+		return configError{err}
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // also behind a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)

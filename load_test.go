@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/httpapi"
@@ -39,7 +40,12 @@ func fakeService(t *testing.T, answer http.HandlerFunc) string {
 
 func realService(t *testing.T, database *dbtest.Database) string {
 	t.Helper()
-	orders := engine.New(database.Pool, engine.Config{})
+	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	orders := engine.New(pool, engine.Config{})
 	orders.Start()
 	t.Cleanup(func() {
 		if err := orders.Stop(context.WithoutCancel(t.Context())); err != nil {

@@ -79,7 +79,7 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 				return err
 			}
 			defer database.close()
-			pool, err := db.Open(cmd.Context(), database.url, 1)
+			pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 1})
 			if err != nil {
 				return fmt.Errorf("%w: %w", errUnavailable, err)
 			}

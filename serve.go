@@ -72,7 +72,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err := migrations.Up(ctx, database.url); err != nil {
 		return migrationError(err)
 	}
-	pool, err := db.Open(ctx, database.url, int32(cfg.MaxConns))
+	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns)})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}

@@ -4,11 +4,11 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/term"
 
+	"pawl/db"
 	"pawl/engine"
 )
 
@@ -27,7 +27,7 @@ func newLogger(cfg *config) *slog.Logger {
 
 // newMetrics collects what the engine, the pool and the process count. No label holds
 // anything of an order.
-func newMetrics(orders *engine.Engine, pool *pgxpool.Pool) *prometheus.Registry {
+func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	counter := func(name, help string, read func() int64) {
 		registry.MustRegister(prometheus.NewCounterFunc(

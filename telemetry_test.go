@@ -20,7 +20,7 @@ import (
 func TestMetricsOfSteps(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	pool, err := db.Open(t.Context(), database.URL, 8)
+	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report book
 
 // readBooks verifies the database at url, with a progress bar for a person.
 func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
-	pool, err := db.Open(ctx, url, 2)
+	pool, err := db.Open(ctx, url, db.Options{MaxConns: 2})
 	if err != nil {
 		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
 	}

@@ -177,7 +177,7 @@ type version struct {
 
 // move makes one move of every order that has one, and returns how many had.
 func (w *writer) move(ctx context.Context, numbers []int64) (left int, err error) {
-	orders, err := w.q.OrdersByNo(ctx, numbers)
+	orders, err := w.q.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: numbers})
 	if err != nil {
 		return 0, err
 	}

@@ -85,7 +85,7 @@ func (s *shop) redrive(id string) {
 
 func (s *shop) order(id string) db.Order {
 	s.Helper()
-	rows, err := s.q.OrdersByID(s.ctx, []string{id})
+	rows, err := s.q.OrdersByID(s.ctx, db.OrdersByIDParams{OrderIds: []string{id}})
 	s.must(err)
 	if len(rows) != 1 {
 		s.Fatalf("%d orders %q", len(rows), id)

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"pawl/db"
@@ -58,12 +57,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// Database is a pool of connections.
+type Database interface {
+	db.DBTX
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
 // Verify reads everything that was committed when it was called and reports what is
 // wrong with it. It writes nothing, locks no row, uses two connections of the pool (or
 // one, if that is all there is) and runs on a standby as well. Orders admitted later
 // than the call are left out. The error is about reading: violations are in the report,
 // see Report.OK.
-func Verify(ctx context.Context, pool *pgxpool.Pool, opt Options) (Report, error) {
+func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	if opt.Provider != nil {
 		v.ledger.checks = append(v.ledger.checks, providerChecks...)
@@ -78,7 +83,7 @@ func Verify(ctx context.Context, pool *pgxpool.Pool, opt Options) (Report, error
 }
 
 type verifier struct {
-	pool   *pgxpool.Pool
+	pool   Database
 	opt    Options
 	extent db.VerifyExtentRow
 	ledger *ledger

@@ -16,6 +16,7 @@ import (
 const answerOf = `-- name: AnswerOf :one
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
 FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3 AND w.operation = 'do'
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
 
 type AnswerOfParams struct {
@@ -32,7 +33,8 @@ type AnswerOfRow struct {
 	ConsumedAt *time.Time
 }
 
-// What was answered before for this step of this generation.
+// What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
+// answer was taken does not send it again.
 func (q *Queries) AnswerOf(ctx context.Context, arg AnswerOfParams) (AnswerOfRow, error) {
 	row := q.db.QueryRow(ctx, answerOf, arg.OrderNo, arg.Generation, arg.Step)
 	var i AnswerOfRow

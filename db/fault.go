@@ -87,9 +87,9 @@ func Describe(err error) string {
 	return pg.Code
 }
 
-// ReadOnly reports that the server refused a write because it is a standby, as after a
-// failover when the address still leads to the old primary (SQLSTATE 25006).
-func ReadOnly(err error) bool {
+// Stale reports that the other connections of the pool are no better than this one: the server is a standby, as after a
+// failover when the address still leads to the old primary (SQLSTATE 25006), or it shut down or crashed (57P01, 57P02).
+func Stale(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "25006"
+	return errors.As(err, &pg) && (pg.Code == "25006" || pg.Code == "57P01" || pg.Code == "57P02")
 }

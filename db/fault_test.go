@@ -139,8 +139,8 @@ func TestFaultsOfAServer(t *testing.T) {
 			if got := db.FaultOf(err); got != c.want || db.Describe(err) != c.describe {
 				t.Errorf("%v is %d and described as %q, want %d and %q", err, got, db.Describe(err), c.want, c.describe)
 			}
-			if db.ReadOnly(err) != (c.describe == "25006") {
-				t.Errorf("%v: read-only: %v", err, db.ReadOnly(err))
+			if db.Stale(err) != (c.describe == "25006" || c.describe == "57P01") {
+				t.Errorf("%v: stale: %v", err, db.Stale(err))
 			}
 		})
 	}

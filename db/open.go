@@ -10,24 +10,30 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// Options are what a pool can be told.
+type Options struct {
+	MaxConns int32           // most connections; one more is made when a statement is overdue
+	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
+	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
+}
+
 // Open returns a pool on the database at url and checks that it answers. Behind a
 // pooler (PgBouncer) prepared statements are not used, because it may hand each
 // transaction to another server; default_query_exec_mode in the url wins.
-func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
-	config.MaxConns = maxConns
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	if !strings.Contains(url, "default_query_exec_mode") {
-		pooled, err := behindPooler(ctx, config.ConnConfig)
-		if err != nil {
-			return nil, fmt.Errorf("connect to database: %w", err)
-		}
-		if pooled {
-			config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-		}
+	harden(config.ConnConfig)
+	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, options.Tracer
+	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
+	pooled, err := behindPooler(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to database: %w", err)
+	}
+	if pooled && !strings.Contains(url, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -37,7 +43,16 @@ func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	return pool, nil
+	patience := options.Patience
+	if patience == 0 {
+		patience = DefaultPatience
+	}
+	return &Pool{pool: pool, silence: newSilence(config.ConnConfig, pooled, patience)}, nil
+}
+
+// BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.
+func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	return p.pool.BeginTx(ctx, options)
 }
 
 // behindPooler finds out whether somebody stands between us and the server: a pooler

@@ -30,13 +30,13 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("the pool prepares statements and is as large as asked", func(t *testing.T) {
 		t.Parallel()
-		pool, err := db.Open(t.Context(), database.URL, 3)
+		pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		if c := pool.Config(); c.MaxConns != 3 || c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-			t.Errorf("%d connections, %s", c.MaxConns, c.ConnConfig.DefaultQueryExecMode)
+		if mode := pool.ConnConfig().DefaultQueryExecMode; pool.Stat().MaxConns() != 3 || mode != pgx.QueryExecModeCacheStatement {
+			t.Errorf("%d connections, %s", pool.Stat().MaxConns(), mode)
 		}
 		if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
 			t.Error(err)
@@ -44,12 +44,12 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("a mode named in the url wins", func(t *testing.T) {
 		t.Parallel()
-		pool, err := db.Open(t.Context(), database.URL+"&default_query_exec_mode=exec", 1)
+		pool, err := db.Open(t.Context(), database.URL+"&default_query_exec_mode=exec", db.Options{MaxConns: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode != pgx.QueryExecModeExec {
+		if mode := pool.ConnConfig().DefaultQueryExecMode; mode != pgx.QueryExecModeExec {
 			t.Error(mode)
 		}
 	})
@@ -60,7 +60,7 @@ func TestOpen(t *testing.T) {
 			"postgres://pawl:secret@127.0.0.1:1/x?sslmode=disable",
 			"postgres://pawl:secret@127.0.0.1:1/x?sslmode=disable&default_query_exec_mode=exec",
 		} {
-			pool, err := db.Open(t.Context(), url, 1)
+			pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 1})
 			if err == nil {
 				pool.Close()
 				t.Errorf("%s: no error", url)

@@ -248,7 +248,13 @@ FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
+
+type OrdersByIDParams struct {
+	OrderIds []string
+	Durable  bool
+}
 
 type OrdersByIDRow struct {
 	Order            Order
@@ -263,8 +269,13 @@ type OrdersByIDRow struct {
 }
 
 // Orders as they are, with what stands and what was undone of their generation.
-func (q *Queries) OrdersByID(ctx context.Context, orderIds []string) ([]OrdersByIDRow, error) {
-	rows, err := q.db.Query(ctx, ordersByID, orderIds)
+//
+// A row can be seen that only this server has: when its commit waited for a synchronous standby and something
+// ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
+// durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
+// demand. The log is kept in order: whoever has the later record has the earlier commit, too.
+func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]OrdersByIDRow, error) {
+	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +350,13 @@ FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
+
+type OrdersByNoParams struct {
+	OrderNos []int64
+	Durable  bool
+}
 
 type OrdersByNoRow struct {
 	Order            Order
@@ -354,8 +371,8 @@ type OrdersByNoRow struct {
 }
 
 // The same by number.
-func (q *Queries) OrdersByNo(ctx context.Context, orderNos []int64) ([]OrdersByNoRow, error) {
-	rows, err := q.db.Query(ctx, ordersByNo, orderNos)
+func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]OrdersByNoRow, error) {
+	rows, err := q.db.Query(ctx, ordersByNo, arg.OrderNos, arg.Durable)
 	if err != nil {
 		return nil, err
 	}

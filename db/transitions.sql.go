@@ -11,7 +11,9 @@ import (
 
 const transitionByRequest = `-- name: TransitionByRequest :one
 SELECT t.order_no, t.seq, t.verb FROM transitions AS t
-WHERE t.order_no = $1 AND t.request_id = $2::text ORDER BY t.seq LIMIT 1
+WHERE t.order_no = $1 AND t.request_id = $2::text
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+ORDER BY t.seq LIMIT 1
 `
 
 type TransitionByRequestParams struct {
@@ -25,7 +27,8 @@ type TransitionByRequestRow struct {
 	Verb    *string
 }
 
-// What a request with this id did to the order, if it was seen before.
+// What a request with this id did to the order, if it was seen before. Durable, as OrdersByID: its caller is told that
+// it was done.
 func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) (TransitionByRequestRow, error) {
 	row := q.db.QueryRow(ctx, transitionByRequest, arg.OrderNo, arg.RequestID)
 	var i TransitionByRequestRow
@@ -35,12 +38,15 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.seq, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id FROM transitions AS t
-WHERE t.order_no = $1 AND t.seq > $2 ORDER BY t.seq LIMIT $3
+WHERE t.order_no = $1 AND t.seq > $2
+  AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
+ORDER BY t.seq LIMIT $4
 `
 
 type TransitionsOfParams struct {
 	OrderNo int64
 	After   int32
+	Durable bool
 	Most    int32
 }
 
@@ -49,7 +55,12 @@ type TransitionsOfRow struct {
 }
 
 func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([]TransitionsOfRow, error) {
-	rows, err := q.db.Query(ctx, transitionsOf, arg.OrderNo, arg.After, arg.Most)
+	rows, err := q.db.Query(ctx, transitionsOf,
+		arg.OrderNo,
+		arg.After,
+		arg.Durable,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

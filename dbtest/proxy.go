@@ -21,10 +21,14 @@ const (
 	LoseReply
 	// LoseClient: the server gets it after its client was cut off.
 	LoseClient
+	// HushRequest: the statement does not arrive, and the connection stays open without another word.
+	HushRequest
+	// HushReply: the server has executed and committed it; then the connection stays open without another word.
+	HushReply
 )
 
 func (f Fate) String() string {
-	return [...]string{"passes", "request lost", "reply lost", "client cut off"}[f]
+	return [...]string{"passes", "request lost", "reply lost", "client cut off", "request hushed", "reply hushed"}[f]
 }
 
 // Proxy stands between a client and the server and decides the fate of every statement. It knows the protocol well enough

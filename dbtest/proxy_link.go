@@ -15,6 +15,7 @@ type link struct {
 	client, server net.Conn
 	prepared       map[string]string // name of the prepared statement → name of the query
 	deaf           atomic.Bool       // no reply goes to the client any more
+	hushed         atomic.Bool       // deaf, and the client is not to learn of it
 }
 
 func (l *link) close() {
@@ -45,7 +46,16 @@ func (l *link) fromClient() {
 			l.close()
 			return
 		}
-		l.deaf.Store(f == LoseReply || f == LoseClient)
+		if f == HushRequest || f == HushReply {
+			l.hushed.Store(true)
+			l.proxy.lose()
+		}
+		if f == HushRequest {
+			_, _ = io.Copy(io.Discard, l.client)
+			l.close()
+			return
+		}
+		l.deaf.Store(f == LoseReply || f == LoseClient || f == HushReply)
 		if _, err := l.server.Write(exchange); err != nil || f == LoseClient {
 			l.client.Close() // and the server's side when its answer is there
 			return
@@ -105,7 +115,7 @@ func (l *link) fromServer() {
 			return
 		}
 		if l.deaf.Load() {
-			if kind == 'Z' { // ReadyForQuery: committed or rolled back
+			if kind == 'Z' && !l.hushed.Load() { // ReadyForQuery: committed or rolled back
 				l.proxy.lose()
 				return
 			}

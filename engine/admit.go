@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"time"
-
 	"github.com/govalues/decimal"
 
 	"pawl/db"
@@ -110,7 +108,3 @@ func (e *Engine) lead(runs []*run) {
 	}
 	e.drive(runs)
 }
-
-// statementLimit bounds one statement. It is longer than a failover with a synchronous
-// standby takes to answer; what it cuts has an unknown outcome and is read back.
-const statementLimit = 30 * time.Second

@@ -22,7 +22,7 @@ var planOrders = flag.Int64("plan-orders", 20_000, "orders of the test that look
 func TestPlansFromTheFirstOrderOn(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	pool, err := db.Open(t.Context(), database.URL, 8)
+	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

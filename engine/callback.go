@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -58,24 +59,26 @@ func (e *Engine) Answer(ctx context.Context, token string, t Told) (Receipt, err
 	if err != nil {
 		return Receipt{}, &BadWords{err.Error()}
 	}
-	return e.store(ctx, of, t.Outcome, words)
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	// A caller who hangs up must not leave behind an order that was woken for nobody.
+	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, words) })
 }
 
 // store keeps the answer, and looks at what was kept: the first one counts.
 func (e *Engine) store(ctx context.Context, of told, outcome string, words step.Answer) (Receipt, error) {
-	// A caller who hangs up must not leave behind an order that was woken for nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerLimit)
-	defer cancel()
 	stored, err := e.storeOnce(ctx, of, outcome, words)
-	if err != nil {
+	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, unavailable("store an answer", err)
 	}
-	kept, err := e.query.AnswerOf(ctx, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
-	if err != nil {
-		return Receipt{}, unavailable("read an answer", err)
+	kept, readErr := again(ctx, e, func() (db.AnswerOfRow, error) {
+		return e.query.AnswerOf(ctx, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	})
+	if readErr != nil {
+		return Receipt{}, unavailable("store an answer", cmp.Or(err, readErr))
 	}
 	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and nobody drives it
-		e.takeUp(e.readUntilKnown([]int64{of.orderNo}))
+		e.takeUp(e.readUntilKnown([]int64{of.orderNo}, true))
 	}
 	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
@@ -91,17 +94,20 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 // answerLimit bounds the work for a callback; the other side gives up about then.
 const answerLimit = 10 * time.Second
 
+// storeTries is how often a row that somebody holds is tried, half a second each.
+const storeTries = 20
+
 // storeOnce stores an answer and takes the order up if it waits for it. It tries again
 // while somebody holds the row.
 func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, words step.Answer) (stored bool, err error) {
-	for {
+	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
 			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,
 			Code: words.Code, Detail: words.Detail, Ref: words.Reference, Data: words.Data,
 			WaitingIn: stateOf[of.step], Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		})
 		switch {
-		case db.FaultOf(err) == db.Busy && ctx.Err() == nil:
+		case db.FaultOf(err) == db.Busy && try < storeTries:
 			continue // it waited for the row half a second
 		case err != nil:
 			return false, err

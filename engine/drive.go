@@ -175,7 +175,7 @@ func (e *Engine) complete(runs []*run) {
 	for _, r := range unread {
 		byNo[r.no()] = r
 	}
-	for _, row := range e.readUntilKnown(numbersOf(unread)) {
+	for _, row := range e.readUntilKnown(numbersOf(unread), false) {
 		byNo[row.Order.OrderNo].order = row
 	}
 }
@@ -196,10 +196,11 @@ func pauseAfter(runs []*run) time.Duration {
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
 
-// statement is the context of one statement: a caller who hangs up must not cancel a
-// compare-and-set, so it ends only by its own limit or with the engine.
+// statement is the context of one statement: a caller who hangs up must not cut off a
+// compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
+// can, and gives up the former; so it ends with the engine only.
 func (e *Engine) statement() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(e.ctx, statementLimit)
+	return context.WithCancel(e.ctx)
 }
 
 // unfitPause is how long a line stands still whose statement the database can't run as it
@@ -208,8 +209,8 @@ const unfitPause = time.Second
 
 func (e *Engine) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
-	if db.ReadOnly(err) {
-		e.pool.Reset() // a failover: these connections lead to what is a standby now
+	if db.Stale(err) {
+		e.pool.Reset()
 	}
 	if e.ctx.Err() == nil {
 		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)

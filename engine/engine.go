@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -49,7 +48,7 @@ func (c Config) withDefaults() Config {
 // between Start and Stop.
 type Engine struct {
 	cfg   Config
-	pool  *pgxpool.Pool
+	pool  *db.Pool
 	query *db.Queries
 	owner uuid.UUID // of this process start; who drives, in the database
 	log   *slog.Logger
@@ -57,6 +56,8 @@ type Engine struct {
 	Stats Stats
 
 	notReady perSecond // log lines that say why
+
+	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
 	runs    registry
 	admits  *line
@@ -89,7 +90,7 @@ type Engine struct {
 }
 
 // New returns an engine that does nothing until Start.
-func New(pool *pgxpool.Pool, cfg Config) *Engine {
+func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
 		cfg: cfg, pool: pool, query: db.New(pool), owner: uuid.New(), log: cfg.Log,
@@ -97,6 +98,7 @@ func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
+	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.admits = newLine(cfg.MaxSet, e.admit)
 	for state, move := range step.Ledger {
 		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })

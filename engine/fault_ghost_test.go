@@ -44,7 +44,7 @@ func (g *ghost) admission(lease time.Duration, orderIDs []string) db.OrdersAdmit
 // stored reads orders, in the order of their ids.
 func (g *ghost) stored(t testing.TB, orderIDs ...string) []db.Order {
 	t.Helper()
-	rows, err := g.query.OrdersByID(t.Context(), orderIDs)
+	rows, err := g.query.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: orderIDs})
 	if err != nil {
 		t.Fatalf("read orders: %v", err)
 	}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/govalues/decimal"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
 
 	"pawl/dbtest"
 	"pawl/engine"
@@ -49,13 +50,8 @@ func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 // counted starts a replica whose statements are counted.
 func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *counter) {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &counter{by: map[string]int{}, at: map[string][]time.Time{}}
-	config.MaxConns, config.ConnConfig.Tracer = 8, c
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	pool, err := db.Open(t.Context(), b.URL, db.Options{MaxConns: 8, Tracer: c})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,11 @@ func TestServerRestarts(t *testing.T) {
 	}
 	l.more(t, 100)
 	l.end()
-	pool := openPool(t, server.URL)
+	pool, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
 	l.allCompleted(t, pool)
 	t.Logf("%d orders acknowledged, %d times told to ask again, %d outcomes unknown", l.acknowledged.Load(), l.unavailable.Load(),
 		one.Stats.UnknownOutcome.Load()+two.Stats.UnknownOutcome.Load())

@@ -44,7 +44,7 @@ func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 	if len(inDoubt) == 0 {
 		return
 	}
-	rows, err := e.query.OrdersByID(ctx, orderIDs)
+	rows, err := e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: orderIDs, Durable: true})
 	if err != nil {
 		e.log.Warn("look for orders in doubt", "orders", len(orderIDs), "error", err)
 	}

@@ -18,9 +18,9 @@ type Stock = db.InventoryGetRow
 // only if there is no such item. Errors: *StockTooLow, ErrPrecondition, ErrUnavailable;
 // after the last, the stock may have been set.
 func (e *Engine) SetStock(ctx context.Context, item string, onHand int64, ifVersion *int64) (Stock, error) {
-	detached, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.InventorySet(detached, db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: ifVersion})
+	rows, err := detached(ctx, e, func(ctx context.Context) ([]db.InventorySetRow, error) {
+		return e.query.InventorySet(ctx, db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: ifVersion})
+	})
 	if err != nil {
 		return Stock{}, unavailable("set stock", err)
 	}
@@ -41,7 +41,7 @@ func (e *Engine) SetStock(ctx context.Context, item string, onHand int64, ifVers
 
 // StockOf reads one item. Errors: ErrNotFound.
 func (e *Engine) StockOf(ctx context.Context, item string) (Stock, error) {
-	row, err := e.query.InventoryGet(ctx, item)
+	row, err := again(ctx, e, func() (Stock, error) { return e.query.InventoryGet(ctx, item) })
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Stock{}, ErrNotFound
 	}

@@ -20,8 +20,14 @@ type line struct {
 	waiting []*run
 	spare   []*run // the last set's array, used again
 	wake    chan struct{}
-	oldest  atomic.Int64 // unix nanoseconds since which somebody waits; 0: nobody
+	oldest  atomic.Int64 // uptime since which somebody waits; 0: nobody
+	began   atomic.Int64 // uptime at which the flush under way began; 0: there is none
 }
+
+var processStart = time.Now()
+
+// uptime is a time of the monotonic clock, which nobody sets. It is never 0.
+func uptime() int64 { return int64(time.Since(processStart)) + 1 }
 
 func newLine(most int, flush func([]*run)) *line {
 	return &line{flush: flush, most: most, wake: make(chan struct{}, 1)}
@@ -34,7 +40,7 @@ func (l *line) add(runs ...*run) {
 	}
 	l.mu.Lock()
 	if len(l.waiting) == 0 {
-		l.oldest.Store(time.Now().UnixNano())
+		l.oldest.Store(uptime())
 	}
 	l.waiting = append(l.waiting, runs...)
 	l.mu.Unlock()
@@ -45,13 +51,18 @@ func (l *line) add(runs ...*run) {
 }
 
 // age is how long the first in the line has waited.
-func (l *line) age() time.Duration {
-	since := l.oldest.Load()
-	if since == 0 {
+func (l *line) age() time.Duration { return ageOf(&l.oldest) }
+
+func ageOf(since *atomic.Int64) time.Duration {
+	at := since.Load()
+	if at == 0 {
 		return 0
 	}
-	return time.Duration(time.Now().UnixNano() - since)
+	return time.Duration(uptime() - at)
 }
+
+// behind reports that somebody has waited for longer than the limit, although the line moves.
+func (l *line) behind(limit time.Duration) bool { return l.age() > limit && ageOf(&l.began) < limit/2 }
 
 func (l *line) loop(ctx context.Context) {
 	var began time.Time
@@ -65,12 +76,18 @@ func (l *line) loop(ctx context.Context) {
 		for set := l.take(); len(set) > 0 && ctx.Err() == nil; set = l.next(ctx, began) {
 			began = time.Now()
 			for len(set) > l.most {
-				l.flush(set[:l.most:l.most])
+				l.flushOne(set[:l.most:l.most])
 				set = set[l.most:]
 			}
-			l.flush(set)
+			l.flushOne(set)
 		}
 	}
+}
+
+func (l *line) flushOne(set []*run) {
+	l.began.Store(uptime())
+	l.flush(set)
+	l.began.Store(0)
 }
 
 func (l *line) next(ctx context.Context, began time.Time) []*run {

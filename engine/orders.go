@@ -11,9 +11,17 @@ import (
 	"pawl/fsm"
 )
 
-// Get reads one order. Errors: ErrNotFound.
+// Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
+// demand. Errors: ErrNotFound, ErrUnavailable.
 func (e *Engine) Get(ctx context.Context, orderID string) (Order, error) {
-	rows, err := e.query.OrdersByID(ctx, []string{orderID})
+	return e.get(ctx, orderID, false)
+}
+
+// get reads one order. What a caller is told as the outcome of a request of his rests on a durable read.
+func (e *Engine) get(ctx context.Context, orderID string, durable bool) (Order, error) {
+	rows, err := again(ctx, e, func() ([]Order, error) {
+		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: durable})
+	})
 	if err != nil {
 		return Order{}, unavailable("read order", err)
 	}
@@ -54,8 +62,8 @@ type window struct {
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // numberDelay is longer than an order takes from the time it bears to its number: both
-// are given by one statement, the time when it begins.
-const numberDelay = statementLimit + 5*time.Second
+// are given by one statement, the time when it begins, and that waits for locks half a second at most.
+const numberDelay = 35 * time.Second
 
 // window narrows the numbers to the time of creation, so that a page of last year is
 // not looked for from today.

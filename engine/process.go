@@ -18,7 +18,7 @@ import (
 // one run of it with everybody else. Errors: *Conflict, ErrOverloaded, ErrStopping,
 // ErrUnavailable, or that of ctx if it was canceled.
 func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
-	r, made, err := e.enter(in)
+	r, made, err := e.enter(ctx, in)
 	if err != nil {
 		return Order{}, err
 	}
@@ -39,7 +39,7 @@ func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
 
 // Admit is Process that does not wait for the end: it answers when the order is stored.
 func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
-	r, _, err := e.enter(in)
+	r, _, err := e.enter(ctx, in)
 	if err != nil {
 		return Order{}, err
 	}
@@ -57,13 +57,13 @@ func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
 }
 
 // enter joins the run of the order, or sends a new one to be admitted.
-func (e *Engine) enter(in Input) (r *run, made bool, err error) {
+func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err error) {
 	if e.stopping.Load() {
 		return nil, false, ErrStopping
 	}
 	if e.overloaded(in.Item) && !e.runs.has(in.OrderID) {
-		e.Stats.Overloaded.Add(1)
-		return nil, false, ErrOverloaded
+		r, err = e.enterKnown(ctx, in.OrderID)
+		return r, false, err
 	}
 	if version, p := e.policies.active(); version != nil && p == nil {
 		return nil, false, ErrUnavailable // the policy is not known here, or not yet
@@ -77,6 +77,33 @@ func (e *Engine) enter(in Input) (r *run, made bool, err error) {
 	}
 	return r, made, nil
 }
+
+// enterKnown lets in those who ask for an order that is stored, while new ones are turned away: what is known is
+// answered from the database, which costs little beside an order.
+func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
+	select {
+	case e.knownReads <- struct{}{}:
+		defer func() { <-e.knownReads }()
+	default:
+		e.Stats.Overloaded.Add(1)
+		return nil, ErrOverloaded
+	}
+	order, err := e.get(ctx, orderID, true)
+	if errors.Is(err, ErrNotFound) {
+		e.Stats.Overloaded.Add(1)
+		return nil, ErrOverloaded
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r := e.rejoin(&order); r != nil {
+		return r, nil
+	}
+	return nil, ErrStopping
+}
+
+// knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
+const knownReadsMost = 4
 
 // admissionLine: an order without a policy and without terms takes the short way.
 func (e *Engine) admissionLine(in *Input) *line {
@@ -96,20 +123,20 @@ func (e *Engine) admissionLine(in *Input) *line {
 // collected.
 const maxMetadata = 32 << 20
 
-// overloaded: a quarter of the lease in one line means that leases of what waits will
-// end before it is moved, and all that work would be done again. The orders of an item
-// whose stock row is locked may take a quarter of the memory.
+// overloaded reports that there is more work than gets done: a queue moves, and what waits in it has waited for a
+// quarter of the lease all the same. A queue whose statement hangs says nothing about the load, and
+// holds up its own orders only. The orders of an item whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
 	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
 	}
 	limit := e.cfg.Lease / 4
 	for _, l := range e.lines {
-		if l.age() > limit {
+		if l.behind(limit) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(e.aside, func(l *line) bool { return !l.apart && l.age() > limit })
+	return slices.ContainsFunc(e.aside, func(l *line) bool { return !l.apart && l.behind(limit) })
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for
@@ -186,7 +213,7 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (Order, error)
 			return Order{}, e.conflict(short, in.OrderID, d)
 		}
 	}
-	return e.Get(short, r.orderID)
+	return e.get(short, r.orderID, true)
 }
 
 func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/govalues/decimal"
 	"pgregory.net/rapid"
 
+	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
 )
@@ -22,10 +23,11 @@ import (
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
+	pool := openPool(t, b.URL)
 	var runs atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{
-			t: t, rapid: rt, bundle: b, prefix: fmt.Sprintf("%d/", runs.Add(1)), ghost: newGhost(b.Pool),
+			t: t, rapid: rt, bundle: b, pool: pool, prefix: fmt.Sprintf("%d/", runs.Add(1)), ghost: newGhost(b.Pool),
 			model: model{orders: map[string]*modelOrder{}, stock: map[string]*modelStock{}},
 		}
 		w.engines = []*engine.Engine{w.newEngine(), w.newEngine()}
@@ -51,6 +53,7 @@ func TestAgainstModel(t *testing.T) {
 // world is the engines, the model, and what is drawn for both.
 type world struct {
 	*bundle
+	pool    *db.Pool // the engines'
 	t       *testing.T
 	rapid   *rapid.T
 	model   model
@@ -61,7 +64,7 @@ type world struct {
 }
 
 func (w *world) newEngine() *engine.Engine {
-	e := engine.New(w.Pool, byCallers)
+	e := engine.New(w.pool, byCallers)
 	e.Start()
 	return e
 }

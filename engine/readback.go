@@ -1,8 +1,12 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 )
@@ -31,7 +35,7 @@ func (e *Engine) readBack(runs []*run) {
 			stored = append(stored, r)
 		}
 	}
-	e.settle(stored, e.readUntilKnown(numbersOf(stored)))
+	e.settle(stored, e.readUntilKnown(numbersOf(stored), true))
 	e.settle(unstored, e.readByID(unstored))
 }
 
@@ -134,15 +138,16 @@ func (e *Engine) watch(runs []*run) {
 	e.watches.add(runs)
 }
 
-// readUntilKnown reads orders by number, as often as it takes.
-func (e *Engine) readUntilKnown(orderNos []int64) []Order {
+// readUntilKnown reads orders by number, as often as it takes. Durable is how to read what was written by others, or
+// by a statement of ours whose end we have not seen.
+func (e *Engine) readUntilKnown(orderNos []int64, durable bool) []Order {
 	if len(orderNos) == 0 {
 		return nil
 	}
 	rows := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
 		ctx, cancel := e.statement()
 		defer cancel()
-		return e.query.OrdersByNo(ctx, orderNos)
+		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
 	out := make([]Order, len(rows))
 	for i := range rows {
@@ -162,7 +167,7 @@ func (e *Engine) readByID(runs []*run) []Order {
 	return untilKnown(e, "read orders by id", func() ([]Order, error) {
 		ctx, cancel := e.statement()
 		defer cancel()
-		return e.query.OrdersByID(ctx, ids)
+		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
 	})
 }
 
@@ -179,7 +184,44 @@ func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) []T {
 		if try%20 == 0 {
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
 		}
-		e.pause(min(20*time.Millisecond<<min(try, 6), time.Second))
+		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+	}
+}
+
+// againLimit is how long a read for a caller is repeated whose connection was lost. A connection is lost now and then,
+// by itself; a database that is away for longer is what the caller should hear of.
+const againLimit = time.Second
+
+// again repeats a read for a caller while nobody answers it.
+func again[T any](ctx context.Context, e *Engine, read func() (T, error)) (T, error) {
+	for began, try := time.Now(), 0; ; try++ {
+		v, err := read()
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
+			ctx.Err() != nil || e.ctx.Err() != nil || time.Since(began) > againLimit {
+			return v, err
+		}
+		e.pause(min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
+	}
+}
+
+// detached runs do to its end, even if its caller goes: what is written has to be known to this process. A caller
+// whose time is up is told that the outcome is not known.
+func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	e.wg.Go(func() {
+		value, err := do(e.ctx)
+		done <- result{value, err}
+	})
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ended(ctx)
 	}
 }
 

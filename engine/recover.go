@@ -103,7 +103,7 @@ func (e *Engine) claim(orderNos []int64) int {
 		// It may have committed. The owner tells: it is written by admission and claim
 		// only, so a row that names us is ours.
 		e.unknown("claim orders", err)
-		claimed = e.readUntilKnown(orderNos)
+		claimed = e.readUntilKnown(orderNos, true)
 	}
 	return e.takeUp(claimed)
 }

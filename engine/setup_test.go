@@ -54,7 +54,7 @@ func startEngine(t testing.TB, url string, cfg engine.Config) *engine.Engine {
 }
 
 // startOn starts an engine on a pool, and stops the engine after the test.
-func startOn(t testing.TB, pool *pgxpool.Pool, cfg engine.Config) *engine.Engine {
+func startOn(t testing.TB, pool *db.Pool, cfg engine.Config) *engine.Engine {
 	t.Helper()
 	e := engine.New(pool, cfg)
 	e.Start()
@@ -63,9 +63,9 @@ func startOn(t testing.TB, pool *pgxpool.Pool, cfg engine.Config) *engine.Engine
 }
 
 // openPool opens a pool as the service does, and closes it after the test.
-func openPool(t testing.TB, url string) *pgxpool.Pool {
+func openPool(t testing.TB, url string) *db.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), url, 8)
+	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

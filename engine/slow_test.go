@@ -4,15 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/fsm"
 )
 
 // TestLinesThatTurnCallersAway gives each line somebody who has waited for an hour.
 func TestLinesThatTurnCallersAway(t *testing.T) {
 	t.Parallel()
-	e := New(dbtest.New(t).Pool, Config{})
-	old := time.Now().Add(-time.Hour).UnixNano()
+	e := New(nil, Config{})
+	old := uptime() - int64(time.Hour)
 	for name, c := range map[string]struct {
 		line *line
 		want bool
@@ -30,6 +29,11 @@ func TestLinesThatTurnCallersAway(t *testing.T) {
 		if got := e.overloaded(""); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+		c.line.began.Store(old) // its statement hangs: that is no load
+		if e.overloaded("") {
+			t.Errorf("%s: turned away while a statement hangs", name)
+		}
+		c.line.began.Store(0)
 		c.line.oldest.Store(0)
 	}
 	e.cancel()
@@ -37,7 +41,7 @@ func TestLinesThatTurnCallersAway(t *testing.T) {
 
 func TestSlowLaneTakesWhatWritesStockRows(t *testing.T) {
 	t.Parallel()
-	e := New(dbtest.New(t).Pool, Config{})
+	e := New(nil, Config{})
 	defer e.cancel()
 	of := func(state fsm.State, item string) *run {
 		r := newRun(string(state)+item, Input{})

@@ -87,9 +87,7 @@ func (c *change) goesOn() {
 
 // write sends the statement of a verb, and takes up the order if it is to go on. False
 // without an error: the order has changed since it was read, and nothing was written.
-func (e *Engine) write(o *Order, q *Request, c *change) (bool, error) {
-	ctx, cancel := e.statement() // a caller who hangs up must not cut it off
-	defer cancel()
+func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bool, error) {
 	if _, runs := e.policies.of(c.policy); c.next == nextClaimed && !runs {
 		c.next = nextDue
 	}
@@ -158,16 +156,21 @@ func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (writ
 // there, so it was not. cause is all that is known otherwise.
 func (e *Engine) asked(ctx context.Context, o *Order, q *Request, cause error) ([]db.Order, error) {
 	cause = unavailable(string(q.Verb)+" order", cause)
-	rows, err := e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1})
-	if err != nil || len(rows) == 0 {
+	rows := untilKnown(e, "read history", func() ([]db.TransitionsOfRow, error) {
+		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1, Durable: true})
+	})
+	if e.ctx.Err() != nil {
 		return nil, cause
+	}
+	if len(rows) == 0 {
+		return nil, nil // not executed, and its connection is gone: it never will be
 	}
 	t := &rows[0].Transition
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
 		return nil, nil
 	}
-	orders, err := e.query.OrdersByNo(ctx, []int64{o.Order.OrderNo})
-	if err != nil || len(orders) == 0 {
+	orders := e.readUntilKnown([]int64{o.Order.OrderNo}, false)
+	if len(orders) == 0 {
 		return nil, cause
 	}
 	return []db.Order{orders[0].Order}, nil

@@ -88,7 +88,7 @@ func (e *Engine) Do(ctx context.Context, q Request) (Order, error) {
 // try judges the order as it is and writes what the verb asks for. done is false when the
 // order has changed between the two.
 func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, err error) {
-	order, err = e.Get(ctx, q.OrderID)
+	order, err = e.get(ctx, q.OrderID, true)
 	if err != nil {
 		return order, false, err
 	}
@@ -105,7 +105,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, e
 	if err != nil || c == nil || q.DryRun {
 		return order, err == nil, err
 	}
-	done, err = e.write(&order, q, c)
+	done, err = detached(ctx, e, func(ctx context.Context) (bool, error) { return e.write(ctx, &order, q, c) })
 	return order, done, err
 }
 
@@ -140,10 +140,13 @@ func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
 // lastLook is how long the read of an order may take for a caller whose time is up.
 const lastLook = 2 * time.Second
 
+// readLimit bounds the reads for a caller who has all the time in the world.
+const readLimit = 30 * time.Second
+
 // answering bounds the reads that a caller is answered from: as long as he waits, and a moment after that. A verb that is
 // written is not told as unavailable to somebody who has the time to hear of it.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
-	limit := statementLimit
+	limit := readLimit
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = max(time.Until(deadline), 0) + lastLook
 	}
@@ -157,7 +160,7 @@ func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error
 	}
 	reading, cancel := answering(ctx)
 	defer cancel()
-	order, err := e.Get(reading, o.Order.OrderID)
+	order, err := e.get(reading, o.Order.OrderID, true)
 	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
 		return order, err
 	}

@@ -168,7 +168,7 @@ func (w *watcher) once() bool {
 	}
 	changed = slices.AppendSeq(changed, maps.Keys(gone))
 	if runs := w.take(changed); len(runs) > 0 {
-		e.settle(runs, e.readUntilKnown(numbersOf(runs)))
+		e.settle(runs, e.readUntilKnown(numbersOf(runs), true))
 	}
 	return e.claim(due) > 0
 }

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
 )
@@ -42,7 +41,7 @@ func setupWith(t testing.TB, of engine.Config, cfg Config) *bundle {
 
 func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
+	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"pawl/db"
 )
 
 //go:embed *.sql
@@ -75,14 +77,14 @@ func Status(ctx context.Context, url string) ([]Migration, error) {
 }
 
 func with(url string, do func(*goose.Provider) error) error {
-	config, err := pgx.ParseConfig(url)
+	config, err := db.ParseConfig(url)
 	if err != nil {
-		return fmt.Errorf("parse database url: %w", err)
+		return err
 	}
 	// No prepared statements: they fail behind a transaction pooler.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	db := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
-	defer db.Close()
+	sqlDB := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
+	defer sqlDB.Close()
 	// The lease is short, so that a process killed while it migrates holds up the next
 	// start for seconds only; a beat renews it during a long migration.
 	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(200*time.Millisecond, 300),
@@ -90,7 +92,7 @@ func with(url string, do func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("make migration lock: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, goose.WithLocker(locker))
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}

@@ -54,9 +54,11 @@ WITH target AS MATERIALIZED (
 SELECT sqlc.embed(orders) FROM touched AS orders;
 
 -- name: AnswerOf :one
--- What was answered before for this step of this generation.
+-- What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
+-- answer was taken does not send it again.
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
-FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do';
+FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do'
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: LateUndoOpen :many
 -- An effect was reported that the books say is absent or undone. No row: it stands

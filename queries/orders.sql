@@ -74,12 +74,18 @@ SELECT sqlc.embed(orders) FROM admitted AS orders;
 
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
+--
+-- A row can be seen that only this server has: when its commit waited for a synchronous standby and something
+-- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
+-- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
+-- demand. The log is kept in order: whoever has the later record has the earlier commit, too.
 SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);
+WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
@@ -88,7 +94,8 @@ SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
-WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
+WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
 -- What somebody who waits for another replica needs to know.

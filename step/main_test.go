@@ -127,7 +127,7 @@ func (l *ledger) stop(no int64) {
 // set expects of all orders what the first one is.
 func (l *ledger) set(orderNos ...int64) step.Set {
 	l.t.Helper()
-	rows, err := l.query.OrdersByNo(l.t.Context(), orderNos[:1])
+	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: orderNos[:1]})
 	l.must(err)
 	o := rows[0].Order
 	return step.Set{OrderNos: orderNos, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}

@@ -105,7 +105,7 @@ func after(outcome string) string {
 // stands checks the row and the history of an order that has moved.
 func (l *ledger) stands(set step.Set, moved step.Moved, outcome string) {
 	l.t.Helper()
-	rows, err := l.query.OrdersByNo(l.t.Context(), set.OrderNos)
+	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: set.OrderNos})
 	l.must(err)
 	o := rows[0].Order
 	if o.Status != moved.ToStatus || o.Seq != moved.Seq || o.Fence != set.Fence || o.TakeOvers != 0 {

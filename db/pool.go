@@ -1,0 +1,133 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Pool runs statements on pooled connections. It gives up a connection whose server no longer works on the
+// statement: an answer that got lost is an error within a second, not a wait without end. It never
+// ends a statement that the server works on. Its methods are safe for concurrent use.
+type Pool struct {
+	pool    *pgxpool.Pool
+	silence *silence
+}
+
+// acquireTry is how long to wait for one connection before asking the pool anew: the connection that is being
+// made for us may be to somebody who does not answer, while another becomes free.
+const acquireTry = 400 * time.Millisecond
+
+// acquire waits for a connection until ctx ends.
+func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	for {
+		short, cancel := context.WithTimeout(ctx, acquireTry)
+		conn, err := p.pool.Acquire(short)
+		tooLong := short.Err() != nil
+		cancel()
+		if err == nil || !tooLong || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+}
+
+// Query runs a statement that returns rows. It ends, and its connection is released, when the rows are closed.
+func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := p.silence.begin(conn, sql)
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, errors.Join(err, s.end())
+	}
+	return &watchedRows{Rows: rows, statement: s}, nil
+}
+
+// QueryRow runs a statement that returns one row; Scan ends it.
+func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := p.Query(ctx, sql, args...)
+	return row{rows, err}
+}
+
+// Exec runs a statement that returns no rows.
+func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	s := p.silence.begin(conn, sql)
+	tag, err := conn.Exec(ctx, sql, args...)
+	return tag, errors.Join(err, s.end())
+}
+
+// Close waits for the statements under way and closes all connections.
+func (p *Pool) Close() {
+	p.pool.Close()
+	p.silence.close()
+}
+
+// Reset closes all connections as they become free: after a failover they lead to the wrong server.
+func (p *Pool) Reset() { p.pool.Reset() }
+
+// Stat tells how many connections there are, and how many are in use.
+func (p *Pool) Stat() *pgxpool.Stat { return p.pool.Stat() }
+
+// watchedRows are the rows of a statement under way. Their error, once they are closed, is the verdict on the statement.
+type watchedRows struct {
+	pgx.Rows
+	statement *statement
+	err       error
+	ended     bool
+}
+
+func (r *watchedRows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		r.end() // the rows close themselves after the last one
+	}
+	return more
+}
+
+func (r *watchedRows) Close() {
+	r.Rows.Close()
+	r.end()
+}
+
+func (r *watchedRows) Err() error { return errors.Join(r.Rows.Err(), r.err) }
+
+func (r *watchedRows) end() {
+	if !r.ended {
+		r.ended, r.err = true, r.statement.end()
+	}
+}
+
+// row is the one row of a statement.
+type row struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan reads the row. Errors: pgx.ErrNoRows.
+func (r row) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}

@@ -1,0 +1,243 @@
+package db_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
+	"pawl/dbtest"
+)
+
+// patience is how long a test waits for what must come about, however busy the machine is.
+const patience = time.Minute
+
+func open(t *testing.T, url string) *db.Pool {
+	t.Helper()
+	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+const emit = `SELECT pg_logical_emit_message(true, 'test', $1)`
+
+// A statement that was lost on the way ends with an error, the others are answered meanwhile, and nothing is canceled.
+func TestSilentConnectionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, fate := range []dbtest.Fate{dbtest.HushRequest, dbtest.HushReply} {
+		for _, way := range []string{"direct", "pooled"} {
+			t.Run(fate.String()+" "+way, func(t *testing.T) {
+				t.Parallel()
+				database := dbtest.New(t)
+				url := database.URL
+				if way == "pooled" {
+					url = dbtest.Pooler(t, url)
+				}
+				proxy := dbtest.NewProxy(t, url)
+				pool := open(t, proxy.URL)
+				var hushed atomic.Bool
+				proxy.On(func(statement string) dbtest.Fate {
+					if statement == emit[:30] && hushed.CompareAndSwap(false, true) {
+						return fate
+					}
+					return dbtest.Passes
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				_, err := pool.Exec(ctx, emit, "lost")
+				if db.FaultOf(err) != db.Unknown || ctx.Err() != nil {
+					t.Fatalf("%v, and the test's time: %v", err, ctx.Err())
+				}
+				if _, err := pool.Exec(ctx, emit, "again"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// The connection on which the server is asked may be silent, too.
+func TestSilentQuestion(t *testing.T) {
+	t.Parallel()
+	proxy := dbtest.NewProxy(t, dbtest.New(t).URL)
+	pool := open(t, proxy.URL)
+	var lost, asked atomic.Int32
+	proxy.On(func(statement string) dbtest.Fate {
+		switch {
+		case statement == "StatementsRunning" && asked.Add(1) == 1:
+			return dbtest.HushReply
+		case statement == "InstallationID" && lost.Add(1) <= 2:
+			return dbtest.HushRequest
+		}
+		return dbtest.Passes
+	})
+	for range 2 {
+		if _, err := db.New(pool).InstallationID(t.Context()); db.FaultOf(err) != db.Unknown {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.New(pool).InstallationID(t.Context()); err != nil || asked.Load() < 2 {
+		t.Error(err, asked.Load())
+	}
+}
+
+// What the server works on is left alone, for whatever it waits.
+func TestWorkingStatementIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"direct", "pooled"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			url := database.URL
+			if way == "pooled" {
+				url = dbtest.Pooler(t, url)
+			}
+			proxy := dbtest.NewProxy(t, url)
+			var asked atomic.Int32
+			proxy.On(func(statement string) dbtest.Fate {
+				if statement == "StatementsRunning" {
+					asked.Add(1)
+				}
+				return dbtest.Passes
+			})
+			pool := open(t, proxy.URL)
+			holder, err := database.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Rollback(context.WithoutCancel(t.Context()))
+			if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
+				t.Fatal(err)
+			}
+			locked := make(chan error, 1)
+			go func() {
+				_, err := db.New(pool).InstallationID(t.Context())
+				locked <- err
+			}()
+			await(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
+			select {
+			case err := <-locked:
+				t.Fatalf("given up: %v", err)
+			default:
+			}
+			if err := holder.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-locked; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// standbyless is a server whose commits wait for a standby that never comes.
+func standbyless(t *testing.T) (url string, watcher *pgxpool.Pool) {
+	t.Helper()
+	server := dbtest.Restartable(t)
+	watcher, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Close)
+	for _, sql := range []string{`ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`} {
+		if _, err := watcher.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "the setting counts", func() bool { return ask(t, watcher, `SELECT current_setting('synchronous_standby_names') = '*'`) })
+	return server.URL, watcher
+}
+
+func ask(t *testing.T, pool *pgxpool.Pool, sql string) (yes bool) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
+		t.Fatal(err)
+	}
+	return yes
+}
+
+const (
+	oneWaits  = `SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+	noneWaits = `SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+)
+
+func TestWaitForStandbyIsNotEnded(t *testing.T) {
+	t.Parallel()
+	url, watcher := standbyless(t)
+	pool := open(t, url)
+	t.Run("by a context that ends", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(ctx, `UPDATE installation SET created_at = created_at WHERE singleton = $1`, true)
+			ended <- err
+		}()
+		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+		cancel()
+		if err := <-ended; db.FaultOf(err) != db.Unknown {
+			t.Error(err)
+		}
+		// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
+		for range 20 {
+			if !ask(t, watcher, oneWaits) {
+				t.Fatal("the wait for the standby was ended")
+			}
+		}
+		if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
+			t.Error("nothing to clean up")
+		}
+		await(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
+	})
+	t.Run("and if a person ends it, the statement is no success", func(t *testing.T) {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(t.Context(), emit, "unreplicated")
+			ended <- err
+		}()
+		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+		ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		if err := <-ended; !errors.Is(err, db.ErrNotReplicated) || db.FaultOf(err) != db.Unknown {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("and a durable read waits, too", func(t *testing.T) {
+		read := func(durable bool) chan error {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := db.New(pool).OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: []string{"none"}, Durable: durable})
+				ended <- err
+			}()
+			return ended
+		}
+		if err := <-read(false); err != nil {
+			t.Fatal(err)
+		}
+		durable := read(true)
+		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+		ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		if err := <-durable; !errors.Is(err, db.ErrNotReplicated) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// await looks until what is said has come about.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !holds(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package dbtest
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const poolerSettings = `
+[databases]
+* = host=%s port=%d %s
+[pgbouncer]
+pool_mode = transaction
+default_pool_size = 4
+unix_socket_dir = %s
+listen_port = 6432
+auth_type = any
+`
+
+// Pooler starts PgBouncer in transaction mode in front of a database, with fewer connections than its clients have.
+// It returns the URL behind it, and ends with the test. Where there is no PgBouncer the test is skipped.
+func Pooler(t testing.TB, databaseURL string) string {
+	t.Helper()
+	binary, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		if binary, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
+			t.Skip("NOT TESTED: there is no PgBouncer here (Debian package pgbouncer)")
+		}
+	}
+	// PgBouncer does not run as root, and another user can't reach the server's socket: the proxy can.
+	server, err := pgconn.ParseConfig(NewProxy(t, databaseURL).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-*") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	settings := filepath.Join(folder, "pgbouncer.ini")
+	login := "user=" + server.User
+	if server.Password != "" { // it refuses an empty one
+		login += " password=" + server.Password
+	}
+	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, folder)
+	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cmd := exec.Command(binary, settings)
+	cmd.Stderr = &said
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		if err := os.Chown(folder, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("pgbouncer: %s", said.Bytes()[:min(said.Len(), 2000)])
+		}
+	})
+	behind := url.URL{Scheme: "postgres", User: url.User(server.User), Path: "/" + server.Database,
+		RawQuery: url.Values{"host": {folder}, "port": {strconv.Itoa(6432)}}.Encode()}
+	awaitPooler(t, behind.String())
+	return behind.String()
+}
+
+func awaitPooler(t testing.TB, url string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err == nil {
+			conn.Close(t.Context())
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("PgBouncer does not answer: %v", err)
+		}
+		select {
+		case <-t.Context().Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
