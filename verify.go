@@ -46,8 +46,8 @@ func verifyCommand() *cobra.Command {
 				return err
 			}
 			wrong := printReport(cmd.OutOrStdout(), report, asJSON)
-			if err != nil { // ours were read, and are wrong whatever the provider's would say
-				return fmt.Errorf("%w; %s", wrong, err)
+			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
+				return fmt.Errorf("%w; %s", wrong, err.Error())
 			}
 			return wrong
 		},
