@@ -3,7 +3,6 @@ module pawl
 go 1.26.0
 
 require (
-	github.com/Rhymond/go-money v1.0.15
 	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/danielgtaylor/huma/v2 v2.37.2
 	github.com/google/uuid v1.6.0

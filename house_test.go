@@ -24,7 +24,7 @@ import (
 // its own and uses the service as a customer does.
 var mayImport = map[string][]string{
 	"fsm":        {},
-	"migrations": {},
+	"migrations": {"db"},
 	"db":         {"fsm"},
 	"iso4217":    {},
 	"policy":     {"fsm", "iso4217"},

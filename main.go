@@ -13,8 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
-
-	"pawl/books"
 )
 
 //go:generate sh -c "go run . diagram --format markdown > docs/state-machine.md && go run . diagram --format svg > docs/state-machine.svg"
@@ -104,7 +102,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &config), errors.As(err, &url):
 		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, books.ErrProvider), errors.As(err, &connect):
+	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.As(err, &connect):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):
 		return exitSoftware

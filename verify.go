@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,8 @@ func verifyCommand() *cobra.Command {
 		Short: "Prove the books: read the whole database and look for what must not be",
 		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
 			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
-			"the others, and that money and stock add up. Exits 1 and names what is wrong if not.\n\n" +
+			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
+			"books could not be read.\n\n" +
 			"With --provider the books are also compared with those of a provider.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,10 +42,14 @@ func verifyCommand() *cobra.Command {
 				opt.Provider = &books.Provider{URL: provider}
 			}
 			report, _, err := proveBooks(cmd, &cfg, opt)
-			if err != nil {
+			if err != nil && report.OK() {
 				return err
 			}
-			return printReport(cmd.OutOrStdout(), report, asJSON)
+			wrong := printReport(cmd.OutOrStdout(), report, asJSON)
+			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
+				return fmt.Errorf("%w; %s", wrong, err.Error())
+			}
+			return wrong
 		},
 	}
 	cfg.databaseFlags(cmd.Flags())
@@ -54,14 +60,21 @@ func verifyCommand() *cobra.Command {
 	return cmd
 }
 
-// proveBooks verifies the database of the settings, which lies at place.
+// errNoVerdict is wrapped by whatever kept us from reading the books to their end. Who runs verify must be able
+// to tell it from books that are wrong, so it has an exit code of its own.
+var errNoVerdict = errors.New("no verdict on the books")
+
+// proveBooks verifies the database of the settings, which lies at place. Its errors wrap errNoVerdict.
 func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, place string, err error) {
 	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if err != nil {
-		return report, "", err
+		return report, "", fmt.Errorf("%w: %w", errNoVerdict, err)
 	}
 	defer database.close()
 	report, err = readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errNoVerdict, err)
+	}
 	return report, database.place, err
 }
 
@@ -101,28 +114,31 @@ func noBooks(err error) error {
 	return err
 }
 
-// printReport returns an error when the books are wrong.
+// printReport returns an error when the books are wrong, or right and nobody could be told.
 func printReport(out io.Writer, report books.Report, asJSON bool) error {
+	var text bytes.Buffer
 	if asJSON {
-		encoder := json.NewEncoder(out)
+		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(report); err != nil {
-			return fmt.Errorf("print report: %w", err)
-		}
+		_ = encoder.Encode(report) // it is text and numbers
 	} else {
-		printChecks(out, report)
-		printTotals(out, report)
+		printChecks(&text, report)
+		printTotals(&text, report)
 	}
-	if report.OK() {
-		return nil
-	}
+	_, err := out.Write(text.Bytes())
 	wrong := 0
 	for _, check := range report.Checks {
 		if check.Violations > 0 && !check.Warning {
 			wrong++
 		}
 	}
-	return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+	switch {
+	case wrong > 0:
+		return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+	case err != nil:
+		return fmt.Errorf("%w: print report: %w", errNoVerdict, err)
+	}
+	return nil
 }
 
 // printChecks writes a line for each check and, below it, what is wrong. Identifiers

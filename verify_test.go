@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -127,7 +128,7 @@ func TestVerifyCommand(t *testing.T) {
 
 	t.Run("a database without tables says what to do", func(t *testing.T) {
 		t.Parallel()
-		if _, _, err := runVerify(t, dbtest.Empty(t)); err == nil || !strings.Contains(err.Error(), "pawl migrate up") {
+		if _, _, err := runVerify(t, dbtest.Empty(t)); exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), "pawl migrate up") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -138,6 +139,25 @@ func TestVerifyCommand(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// Right books that nobody was told of are no verdict; wrong ones are wrong all the same.
+func TestReportThatCanNotBePrinted(t *testing.T) {
+	t.Parallel()
+	for faults, code := range map[int64]int{0: exitUnavailable, 1: exitFailure} {
+		for _, asJSON := range []bool{true, false} {
+			report := books.Report{Checks: []books.Check{{Name: "path", Violations: faults}}}
+			reader, closed, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			reader.Close()
+			closed.Close()
+			if err := printReport(closed, report, asJSON); exitCode(err) != code {
+				t.Errorf("%d faults, JSON %v: error %v, exit code %d", faults, asJSON, err, exitCode(err))
+			}
+		}
+	}
 }
 
 func TestVerifyCommandWithAProvider(t *testing.T) {
@@ -155,7 +175,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		if err == nil || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
-		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `19 checks in`} {
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `20 checks in`} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}

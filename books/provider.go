@@ -2,14 +2,11 @@ package books
 
 import (
 	"context"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -46,95 +43,8 @@ type account struct {
 	Amount     string `json:"amount"`
 	Currency   string `json:"currency"`
 	State      string `json:"state"`
+	Reference  string `json:"reference"`
 	Effects    int    `json:"effects"`
-}
-
-// digest is what tells keys apart: half of their hash, or a million of them took twice
-// the memory.
-type digest [16]byte
-
-const keyPrefix = "pawl-"
-
-var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
-// digestOf is false for a key that is none of ours.
-func digestOf(key string) (d digest, ours bool) {
-	text, ours := strings.CutPrefix(key, keyPrefix)
-	if !ours {
-		return d, false
-	}
-	hash, err := keyEncoding.DecodeString(text)
-	if err != nil || len(hash) != 32 {
-		return d, false
-	}
-	copy(d[:], hash)
-	return d, true
-}
-
-// entry is what is kept of a line: no pointers, so that the garbage collector has nothing
-// to do with a million of them.
-type entry struct {
-	amount   decimal.Decimal
-	currency uint16 // of foreign.currencies
-	effects  uint16
-	state    uint8 // of accountStates
-}
-
-var accountStates = []string{"", "live", "undone", "refused", "voided", "pending"}
-
-const live = 1 // of accountStates
-
-func (e entry) standing() string { return accountStates[e.state] }
-
-// foreign is the provider's books in memory.
-type foreign struct {
-	entries    map[digest]entry
-	currencies []string
-}
-
-// readForeign reads the provider's books as they are now.
-func readForeign(ctx context.Context, url string) (*foreign, error) {
-	f := &foreign{entries: map[digest]entry{}}
-	err := eachAccount(ctx, url, func(a *account) error {
-		d, ours := digestOf(a.Key)
-		if !ours {
-			return nil // somebody else's
-		}
-		return f.add(d, a)
-	})
-	return f, err
-}
-
-// add enters a line. A key that comes twice has done what both say.
-func (f *foreign) add(d digest, a *account) error {
-	amount, err := decimal.Parse(a.Amount)
-	if err != nil {
-		return fmt.Errorf("amount %q: not a decimal number", a.Amount)
-	}
-	state := slices.Index(accountStates, a.State)
-	if state < live {
-		return fmt.Errorf("state %q: want one of %s", a.State, strings.Join(accountStates[live:], ", "))
-	}
-	if a.Effects < 0 {
-		return fmt.Errorf("effects %d: less than none", a.Effects)
-	}
-	e := entry{amount: amount, state: uint8(state), currency: f.currency(a.Currency)}
-	before := f.entries[d]
-	e.effects = uint16(min(int(before.effects)+a.Effects, math.MaxUint16))
-	if before.state == live {
-		e.state = live
-	}
-	f.entries[d] = e
-	return nil
-}
-
-func (f *foreign) currency(name string) uint16 {
-	i := slices.Index(f.currencies, name)
-	if i < 0 {
-		i = len(f.currencies)
-		f.currencies = append(f.currencies, name)
-	}
-	return uint16(min(i, math.MaxUint16))
 }
 
 // headerLimit is how long the provider may think before it begins to answer.
@@ -162,18 +72,38 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%w: GET %s answers %s", ErrProvider, request.URL.Redacted(), response.Status)
 	}
+	if why := incomplete(response); why != "" {
+		return fmt.Errorf("%w: GET %s: %s", ErrProvider, request.URL.Redacted(), why)
+	}
 	lines := json.NewDecoder(response.Body)
 	for n := 1; ; n++ {
 		var a account
 		err := lines.Decode(&a)
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err == nil {
+		case err == nil && a.Key == "":
+			err = errNoKey
+		case err == nil:
 			err = each(&a)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: line %d: %w", ErrProvider, n, err)
 		}
 	}
+}
+
+// errNoKey is for a line that is none of the books: a report of an error, or a list that wraps the books, and
+// maybe only the first page of them. Taken for somebody else's key, it would look as if nothing had been done.
+var errNoKey = errors.New("no key: want a line of JSON for each key")
+
+// incomplete says why an answer is not, or may not be, all of the books.
+func incomplete(r *http.Response) string {
+	switch {
+	case strings.Contains(strings.Join(r.Header.Values("Link"), ","), `rel="next"`):
+		return "the answer is one page of several, and the books must be one answer"
+	case r.ProtoMajor == 1 && r.ContentLength < 0 && len(r.TransferEncoding) == 0 && !r.Uncompressed:
+		return "the answer has neither a length nor chunks, and can't be told from one that was cut off"
+	}
+	return ""
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"pawl/books"
@@ -27,25 +28,31 @@ func everyKey(s books.Sent) (string, bool) { return keyOf(s.OrderID, s.Step, s.G
 
 // line is a key in the books of a provider.
 type line struct {
-	id       string
-	step     fsm.Step
-	state    string
-	effects  int
-	amount   string
-	currency string
+	id        string
+	step      fsm.Step
+	state     string
+	effects   int
+	amount    string
+	currency  string
+	reference string
+}
+
+// kept is a line as it is when the books agree.
+func kept(id string, of fsm.Step, state string, effects int) line {
+	return line{id, of, state, effects, "10.5", "EUR", "ref"}
 }
 
 // theirs are the books of a provider of the orders that fillOutside makes.
 func theirs() []line {
 	return []line{
-		{"sold", fsm.Charge, "live", 1, "10.5", "EUR"}, {"sold", fsm.Reserve, "live", 1, "10.5", "EUR"}, {"sold", fsm.Confirm, "live", 1, "10.5", "EUR"},
-		{"refused", fsm.Charge, "undone", 1, "10.5", "EUR"}, {"refused", fsm.Reserve, "undone", 1, "10.5", "EUR"}, {"refused", fsm.Confirm, "refused", 0, "10.5", "EUR"},
-		{"stopped", fsm.Charge, "voided", 0, "10.5", "EUR"},
-		{"in doubt", fsm.Charge, "live", 1, "10.5", "EUR"},
-		{"waiting", fsm.Charge, "live", 1, "10.5", "EUR"}, {"waiting", fsm.Reserve, "pending", 0, "10.5", "EUR"},
-		{"told", fsm.Charge, "live", 1, "10.5", "EUR"},
-		{"voiding", fsm.Charge, "live", 1, "10.5", "EUR"},
-		{"late", fsm.Charge, "live", 1, "10.5", "EUR"},
+		kept("sold", fsm.Charge, "live", 1), kept("sold", fsm.Reserve, "live", 1), kept("sold", fsm.Confirm, "live", 1),
+		kept("refused", fsm.Charge, "undone", 1), kept("refused", fsm.Reserve, "undone", 1), kept("refused", fsm.Confirm, "refused", 0),
+		kept("stopped", fsm.Charge, "voided", 0),
+		kept("in doubt", fsm.Charge, "live", 1),
+		kept("waiting", fsm.Charge, "live", 1), kept("waiting", fsm.Reserve, "pending", 0),
+		kept("told", fsm.Charge, "live", 1),
+		kept("voiding", fsm.Charge, "live", 1),
+		kept("late", fsm.Charge, "live", 1),
 	}
 }
 
@@ -71,8 +78,8 @@ func serve(t *testing.T, lines []line, more string) *books.Provider {
 			t.Errorf("asked for %s", r.URL)
 		}
 		for _, l := range lines {
-			fmt.Fprintf(w, `{"key":%q,"orderId":%q,"step":%q,"generation":0,"amount":%q,"currency":%q,"state":%q,"effects":%d,"reference":"x"}`+"\n",
-				keyOf(l.id, l.step, 0), l.id, l.step, l.amount, l.currency, l.state, l.effects)
+			fmt.Fprintf(w, `{"key":%q,"orderId":%q,"step":%q,"generation":0,"amount":%q,"currency":%q,"state":%q,"effects":%d,"reference":%q}`+"\n",
+				keyOf(l.id, l.step, 0), l.id, l.step, l.amount, l.currency, l.state, l.effects, l.reference)
 		}
 		fmt.Fprint(w, more)
 	}))
@@ -113,13 +120,27 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
 		{"the same amount, written otherwise", change("sold", fsm.Charge, func(l *line) { l.amount = "10.5000" }), "", nil},
 		{"another currency", change("sold", fsm.Charge, func(l *line) { l.currency = "USD" }), "",
 			found{"provider_amounts": {"sold"}}},
+		{"another reference", change("sold", fsm.Charge, func(l *line) { l.reference = "ref2" }), "",
+			found{"provider_references": {"sold"}}},
+		{"another reference of a reservation", change("sold", fsm.Reserve, func(l *line) { l.reference = "re" }), "",
+			found{"provider_references": {"sold"}}},
+		{"another reference of a confirmation", change("sold", fsm.Confirm, func(l *line) { l.reference = "REF" }), "",
+			found{"provider_references": {"sold"}}},
+		{"another reference of what was undone", change("refused", fsm.Charge, func(l *line) { l.reference = strings.Repeat("ref", 1<<15) }), "",
+			found{"provider_references": {"refused"}}},
+		{"another reference of an order that has not ended", change("waiting", fsm.Charge, func(l *line) { l.reference = "ref2" }), "",
+			found{"provider_references": {"waiting"}}},
+		{"a reference that the provider does not tell", change("sold", fsm.Charge, func(l *line) { l.reference = "" }), "", nil},
+		{"a reference that the books don't have", change("in doubt", fsm.Charge, func(l *line) { l.reference = "ref2" }), "", nil},
+		{"another reference of what was done twice", change("sold", fsm.Charge, func(l *line) { l.reference, l.effects = "ref2", 2 }), "",
+			found{"provider_once": {"sold"}}},
 		{"done twice", change("sold", fsm.Charge, func(l *line) { l.effects = 2 }), "",
 			found{"provider_once": {"sold"}}},
 		{"a key in their books twice", func(lines []line) []line { return append(lines, lines[0]) }, "",
 			found{"provider_once": {"sold"}}},
-		{"an order of nobody", func(lines []line) []line { return append(lines, line{"stranger", fsm.Charge, "live", 1, "1", "EUR"}) }, "",
+		{"an order of nobody", func(lines []line) []line { return append(lines, kept("stranger", fsm.Charge, "live", 1)) }, "",
 			found{"provider_known": {"stranger"}}},
-		{"a step that was never sent", func(lines []line) []line { return append(lines, line{"told", fsm.Confirm, "refused", 0, "1", "EUR"}) }, "",
+		{"a step that was never sent", func(lines []line) []line { return append(lines, kept("told", fsm.Confirm, "refused", 0)) }, "",
 			found{"provider_known": {"told"}}},
 	} {
 		t.Run(difference.name, func(t *testing.T) {
@@ -142,6 +163,81 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
 			}
 			if report.OK() != (difference.want == nil) {
 				t.Errorf("OK() = %v", report.OK())
+			}
+		})
+	}
+}
+
+// Two orders of which each has what belongs to the other are both named, whatever the sums are.
+func TestWhatTwoOrdersExchangedIsFound(t *testing.T) {
+	t.Parallel()
+	for _, exchange := range []struct {
+		name, plant string
+		want        found
+	}{
+		{"references of charges", "UPDATE charges SET reference = 'ch_' || 3 - right(reference, 1)::integer",
+			found{"provider_references": {"one", "two"}}},
+		{"amounts", noGuard + "UPDATE orders SET amount = 30 - amount; UPDATE charges SET amount = 30 - amount",
+			found{"provider_amounts": {"one", "one", "one", "two", "two", "two"}}},
+		{"currencies", noGuard + "UPDATE orders SET currency = CASE currency WHEN 'EUR' THEN 'USD' ELSE 'EUR' END; " +
+			"UPDATE charges SET currency = CASE currency WHEN 'EUR' THEN 'USD' ELSE 'EUR' END",
+			found{"provider_amounts": {"one", "one", "one", "two", "two", "two"}}},
+	} {
+		t.Run(exchange.name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.twoSold()
+			lines := []line{}
+			for _, of := range []fsm.Step{fsm.Charge, fsm.Reserve, fsm.Confirm} {
+				lines = append(lines, line{"one", of, "live", 1, "10", "EUR", ""}, line{"two", of, "live", 1, "20", "USD", ""})
+			}
+			lines[0].reference, lines[1].reference = "ch_1", "ch_2"
+			provider := serve(t, lines, "")
+			if report := s.verify(books.Options{Provider: provider}); !report.OK() {
+				t.Fatalf("before: %v", offenders(report))
+			}
+			s.sql(exchange.plant)
+			if got := offenders(s.verify(books.Options{Provider: provider})); !reflect.DeepEqual(got, exchange.want) {
+				t.Errorf("found %v, want %v", got, exchange.want)
+			}
+		})
+	}
+}
+
+// twoSold are two orders that differ in everything a provider has of them.
+func (s *shop) twoSold() {
+	s.Helper()
+	for _, id := range []string{"one", "two"} {
+		s.admitOutside(id, "boat")
+	}
+	s.sql("ALTER TABLE orders DISABLE TRIGGER orders_guard_input; UPDATE orders SET amount = 10 WHERE order_id = 'one'; " +
+		"UPDATE orders SET amount = 20, currency = 'USD' WHERE order_id = 'two'; ALTER TABLE orders ENABLE TRIGGER orders_guard_input")
+	for _, id := range []string{"one", "two"} {
+		s.done(id, fsm.Charging, fsm.Reserving, fsm.Confirming)
+	}
+	s.sql("UPDATE charges SET reference = 'ch_' || (amount / 10)::integer")
+}
+
+// Keys that were never sent are wrong also when the provider can't say a second time whose they are.
+func TestKeysThatAreNotReadTwice(t *testing.T) {
+	t.Parallel()
+	key := keyOf("stranger", fsm.Charge, 0)
+	for name, second := range map[string]string{"gone": "", "unreadable": "<html>"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var readings atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if readings.Add(1) == 1 {
+					fmt.Fprintf(w, `{"key":%q,"orderId":"stranger","step":"charge","amount":"1","currency":"EUR","state":"live","effects":1}`, key)
+					return
+				}
+				fmt.Fprint(w, second)
+			}))
+			t.Cleanup(server.Close)
+			report := newShop(t).verify(books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
+			got := offenders(report)["provider_known"]
+			if len(got) != 1 || len(got[0]) < 25 || !strings.HasPrefix(key, strings.TrimSuffix(got[0], "…")) || report.OK() {
+				t.Errorf("found %v, want the beginning of %s", offenders(report), key)
 			}
 		})
 	}
@@ -195,6 +291,24 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
 		{"an amount that is none", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(w, `{"key":%q,"amount":"much","currency":"EUR","state":"live"}`, keyOf("x", fsm.Charge, 0))
 		}},
+		{"a list that may have more pages", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[],"has_more":true}`) }},
+		{"a report of an error", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"error":"try later"}`) }},
+		{"the first page", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", `</books?page=1>; rel="prev", </books?page=2>; rel="next"`)
+			fmt.Fprintln(w, `{"key":"shop-1"}`)
+		}},
+		{"a part", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusPartialContent)
+			fmt.Fprintln(w, `{"key":"shop-1"}`)
+		}},
+		{"an end that can't be told from a cut", func(w http.ResponseWriter, _ *http.Request) {
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				fmt.Fprint(buffered, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", `{"key":"shop-1"}`, "\n")
+				_ = buffered.Flush()
+				conn.Close()
+			}
+		}},
 		{"an end in the middle", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, `{"key":"shop-1"}`)
 			_ = http.NewResponseController(w).Flush()
@@ -206,9 +320,12 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
 			server := httptest.NewServer(test.answer)
 			t.Cleanup(server.Close)
 			s := newShop(t)
-			_, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
+			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)
+			}
+			if len(report.Checks) != 12 || !report.OK() {
+				t.Errorf("of our own books: %+v", report.Checks)
 			}
 		})
 	}

@@ -13,9 +13,6 @@ import (
 // them was committed here before it was sent, so it is found here afterwards. Orders
 // that had not ended by then may have gone on in between, and are only counted.
 func (v *verifier) reconcile(ctx context.Context) error {
-	if v.opt.Provider == nil {
-		return nil
-	}
 	before, err := db.New(v.pool).ProviderClock(ctx)
 	if err != nil {
 		return fmt.Errorf("read clock: %w", err)
@@ -110,6 +107,19 @@ func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
 	currency := c.theirs.currencies[e.currency]
 	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || currency != key.Currency,
 		fmt.Sprintf("%s of generation %d: %s %s at the provider, %s %s here", key.Step, key.Generation, e.amount, currency, key.Amount, key.Currency))
+	c.names(key, e)
+}
+
+// names compares what the provider calls an effect with what the books say it is called. An undo goes by that
+// name: a wrong one takes back the effect of another order. What happened twice has two names, of which the
+// provider tells the later one; it is reported by the check of that.
+func (c *comparison) names(key *db.ProviderKeysRow, e entry) {
+	reference := c.theirs.reference(e)
+	if reference == "" || key.Reference == "" || e.effects > 1 {
+		return
+	}
+	c.judge(references, key.OrderID, reference != key.Reference,
+		fmt.Sprintf("%s of generation %d: %q at the provider, %q here", key.Step, key.Generation, reference, key.Reference))
 }
 
 // settled looks at what must be so when an order has ended.
@@ -149,19 +159,33 @@ func whereabouts(key *db.ProviderKeysRow) string {
 	return text
 }
 
-// leftOver reads the provider's books again, to say what the keys are that we never sent.
-// Mostly there are none.
+// leftOver reports the keys at the provider that we never sent; mostly there are none. Its books are read
+// again to say what they are. That they are there is known already, whatever comes of the second reading.
 func (c *comparison) leftOver(ctx context.Context) error {
 	if len(c.theirs.entries) == 0 {
 		return nil
 	}
-	return eachAccount(ctx, c.URL, func(a *account) error {
+	err := eachAccount(ctx, c.URL, func(a *account) error {
 		d, _ := digestOf(a.Key)
 		if _, left := c.theirs.entries[d]; left {
 			delete(c.theirs.entries, d)
-			c.ledger.add(known, finding{Violations: 1, Offenders: []string{a.OrderID}, Faults: []string{
-				fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key)}})
+			c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
 		}
 		return nil
 	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("read the provider's books again: %w", ctx.Err())
+	}
+	why := "it was gone when the provider's books were read again"
+	if err != nil {
+		why = fmt.Sprintf("whose it is could not be read: %s", err)
+	}
+	for d := range c.theirs.entries {
+		c.stranger(d.keyStart()+"…", "this key was never sent from these books; "+why)
+	}
+	return nil
+}
+
+func (c *comparison) stranger(id, fault string) {
+	c.ledger.add(known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }

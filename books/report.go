@@ -70,19 +70,21 @@ const (
 
 // The names of the checks against a provider.
 const (
-	standing  = "provider_standing"
-	livings   = "provider_live"
-	amounts   = "provider_amounts"
-	single    = "provider_single"
-	once      = "provider_once"
-	known     = "provider_known"
-	unsettled = "provider_unsettled"
+	standing   = "provider_standing"
+	livings    = "provider_live"
+	amounts    = "provider_amounts"
+	references = "provider_references"
+	single     = "provider_single"
+	once       = "provider_once"
+	known      = "provider_known"
+	unsettled  = "provider_unsettled"
 )
 
 var providerChecks = []Check{
 	{Name: standing, Proves: "What stands in the books is live at the provider."},
 	{Name: livings, Proves: "What is live at the provider, or may still come to be, stands in the books."},
 	{Name: amounts, Proves: "The provider has the amount and the currency of the order."},
+	{Name: references, Proves: "Where the provider tells its own name for what was done, it is the one in the books."},
 	{Name: single, Proves: "No order has two live charges at the provider."},
 	{Name: once, Proves: "Nothing happened twice under one key."},
 	{Name: known, Proves: "Every key at the provider was sent from these books."},

@@ -35,7 +35,8 @@ SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amoun
   CASE k.step
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
-    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect
+    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
+  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_attempts AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
@@ -69,6 +70,7 @@ type ProviderKeysRow struct {
 	Hold       string
 	Settled    bool
 	Effect     string
+	Reference  string
 }
 
 // What was sent outside under a key, by order, and what the books say of it. An order is
@@ -96,6 +98,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.Hold,
 			&i.Settled,
 			&i.Effect,
+			&i.Reference,
 		); err != nil {
 			return nil, err
 		}

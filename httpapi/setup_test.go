@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -41,10 +40,20 @@ func setupWith(t testing.TB, of engine.Config, cfg Config) *bundle {
 
 func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
 	t.Helper()
+	b.serveOn(t, open(t, url), of, cfg)
+}
+
+func open(t testing.TB, url string) *db.Pool {
+	t.Helper()
 	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return pool
+}
+
+func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Config) {
+	t.Helper()
 	b.engine = engine.New(pool, of)
 	b.engine.Start()
 	b.api = New(b.engine, cfg)
@@ -64,16 +73,11 @@ func withoutEngine() *bundle { return &bundle{api: New(nil, Config{})} }
 // withoutDatabase is the API over a database that does not answer.
 func withoutDatabase(t testing.TB) *bundle {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "postgres://nobody@" + listener.Addr().String() + "/none?connect_timeout=1"
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	proxy := dbtest.NewProxy(t, dbtest.New(t).URL)
 	b := &bundle{grace: time.Second / 10} // its orders are never stored, and would be waited for
-	b.serve(t, url, engine.Config{}, Config{Wait: patience})
+	pool := open(t, proxy.URL)
+	proxy.On(func(string) dbtest.Fate { return dbtest.LoseRequest })
+	b.serveOn(t, pool, engine.Config{}, Config{Wait: patience})
 	return b
 }
 

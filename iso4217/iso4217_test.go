@@ -1,52 +1,81 @@
 package iso4217
 
 import (
-	_ "embed"
-	"strconv"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-//go:embed testdata/iso4217.txt
-var iso4217 string
-
-// The list is a second source: it comes from the standard's own file, not from the
-// library.
-func TestCurrenciesAreThoseOfISO4217(t *testing.T) {
+// A line that does not look like the others, or comes twice, would be read as something else.
+func TestListIsOneLineForEachCode(t *testing.T) {
 	t.Parallel()
-	listed := map[string]bool{}
-	for line := range strings.Lines(iso4217) {
-		code, unit, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || strings.HasPrefix(line, "#") {
+	shape := regexp.MustCompile(`^[A-Z]{3} [0-4]$`)
+	var codes []string
+	for line := range strings.Lines(list) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "# ") {
 			continue
 		}
-		known, is := currencies[code]
-		if unit == "-" {
-			if is {
-				t.Errorf("%s has no minor unit, and can't be the currency of an order", code)
-			}
-			continue
+		if !shape.MatchString(line) {
+			t.Errorf("line %q", line)
 		}
-		listed[code] = true
-		if !is || known.Code != code || strconv.Itoa(known.Digits) != unit {
-			t.Errorf("%s: %+v, want %s digits", code, known, unit)
-		}
-		if known.Digits > MostDigits {
-			t.Errorf("%s has %d digits: amounts of 15 integer digits do not fit any more", code, known.Digits)
-		}
+		codes = append(codes, line[:3])
 	}
-	for code := range currencies {
-		if !listed[code] {
-			t.Errorf("%s is not in the list", code)
+	if !slices.Equal(codes, slices.Sorted(maps.Keys(currencies))) {
+		t.Errorf("the list is not in order, or has a code twice: %q", codes)
+	}
+	const listed = 167 // in list one of 2024-06-25, with a minor unit, and XCG
+	if len(codes) != listed {
+		t.Errorf("%d codes, want %d", len(codes), listed)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	for digits, codes := range map[int]string{
+		0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+		2: "USD EUR GBP MGA MRU" + // their coins are fifths, and they have two digits all the same
+			" BGN CUC ANG XCG SLE STN VED VES ZWG" + // old and new
+			" BOV CHE CHW COU MXV USN", // units of account
+		3: "BHD IQD JOD KWD LYD OMR TND",
+		4: "CLF UYW",
+	} {
+		for code := range strings.FieldsSeq(codes) {
+			if found, ok := Find(code); !ok || found != (Currency{code, digits}) || !Known(code) {
+				t.Errorf("%s: %+v, %v, want %d digits", code, found, ok, digits)
+			}
 		}
 	}
 }
 
-func TestKnown(t *testing.T) {
+func TestWhatIsNoCurrency(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]bool{"USD": true, "UYW": true, "usd": false, "XAU": false, "": false} {
-		if Known(code) != want {
-			t.Errorf("Known(%q) = %v", code, !want)
+	for _, codes := range []string{
+		"BYR EEK GHC HRK LTL LVL RUR SKK SLL STD TRL VEF ZWD ZWL", // withdrawn
+		"GGP IMP JEP CNH BTC", // never in the standard
+		"XAG XAU XPD XPT XBA XBB XBC XBD XDR XSU XUA XTS XXX", // without a minor unit
+		"usd Usd US USDT 840 # list",
+	} {
+		for code := range strings.FieldsSeq(codes) {
+			if found, ok := Find(code); ok || Known(code) {
+				t.Errorf("%s is %+v", code, found)
+			}
 		}
+	}
+	if Known("") || Known(" ") || Known("USD ") {
+		t.Error("space is a currency")
+	}
+}
+
+func TestMostDigitsIsTheMostOfAny(t *testing.T) {
+	t.Parallel()
+	most := 0
+	for _, currency := range currencies {
+		most = max(most, currency.Digits)
+	}
+	if most != MostDigits {
+		t.Errorf("%d digits are the most, not %d", most, MostDigits)
 	}
 }

@@ -15,7 +15,8 @@ SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amoun
   CASE k.step
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
-    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect
+    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
+  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_attempts AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
