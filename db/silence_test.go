@@ -146,12 +146,7 @@ func standbyless(t *testing.T) (url string, watcher *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	t.Cleanup(watcher.Close)
-	for _, sql := range []string{`ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`} {
-		if _, err := watcher.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "the setting counts", func() bool { return ask(t, watcher, `SELECT current_setting('synchronous_standby_names') = '*'`) })
+	server.Set(t, "synchronous_standby_names", "*")
 	return server.URL, watcher
 }
 

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"pawl/migrations"
 	"pawl/pgembed"
 )
@@ -49,6 +51,26 @@ func (s *Server) Start(t testing.TB) {
 		t.Fatalf("dbtest: %v", err)
 	}
 	s.running = running
+}
+
+// Set changes a setting of the running server.
+func (s *Server) Set(t testing.TB, name, value string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL)
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	defer conn.Close(t.Context())
+	for _, statement := range []string{"ALTER SYSTEM SET " + name + " = '" + value + "'", "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("dbtest: %s: %v", statement, err)
+		}
+	}
+	for now := ""; now != value; { // the signal takes a moment
+		if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now); err != nil {
+			t.Fatalf("dbtest: %v", err)
+		}
+	}
 }
 
 // Stop shuts the server down: clients are disconnected, their transactions rolled back. A stopped server stays stopped.

@@ -171,6 +171,7 @@ func TestTurnedAway(t *testing.T) {
 	t.Run("when there are too many orders in memory", func(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, engine.Config{MaxInFlight: 1})
+		b.process(t, request("known"))
 		newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -180,6 +181,9 @@ func TestTurnedAway(t *testing.T) {
 		}()
 		eventually(t, "the first is in memory", func() bool { return b.engine.InFlight() == 1 })
 		b.writesNothing(t, func() {
+			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Order.Status != fsm.Completed {
+				t.Errorf("an order that is stored: %s, %v", o.Order.Status, err)
+			}
 			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, engine.ErrOverloaded) {
 				t.Error(err)
 			}

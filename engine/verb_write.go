@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -91,19 +92,11 @@ func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bo
 	if _, runs := e.policies.of(c.policy); c.next == nextClaimed && !runs {
 		c.next = nextDue
 	}
-	written, err := e.ask(ctx, o, q, c)
+	written, err := e.askUntilKnown(ctx, o, q, c)
 	switch fault := db.FaultOf(err); {
-	case fault == db.None && len(written) == 0:
+	case fault == db.None && len(written) == 0, fault == db.Again:
 		return false, nil
-	case fault == db.None:
-	case fault == db.Again:
-		return false, nil
-	case fault == db.Unknown:
-		e.unknown(string(q.Verb)+" order", err)
-		if written, err = e.asked(ctx, o, q, err); err != nil || len(written) == 0 {
-			return false, err
-		}
-	default:
+	case fault != db.None:
 		return false, unavailable(string(q.Verb)+" order", err)
 	}
 	order := *o
@@ -119,6 +112,22 @@ func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bo
 
 // settledCode is why a step is not done, where the person who said so gave no code.
 const settledCode = "step_result"
+
+// askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
+// the last one finds another seq, an earlier one may have raised it.
+func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
+	for try := 0; ; try++ {
+		written, err = e.ask(ctx, o, q, c)
+		switch {
+		case err == nil && len(written) == 0 && try > 0:
+			return e.asked(ctx, o, q)
+		case db.FaultOf(err) != db.Unknown || db.Unfit(err) || e.ctx.Err() != nil:
+			return written, err
+		}
+		e.unknown(string(q.Verb)+" order", err)
+		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+	}
+}
 
 func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
 	row := &o.Order
@@ -151,19 +160,14 @@ func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (writ
 	return written, err
 }
 
-// asked looks whether a statement whose answer was lost was executed: then the row that it
-// would have written to the history is there. No order without an error: another row is
-// there, so it was not. cause is all that is known otherwise.
-func (e *Engine) asked(ctx context.Context, o *Order, q *Request, cause error) ([]db.Order, error) {
-	cause = unavailable(string(q.Verb)+" order", cause)
+// asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
+// history is there. No order without an error: another row is there, so it was not.
+func (e *Engine) asked(ctx context.Context, o *Order, q *Request) ([]db.Order, error) {
 	rows := untilKnown(e, "read history", func() ([]db.TransitionsOfRow, error) {
 		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1, Durable: true})
 	})
-	if e.ctx.Err() != nil {
-		return nil, cause
-	}
 	if len(rows) == 0 {
-		return nil, nil // not executed, and its connection is gone: it never will be
+		return nil, ErrUnavailable // the engine stops
 	}
 	t := &rows[0].Transition
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
@@ -171,7 +175,7 @@ func (e *Engine) asked(ctx context.Context, o *Order, q *Request, cause error) (
 	}
 	orders := e.readUntilKnown([]int64{o.Order.OrderNo}, false)
 	if len(orders) == 0 {
-		return nil, cause
+		return nil, ErrUnavailable
 	}
 	return []db.Order{orders[0].Order}, nil
 }
