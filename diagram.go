@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pawl/fsm"
+	"pawl/fsm/diagram"
 )
 
 func diagramCommand() *cobra.Command {
@@ -16,7 +16,7 @@ func diagramCommand() *cobra.Command {
 		Short:   "Print the machine of an order",
 		Example: "  pawl diagram\n  pawl diagram --format svg > machine.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			draw, ok := map[string]func() string{"mermaid": fsm.Mermaid, "svg": fsm.SVG, "markdown": fsm.Markdown}[format]
+			draw, ok := map[string]func() string{"mermaid": diagram.Mermaid, "svg": diagram.SVG, "markdown": diagram.Markdown}[format]
 			if !ok {
 				return usageError{fmt.Errorf("format %q: mermaid, svg or markdown", format)}
 			}

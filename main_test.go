@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pawl/dbtest"
-	"pawl/fsm"
+	"pawl/fsm/diagram"
 	"pawl/pgembed"
 )
 
@@ -40,10 +40,10 @@ func execute(t *testing.T, args ...string) (string, error) {
 func TestDiagram(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                  fsm.Mermaid(),
-		"--format mermaid":  fsm.Mermaid(),
-		"--format svg":      fsm.SVG(),
-		"--format markdown": fsm.Markdown(),
+		"":                  diagram.Mermaid(),
+		"--format mermaid":  diagram.Mermaid(),
+		"--format svg":      diagram.SVG(),
+		"--format markdown": diagram.Markdown(),
 	} {
 		got, err := execute(t, append([]string{"diagram"}, strings.Fields(args)...)...)
 		if err != nil || got != want || want == "" {

@@ -17,7 +17,7 @@ const (
 	UndoReserve Event = "undo_reserve" // refused or stopped; the reservation has to be taken back first
 	Released    Event = "released"     // the reservation is undone
 	Refunded    Event = "refunded"     // the charge is undone after a failure
-	Stopped     Event = "stopped"      // everything is undone, on request
+	Stop        Event = "stopped"      // everything is undone, on request
 	Redrive     Event = "redrive"      // a failed order starts its next generation
 )
 
@@ -35,7 +35,7 @@ var Lifecycle = fsm.Events{
 	edge(UndoReserve, Releasing, Reserving, Confirming),
 	edge(Released, Refunding, Releasing),
 	edge(Refunded, Failed, Refunding),
-	edge(Stopped, Canceled, Pending, Charging, Refunding),
+	edge(Stop, Canceled, Pending, Charging, Refunding),
 
 	edge(Redrive, Pending, Failed),
 }

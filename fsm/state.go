@@ -42,13 +42,6 @@ func States() []State { return slices.Clone(states) }
 // Known reports whether s is a state of the machine.
 func (s State) Known() bool { return slices.Contains(states, s) }
 
-// Final reports whether an order in s is finished: no lease, no hold, and no
-// move of ours. A failed order is final although it can be redriven.
-func (s State) Final() bool { return s == Completed || s == Failed || s == Canceled }
-
-// Undoing reports whether s takes back a step that was done.
-func (s State) Undoing() bool { return s == Releasing || s == Refunding }
-
 // Step is one of the three things an order needs.
 type Step string
 

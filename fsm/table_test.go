@@ -10,11 +10,11 @@ import (
 // written is the machine once more, by hand: what the compiled table must say.
 var written = []Edge{
 	{Pending, Charging, Start},
-	{Pending, Canceled, Stopped},
+	{Pending, Canceled, Stop},
 	{Charging, Reserving, Charged},
 	{Charging, Refunding, UndoCharge},
 	{Charging, Failed, Declined},
-	{Charging, Canceled, Stopped},
+	{Charging, Canceled, Stop},
 	{Reserving, Confirming, Reserved},
 	{Reserving, Releasing, UndoReserve},
 	{Reserving, Refunding, UndoCharge},
@@ -22,7 +22,7 @@ var written = []Edge{
 	{Confirming, Releasing, UndoReserve},
 	{Releasing, Refunding, Released},
 	{Refunding, Failed, Refunded},
-	{Refunding, Canceled, Stopped},
+	{Refunding, Canceled, Stop},
 	{Failed, Pending, Redrive},
 }
 

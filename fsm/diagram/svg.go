@@ -1,9 +1,11 @@
-package fsm
+package diagram
 
 import (
 	"fmt"
 	"math"
 	"strings"
+
+	"pawl/fsm"
 )
 
 const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img" aria-label="The machine of an order" font-family="ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif">
@@ -25,14 +27,14 @@ func SVG() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, svgHead, pictureWidth, pictureHeight, labelSize, labelSize, pictureWidth, pictureHeight)
 	drawStart(&b)
-	for _, e := range edges {
+	for _, e := range fsm.Edges() {
 		drawEdge(&b, e)
 	}
-	for _, e := range edges { // above every line
+	for _, e := range fsm.Edges() { // above every line
 		at := routeOf(e).label
 		fmt.Fprintf(&b, `<text class="label" x="%g" y="%g">%s</text>`+"\n", at.x, at.y+4, e.Event)
 	}
-	for _, s := range states {
+	for _, s := range fsm.States() {
 		drawState(&b, s)
 	}
 	drawLegend(&b)
@@ -40,7 +42,7 @@ func SVG() string {
 	return b.String()
 }
 
-func drawState(b *strings.Builder, s State) {
+func drawState(b *strings.Builder, s fsm.State) {
 	at := places[s]
 	drawBox(b, stateClass(s), at, point{boxWidth, boxHeight})
 	fmt.Fprintf(b, `<text class="name" x="%g" y="%g">%s</text>`+"\n", at.x, at.y+5, s)
@@ -58,9 +60,9 @@ func drawBox(b *strings.Builder, class string, at, size point) {
 	b.WriteString("</g>\n")
 }
 
-func stateClass(s State) string {
+func stateClass(s fsm.State) string {
 	switch {
-	case s == Completed:
+	case s == fsm.Completed:
 		return "good"
 	case s.Final():
 		return "final"
@@ -71,26 +73,26 @@ func stateClass(s State) string {
 }
 
 // edgeClass tells a step forward from one back, and from a new beginning.
-func edgeClass(e Edge) string {
+func edgeClass(e fsm.Edge) string {
 	switch {
 	case e.From.Final():
 		return "again"
-	case e.To.Undoing() || e.To == Failed || e.To == Canceled:
+	case e.To.Undoing() || e.To == fsm.Failed || e.To == fsm.Canceled:
 		return "back"
 	}
 	return "ahead"
 }
 
 // routeOf is the way that was laid out for the edge, or the straight one.
-func routeOf(e Edge) route {
-	if r, ok := routes[[2]State{e.From, e.To}]; ok {
+func routeOf(e fsm.Edge) route {
+	if r, ok := routes[[2]fsm.State{e.From, e.To}]; ok {
 		return r
 	}
 	from, to := places[e.From], places[e.To]
 	return route{[]point{from, to}, point{(from.x + to.x) / 2, (from.y + to.y) / 2}}
 }
 
-func drawEdge(b *strings.Builder, e Edge) {
+func drawEdge(b *strings.Builder, e fsm.Edge) {
 	fmt.Fprintf(b, `<g class="%s"><path class="edge" d="%s"/>%s</g>`+"\n",
 		edgeClass(e), pathOf(routeOf(e).way), tipOf(routeOf(e).way))
 }
@@ -130,7 +132,7 @@ func toward(from, to point, distance float64) point {
 
 // drawStart draws where an order comes in.
 func drawStart(b *strings.Builder) {
-	at := places[Pending]
+	at := places[fsm.Pending]
 	way := []point{{at.x, at.y - boxHeight/2 - 34}, {at.x, at.y - boxHeight/2}}
 	fmt.Fprintf(b, `<g class="ahead"><circle class="tip" cx="%g" cy="%g" r="6"/><path class="edge" d="%s"/>%s</g>`+"\n",
 		way[0].x, way[0].y, pathOf(way), tipOf(way))

@@ -1,8 +1,10 @@
-package fsm
+package diagram
 
 import (
 	"math"
 	"testing"
+
+	"pawl/fsm"
 )
 
 // area is a rectangle of the picture.
@@ -24,7 +26,7 @@ func (a area) holds(p point) bool {
 }
 
 func boxes() (out []area) {
-	for _, s := range States() {
+	for _, s := range fsm.States() {
 		out = append(out, around(string(s), places[s], boxWidth, boxHeight))
 	}
 	return out
@@ -32,7 +34,7 @@ func boxes() (out []area) {
 
 // labels are as wide as their letters are in the fonts named, generously.
 func labels() (out []area) {
-	for _, e := range Edges() {
+	for _, e := range fsm.Edges() {
 		name := string(e.From) + " to " + string(e.To)
 		out = append(out, around(name, routeOf(e).label, .58*labelSize*float64(len(e.Event)), labelSize+3))
 	}
@@ -43,18 +45,18 @@ func TestLayout(t *testing.T) {
 	t.Parallel()
 	t.Run("every state and every edge has its place, and nothing else has", func(t *testing.T) {
 		t.Parallel()
-		if len(places) != len(states) || len(routes) != len(edges) {
-			t.Errorf("%d places for %d states, %d routes for %d edges", len(places), len(states), len(routes), len(edges))
+		if len(places) != len(fsm.States()) || len(routes) != len(fsm.Edges()) {
+			t.Errorf("%d places for %d states, %d routes for %d edges", len(places), len(fsm.States()), len(routes), len(fsm.Edges()))
 		}
-		for _, e := range Edges() {
-			if _, ok := routes[[2]State{e.From, e.To}]; !ok {
+		for _, e := range fsm.Edges() {
+			if _, ok := routes[[2]fsm.State{e.From, e.To}]; !ok {
 				t.Errorf("%s to %s has no route", e.From, e.To)
 			}
 		}
 	})
 	t.Run("no edge runs through a box", func(t *testing.T) {
 		t.Parallel()
-		for _, e := range Edges() {
+		for _, e := range fsm.Edges() {
 			for _, p := range along(routeOf(e).way) {
 				for _, box := range boxes() {
 					if box.holds(p) {
@@ -66,9 +68,9 @@ func TestLayout(t *testing.T) {
 	})
 	t.Run("edges begin and end at the rim of their boxes", func(t *testing.T) {
 		t.Parallel()
-		for _, e := range Edges() {
+		for _, e := range fsm.Edges() {
 			way := routeOf(e).way
-			for s, p := range map[State]point{e.From: way[0], e.To: way[len(way)-1]} {
+			for s, p := range map[fsm.State]point{e.From: way[0], e.To: way[len(way)-1]} {
 				dx, dy := math.Abs(p.x-places[s].x)/(boxWidth/2), math.Abs(p.y-places[s].y)/(boxHeight/2)
 				if max(dx, dy) != 1 {
 					t.Errorf("%s to %s: %v is not at the rim of %s", e.From, e.To, p, s)
@@ -86,7 +88,7 @@ func TestLayout(t *testing.T) {
 					t.Errorf("label of %s touches %s", label.name, other.name)
 				}
 			}
-			for k, e := range Edges() {
+			for k, e := range fsm.Edges() {
 				for _, p := range along(routeOf(e).way) {
 					if k != i && label.holds(p) {
 						t.Fatalf("label of %s lies on %s to %s", label.name, e.From, e.To)

@@ -1,22 +1,24 @@
-package fsm
+package diagram
 
 import (
 	"fmt"
 	"strings"
 
 	"github.com/looplab/fsm"
+
+	machine "pawl/fsm"
 )
 
 // Mermaid draws the machine as a Mermaid state diagram, as the library sees it.
 func Mermaid() string {
-	machine := fsm.NewFSM(string(Pending), Lifecycle, nil)
-	text, err := fsm.VisualizeForMermaidWithGraphType(machine, fsm.StateDiagram)
+	drawn := fsm.NewFSM(string(machine.Pending), machine.Lifecycle, nil)
+	text, err := fsm.VisualizeForMermaidWithGraphType(drawn, fsm.StateDiagram)
 	if err != nil {
 		panic("fsm: " + err.Error()) // the graph type is a constant
 	}
 	var b strings.Builder
 	b.WriteString(strings.TrimSpace(text))
-	for _, s := range states {
+	for _, s := range machine.States() {
 		if s.Final() {
 			fmt.Fprintf(&b, "\n    %s --> [*]", s)
 		}
@@ -33,7 +35,7 @@ func Markdown() string {
 		"Generated from `fsm/` by `pawl diagram --format markdown`; a test fails when they differ.\n\n" +
 		"![The machine of an order](state-machine.svg)\n\n" +
 		"| from | event | to |\n|---|---|---|\n")
-	for _, e := range edges {
+	for _, e := range machine.Edges() {
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` |\n", e.From, e.Event, e.To)
 	}
 	b.WriteString("\nA write that keeps the status (a take-over, a hold, a request to stop) is a row of the history\n" +

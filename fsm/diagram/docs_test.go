@@ -1,4 +1,4 @@
-package fsm
+package diagram
 
 import (
 	"encoding/xml"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pawl/fsm"
 )
 
 var update = flag.Bool("update", false, "write the files of docs that are compared")
@@ -18,7 +20,7 @@ func TestDocs(t *testing.T) {
 	for name, text := range map[string]string{"state-machine.md": Markdown(), "state-machine.svg": SVG()} {
 		t.Run(name+" is what the machine says", func(t *testing.T) {
 			t.Parallel()
-			path := filepath.Join("..", "docs", name)
+			path := filepath.Join("..", "..", "docs", name)
 			if *update {
 				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 					t.Fatal(err)
@@ -38,7 +40,7 @@ func TestDocs(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
 	page := Markdown()
-	for _, e := range Edges() {
+	for _, e := range fsm.Edges() {
 		for _, line := range []string{
 			"| `" + string(e.From) + "` | " + string(e.Event) + " | `" + string(e.To) + "` |\n",
 			"    " + string(e.From) + " --> " + string(e.To) + ": " + string(e.Event) + "\n",
@@ -69,13 +71,13 @@ func TestSVG(t *testing.T) {
 			texts[string(text)]++
 		}
 	}
-	for _, s := range States() {
+	for _, s := range fsm.States() {
 		if texts[string(s)] != 1 {
 			t.Errorf("%s is drawn %d times", s, texts[string(s)])
 		}
 	}
-	want := map[Event]int{}
-	for _, e := range Edges() {
+	want := map[fsm.Event]int{}
+	for _, e := range fsm.Edges() {
 		want[e.Event]++
 	}
 	for event, n := range want {
