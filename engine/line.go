@@ -20,7 +20,7 @@ type line struct {
 	waiting []*run
 	spare   []*run // the last set's array, used again
 	wake    chan struct{}
-	oldest  atomic.Int64 // unix nanoseconds since which somebody waits; 0: nobody
+	oldest  atomic.Pointer[time.Time] // since when somebody waits; nil: nobody does. Not in Unix time: the wall clock may be set
 }
 
 func newLine(most int, flush func([]*run)) *line {
@@ -34,7 +34,8 @@ func (l *line) add(runs ...*run) {
 	}
 	l.mu.Lock()
 	if len(l.waiting) == 0 {
-		l.oldest.Store(time.Now().UnixNano())
+		now := time.Now()
+		l.oldest.Store(&now)
 	}
 	l.waiting = append(l.waiting, runs...)
 	l.mu.Unlock()
@@ -47,10 +48,10 @@ func (l *line) add(runs ...*run) {
 // age is how long the first in the line has waited.
 func (l *line) age() time.Duration {
 	since := l.oldest.Load()
-	if since == 0 {
+	if since == nil {
 		return 0
 	}
-	return time.Duration(time.Now().UnixNano() - since)
+	return time.Since(*since)
 }
 
 func (l *line) loop(ctx context.Context) {
@@ -102,6 +103,6 @@ func (l *line) take() []*run {
 	set := l.waiting
 	clear(l.spare[:cap(l.spare)]) // let go of runs that have ended
 	l.waiting, l.spare = l.spare[:0], set
-	l.oldest.Store(0)
+	l.oldest.Store(nil)
 	return set
 }

@@ -12,7 +12,7 @@ import (
 func TestLinesThatTurnCallersAway(t *testing.T) {
 	t.Parallel()
 	e := New(dbtest.New(t).Pool, Config{})
-	old := time.Now().Add(-time.Hour).UnixNano()
+	old := time.Now().Add(-time.Hour)
 	for name, c := range map[string]struct {
 		line *line
 		want bool
@@ -26,11 +26,11 @@ func TestLinesThatTurnCallersAway(t *testing.T) {
 		"orders of a locked item":            {e.slow.line, false},
 		"answers for orders of such an item": {e.slowRecords.line, false},
 	} {
-		c.line.oldest.Store(old)
+		c.line.oldest.Store(&old)
 		if got := e.overloaded(""); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
-		c.line.oldest.Store(0)
+		c.line.oldest.Store(nil)
 	}
 	e.cancel()
 }
