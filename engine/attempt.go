@@ -111,7 +111,7 @@ const retentionMargin = time.Hour
 // perform makes the call. A step in doubt is asked after first, where that is possible.
 func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
 	if a.stoodStill() {
-		return step.Retry{Code: "stood_still", Detail: "this replica stood still before the call, which was not made"}
+		return step.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}
 	exec := a.lane.exec
 	if exec == nil {

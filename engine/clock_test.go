@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func TestStoodStill(t *testing.T) {
 		a := &attempt{lane: &lane{exec: caller(func() { called = true })}, operation: step.Do, step: fsm.Charge, asked: c.asked}
 		result := a.perform(t.Context(), &step.Call{})
 		retry, _ := result.(step.Retry)
-		if called == c.want || c.want != (retry.Code == "stood_still") {
+		if called == c.want || c.want != (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)) {
 			t.Errorf("%s: called %v, %+v", name, called, result)
 		}
 	}

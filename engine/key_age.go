@@ -17,6 +17,9 @@ func (a *attempt) expired(r *run, now time.Time) bool {
 	return a.slot.forgotten(o, now)
 }
 
+// stoodStillCode is the code of a call that was not made because it would have come too late.
+const stoodStillCode = "stood_still"
+
 // stoodStill reports whether so much time has passed since the attempt was committed that
 // its key may be too old by now, whatever its age was then: the process was stopped, or the
 // machine slept. The monotonic clock does not see the second and the wall clock may miss

@@ -207,6 +207,9 @@ func failureOf(result step.Result) error {
 	case step.Unknown:
 		return errIll
 	case step.Retry:
+		if result.Code == stoodStillCode {
+			return errUncalled
+		}
 		if result.Counts || result.Code == "connection_failed" {
 			return errIll
 		}

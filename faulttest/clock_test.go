@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ type deaf struct {
 
 	mu      sync.Mutex
 	calls   []string         // the keys of all charges and undos, in order
+	signed  []time.Time      // when, as they say themselves
 	swallow func(n int) bool // whether nobody hears the answer to the n-th of them
 }
 
@@ -30,6 +32,9 @@ func (d *deaf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	heard := w
 	d.mu.Lock()
 	d.calls = append(d.calls, r.URL.Path+" "+r.Header.Get("Idempotency-Key"))
+	if at, err := strconv.ParseInt(r.Header.Get("Webhook-Timestamp"), 10, 64); err == nil {
+		d.signed = append(d.signed, time.Unix(at, 0))
+	}
 	if d.swallow(len(d.calls)) {
 		w = httptest.NewRecorder()
 	}
@@ -55,17 +60,17 @@ func openDeafShop(t *testing.T, retry string, swallow func(n int) bool) (*shop, 
 	server := httptest.NewServer(d)
 	t.Cleanup(server.Close)
 	d.url = server.URL
-	s.write(fmt.Sprintf("charge: {executor: http, url: %[1]s/charge, undoUrl: %[1]s/charge/undo, keyRetention: 24h, retry: {%[2]s}}\n"+
-		"reserve: {executor: simulator, url: %[3]s}\nconfirm: {executor: simulator, url: %[3]s}\n", d.url, retry, s.url))
+	secret := filepath.Join(t.TempDir(), "secret")
+	write(t, secret, "of nobody")
+	s.write(fmt.Sprintf("charge: {executor: http, url: %[1]s/charge, undoUrl: %[1]s/charge/undo, keyRetention: 24h, secret: 'file:%[4]s', retry: {%[2]s}}\n"+
+		"reserve: {executor: simulator, url: %[3]s}\nconfirm: {executor: simulator, url: %[3]s}\n", d.url, retry, s.url, secret))
 	return s, d
 }
 
 // write makes another policy the shop's.
 func (s *shop) write(policy string) {
 	s.t.Helper()
-	if err := os.WriteFile(s.policy, []byte(policy), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	write(s.t, s.policy, policy)
 }
 
 func (s *shop) exec(sql string, args ...any) {
@@ -103,6 +108,14 @@ func TestWallClockStepsForward(t *testing.T) {
 	}
 	if calls := d.seen(); len(calls) != 2 || calls[0] != calls[1] {
 		t.Errorf("the charge was called for %q, want twice with one key", calls)
+	}
+	for _, at := range d.signed { // nobody calls any more
+		if time.Since(at).Abs() > 5*time.Minute {
+			t.Errorf("a call is signed as of %s", at)
+		}
+	}
+	if len(d.signed) != 2 {
+		t.Errorf("%d calls are signed", len(d.signed))
 	}
 	s.prove()
 }
