@@ -346,7 +346,7 @@ const lateUndoBegin = `-- name: LateUndoBegin :one
 INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
 SELECT $1, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
   $2, $3, $4::integer, $5, 'undo', nullif($6::text, '')
-RETURNING attempt
+RETURNING attempt, started_at
 `
 
 type LateUndoBeginParams struct {
@@ -358,9 +358,14 @@ type LateUndoBeginParams struct {
 	Named      string
 }
 
+type LateUndoBeginRow struct {
+	Attempt   int32
+	StartedAt time.Time
+}
+
 // The audit of such a call, committed before it as any. Numbers below zero: those above
 // are the driver's, who may be in a call of a later generation.
-func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) (int32, error) {
+func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) (LateUndoBeginRow, error) {
 	row := q.db.QueryRow(ctx, lateUndoBegin,
 		arg.OrderNo,
 		arg.Fence,
@@ -369,9 +374,9 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) (i
 		arg.Step,
 		arg.Named,
 	)
-	var attempt int32
-	err := row.Scan(&attempt)
-	return attempt, err
+	var i LateUndoBeginRow
+	err := row.Scan(&i.Attempt, &i.StartedAt)
+	return i, err
 }
 
 const lateUndoFinish = `-- name: LateUndoFinish :exec

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -41,7 +42,7 @@ func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
 	if len(set) == 0 {
 		return
 	}
-	slots := slots{lane: first, free: len(set)}
+	slots := slots{lane: first, free: len(set), asked: time.Now()}
 	defer slots.giveBack()
 	ctx, cancel := e.statement()
 	defer cancel()

@@ -24,6 +24,9 @@ func (e *Engine) apply(ctx context.Context, move step.Move, runs []*run) (moved,
 	}
 	e.Stats.Sets.Add(1)
 	e.Stats.Moves.Add(int64(len(verdicts)))
+	if len(verdicts) > 0 {
+		e.tickOn(verdicts[0].At)
+	}
 	moved = make([]*run, 0, len(verdicts))
 	for _, v := range verdicts {
 		i, ok := slices.BinarySearchFunc(runs, v.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })

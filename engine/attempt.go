@@ -21,10 +21,11 @@ type attempt struct {
 	operation  step.Operation
 	number     int32
 	fence      int64
-	doubted    bool   // an earlier attempt may have had its effect
-	named      string // by an undo: what it takes back
-	lookOnly   bool   // the key may be forgotten: to send it again could do the step twice, or undo nothing
-	uncalled   bool   // there is no call, only something to record
+	doubted    bool      // an earlier attempt may have had its effect
+	named      string    // by an undo: what it takes back
+	lookOnly   bool      // the key may be forgotten: to send it again could do the step twice, or undo nothing
+	uncalled   bool      // there is no call, only something to record
+	asked      time.Time // just before the statement that begins it was sent, on the clocks of this machine
 	report     func(error)
 
 	result step.Result // nil until it is answered
@@ -73,7 +74,7 @@ func operationIn(s fsm.State) step.Operation {
 func (l *lane) prepare(r *run) *attempt {
 	o := &r.order.Order
 	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status),
-		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o)}
+		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o, l.e.now())}
 	switch {
 	case len(r.voids) > 0:
 		void := r.voids[0]
@@ -98,10 +99,10 @@ func (a *attempt) refusedInDoubt() bool {
 }
 
 // forgotten reports whether the key of the step in doubt may be unknown at the provider by
-// now. To send it again could do the step twice: only an answer from elsewhere gets the
+// then. To send it again could do the step twice: only an answer from elsewhere gets the
 // order on.
-func (l *lane) forgotten(o *db.Order) bool {
-	return o.InDoubtSince != nil && l.e.now().Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
+func (l *lane) forgotten(o *db.Order, now time.Time) bool {
+	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
 }
 
 // retentionMargin is how long before a provider may forget a key it is not sent any more.
@@ -109,6 +110,9 @@ const retentionMargin = time.Hour
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.
 func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
+	if a.stoodStill() {
+		return step.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
+	}
 	exec := a.lane.exec
 	if exec == nil {
 		return attention{reason: "policy_unusable: " + a.lane.unusable.Error()}

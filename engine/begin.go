@@ -57,6 +57,10 @@ func (e *Engine) beginAlike(key beginKey, set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	slices.SortFunc(set, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
+	asked := time.Now()
+	for _, r := range set {
+		r.attempt.asked = asked
+	}
 	rows, err := e.query.AttemptsBegin(ctx, e.beginning(key, set))
 	switch {
 	case db.FaultOf(err) == db.Bad:
@@ -68,6 +72,9 @@ func (e *Engine) beginAlike(key beginKey, set []*run) {
 		return
 	}
 	e.Stats.Sets.Add(1)
+	if len(rows) > 0 {
+		e.tickOn(rows[0].At)
+	}
 	begun := make(map[int64]bool, len(rows))
 	for _, row := range rows {
 		i, _ := slices.BinarySearchFunc(set, row.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })
@@ -107,7 +114,7 @@ func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
 	if o.WindowFrom == nil {
 		o.WindowFrom = &row.At
 	}
-	a.number, a.fence = row.Attempt, o.Fence
+	a.number, a.fence, a.lookOnly = row.Attempt, o.Fence, a.lookOnly || a.expired(r, row.At)
 	e.wg.Go(func() { a.slot.call(r) })
 }
 

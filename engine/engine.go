@@ -81,7 +81,7 @@ type Engine struct {
 	lanesMu     sync.Mutex
 	lanes       map[laneKey]*lane
 	identity    atomic.Pointer[identity]
-	clock       atomic.Int64 // the database's clock less ours, in nanoseconds
+	clock       atomic.Pointer[reading] // nil: the database's was never read
 
 	ctx      context.Context // ends when statements must not be sent any more
 	cancel   context.CancelFunc
@@ -126,6 +126,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 // Start starts the goroutines: one per line, one that watches the orders of other
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
+	e.readClock()
 	e.loadPolicies(e.ctx)
 	for _, l := range e.lines {
 		e.goLine(l)

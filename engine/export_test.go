@@ -3,6 +3,7 @@ package engine
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // NeededTables are the tables that Ready looks at.
@@ -17,3 +18,9 @@ func (e *Engine) Admitting() int {
 
 // WakeWatcher does what a newcomer among the watched orders does.
 func (e *Engine) WakeWatcher() { e.watches.add(nil) }
+
+// Sleeps does to the engine's clock what the sleep of its machine does.
+func (e *Engine) Sleeps(d time.Duration) { e.tick(e.now().Add(-d)) }
+
+// UndoLate looks for late effects, as their loop does now and then.
+func (e *Engine) UndoLate() { e.undoLate() }

@@ -41,7 +41,7 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
-		Fence: o.Fence, Attempt: a.number,
+		Fence: o.Fence, Attempt: a.number, Clock: e.now,
 	}
 	if a.operation == step.Undo {
 		c.Reference = a.named

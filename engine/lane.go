@@ -68,7 +68,7 @@ func (l *lane) add(r *run) {
 	switch {
 	case r.attempt != nil && r.attempt.result != nil:
 		l.e.records.add(r)
-	case stopping(o) && !o.Status.Undoing() && !l.forgotten(o):
+	case stopping(o) && !o.Status.Undoing() && !l.forgotten(o, l.e.now()):
 		r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: stop{}}
 		l.e.records.add(r)
 	case l.e.stopping.Load():
@@ -146,7 +146,7 @@ func (l *lane) begin(r *run) {
 		l.e.leaving.add(r)
 		return
 	}
-	if o := &r.order.Order; o.Status.Undoing() && l.e.forgottenUndo(r.undo, l.cfg, o, o.InDoubtSince) {
+	if o := &r.order.Order; o.Status.Undoing() && r.undo.forgotten(l.cfg, o, o.InDoubtSince, l.e.now()) {
 		l.release()
 		l.stay(r, attention{reason: outcomeUnknown})
 		return
@@ -207,6 +207,9 @@ func failureOf(result step.Result) error {
 	case step.Unknown:
 		return errIll
 	case step.Retry:
+		if result.Code == stoodStillCode {
+			return errUncalled
+		}
 		if result.Counts || result.Code == "connection_failed" {
 			return errIll
 		}

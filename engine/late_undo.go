@@ -74,11 +74,11 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) step.Result {
 	switch {
 	case err != nil:
 		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
-	case e.forgottenUndo(undo, p.Of(of), &row.Order, nil):
+	case undo.forgotten(p.Of(of), &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}
 	}
 	r := newRun(row.Order.OrderID, Input{})
-	r.order.Order = row.Order
+	r.order.Order, r.undo = row.Order, undo
 	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo,
 		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
 	return e.attemptLate(ctx, r, row.UndoPolicy)
@@ -88,13 +88,16 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) step.Result {
 func (e *Engine) attemptLate(ctx context.Context, r *run, version *int32) step.Result {
 	a := r.attempt
 	c, err := e.callOf(ctx, r)
+	a.asked = time.Now()
+	var begun db.LateUndoBeginRow
 	if err == nil {
-		a.number, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Fence: a.fence, Generation: a.generation,
+		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Fence: a.fence, Generation: a.generation,
 			Policy: version, Step: string(a.step), Named: a.named})
 	}
 	if err != nil {
 		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
 	}
+	a.number, a.lookOnly = begun.Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun.StartedAt)
 	result := a.perform(ctx, c)
 	outcome, answer := namedResult(result)
 	after, cancel := e.statement()

@@ -100,10 +100,15 @@ func (k *keeper) named() (names []string) {
 // keeper is mute, else in reserving.
 func openKeeper(t *testing.T, k *keeper) *shop {
 	t.Helper()
+	return openKeeperWith(t, k, quick)
+}
+
+func openKeeperWith(t *testing.T, k *keeper, cfg engine.Config) *shop {
+	t.Helper()
 	k.keys, k.live, k.undos = map[string]string{}, map[string]bool{}, map[string]string{}
 	server := httptest.NewServer(k)
 	t.Cleanup(server.Close)
-	s := openShop(t, 1, quick)
+	s := openShop(t, 1, cfg)
 	const policy = `{charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", retry: {initial: 30m, cap: 30m}},
 		reserve: {executor: http, url: "URL/reserve", undoUrl: "URL/reserve/undo", retry: {initial: 30m, cap: 30m}}}`
 	s.use(t, strings.ReplaceAll(policy, "URL", server.URL))

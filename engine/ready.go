@@ -77,9 +77,9 @@ func (e *Engine) checkSchema(ctx context.Context) error {
 }
 
 // perSecond lets one through each second.
-type perSecond struct{ last atomic.Int64 }
+type perSecond struct{ last atomic.Pointer[time.Time] }
 
 func (p *perSecond) pass(now time.Time) bool {
 	last := p.last.Load()
-	return now.UnixNano()-last >= int64(time.Second) && p.last.CompareAndSwap(last, now.UnixNano())
+	return (last == nil || now.Sub(*last) >= time.Second) && p.last.CompareAndSwap(last, &now)
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -143,7 +144,7 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run
 	for _, r := range set {
 		_, results[r.no()] = namedResult(r.attempt.result)
 	}
-	slots := slots{lane: next, free: len(set)}
+	slots := slots{lane: next, free: len(set), asked: time.Now()}
 	defer slots.giveBack()
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Record(ctx, q, step.Answers{

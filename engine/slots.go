@@ -11,8 +11,9 @@ import (
 // slots are places for calls in a lane, taken before the commit that begins the attempts
 // they are for.
 type slots struct {
-	lane *lane // nil: none were taken
-	free int
+	lane  *lane // nil: none were taken
+	free  int
+	asked time.Time // just before the statement that uses them is sent
 }
 
 // acquire takes up to so many slots, if nobody waits for one.
@@ -50,7 +51,7 @@ func (s *slots) start(r *run, number int32) {
 	o, now := &r.order.Order, s.lane.e.now()
 	o.Attempts, o.InDoubtSince, o.WindowFrom = &number, &now, &now
 	r.attempt = &attempt{lane: s.lane, slot: s.lane, state: o.Status, step: s.lane.step, generation: o.Generation,
-		operation: step.Do, number: number, fence: o.Fence, report: s.lane.allowed()}
+		operation: step.Do, number: number, fence: o.Fence, report: s.lane.allowed(), asked: s.asked}
 	r.moved = false
 	s.free--
 	s.lane.e.wg.Go(func() { s.lane.call(r) })

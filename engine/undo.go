@@ -38,15 +38,15 @@ func (u *undoKnown) voidName(how policy.Executor) string {
 	return u.name(how)
 }
 
-// forgottenUndo reports whether an undo would go by a key that the provider may not know
-// any more. It would find nothing, which is a success, and what was done would stand.
+// forgotten reports whether an undo would go by a key that the provider may not know any
+// more. It would find nothing, which is a success, and what was done would stand.
 // since: when the step came to be in doubt, if it is.
-func (e *Engine) forgottenUndo(u *undoKnown, how *policy.Step, o *db.Order, since *time.Time) bool {
+func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, now time.Time) bool {
 	sent := u.sent
 	if since != nil && since.Before(sent) {
 		sent = *since
 	}
-	return !step.ByName(how.Executor, u.name(how.Executor), o.Amount) && e.now().Sub(sent) > how.KeyRetention-retentionMargin
+	return !step.ByName(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
 // lookUndos finds what orders on their way back can go by.

@@ -102,10 +102,10 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 	l := e.lane(*version, stepOf(o.Status), p)
 	if o.Status.Undoing() {
 		undo, err := e.undoOf(ctx, o.OrderNo, o.Generation, l.step)
-		return err == nil && e.forgottenUndo(undo, l.cfg, o, o.InDoubtSince), err
+		return err == nil && undo.forgotten(l.cfg, o, o.InDoubtSince, e.now()), err
 	}
 	_, looks := l.exec.(step.Looker)
-	return !looks && l.forgotten(o), nil
+	return !looks && l.forgotten(o, e.now()), nil
 }
 
 // switchPolicy lets an order go on under the active policy, unless a step that was done

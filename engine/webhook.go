@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"time"
 
 	"pawl/db"
 	"pawl/policy"
@@ -64,7 +63,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint step.Hint, b
 			e.log.Warn("read the secret of webhooks", "error", unreadable)
 			continue
 		}
-		hint, err = step.StripeHint(payload, signature, secret, time.Now())
+		hint, err = step.StripeHint(payload, signature, secret, e.now())
 		if err == nil || errors.Is(err, step.ErrNotOurs) {
 			return hint, name, err
 		}

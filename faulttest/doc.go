@@ -1,6 +1,6 @@
 // Package faulttest starts the real program as operators do, takes away from it whatever can go, and proves the books
 // afterwards: processes are killed, stopped and asked to end, PostgreSQL is killed and stopped, connections are cut
-// between any two statements, callers hang up in the middle of a byte stream.
+// between any two statements, callers hang up in the middle of a byte stream, wall clocks are set.
 //
 // What callers were told is written down outside the service, and compared with what the database says: an answer that
 // was given must be true for ever, an order that was stored must end although nobody asks for it again, and

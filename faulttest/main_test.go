@@ -20,8 +20,9 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 // built is the program under test. It goes when the last test that uses it has ended.
 var built struct {
 	sync.Mutex
-	users int
-	path  string
+	users   int
+	path    string
+	stepped string // the same with a wall clock that can be set; empty: it was not needed yet
 }
 
 // build makes the program available until the end of the test. It belongs before t.Parallel: so all tests have
@@ -49,6 +50,7 @@ func build(t *testing.T) {
 		defer built.Unlock()
 		if built.users--; built.users == 0 {
 			os.RemoveAll(filepath.Dir(built.path))
+			built.stepped = ""
 		}
 	})
 }

@@ -28,8 +28,14 @@ type process struct {
 // launch starts the program. Settings of the machine do not reach it: env is added to an environment without any.
 func launch(t testing.TB, env []string, args ...string) *process {
 	t.Helper()
+	return launchProgram(t, program(), env, args...)
+}
+
+// launchProgram starts a build of the program.
+func launchProgram(t testing.TB, path string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, dir: t.TempDir(), exited: make(chan struct{})}
-	p.cmd = exec.Command(program(), args...)
+	p.cmd = exec.Command(path, args...)
 	p.cmd.Env = append(neutral(os.Environ()), env...)
 	p.cmd.Dir = p.dir
 	p.cmd.SysProcAttr = withUs()

@@ -132,7 +132,14 @@ func (s *shop) open(n int, flags ...string) *replicas {
 // openAt starts replicas that reach the database at another address.
 func (s *shop) openAt(databaseURL string, n int, flags ...string) *replicas {
 	s.t.Helper()
-	r := startReplicas(s.t, n, databaseURL, append(append(append([]string{}, hasty...), "--policy", s.policy, "--public-url", s.public), flags...)...)
+	return s.start(n, &replicas{t: s.t, database: databaseURL, flags: flags})
+}
+
+// start starts replicas with the shop's flags before theirs.
+func (s *shop) start(n int, r *replicas) *replicas {
+	s.t.Helper()
+	r.flags = append(append(append([]string{}, hasty...), "--policy", s.policy, "--public-url", s.public), r.flags...)
+	r.start(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas = append(s.replicas, r)

@@ -22,6 +22,7 @@ type replicas struct {
 	t        testing.TB
 	database string
 	flags    []string
+	clock    *wallClock // of their machine; nil: it is right
 
 	mu      sync.Mutex
 	all     []*process
@@ -31,14 +32,20 @@ type replicas struct {
 
 func startReplicas(t testing.TB, n int, databaseURL string, flags ...string) *replicas {
 	t.Helper()
-	r := &replicas{t: t, database: databaseURL, flags: flags, all: make([]*process, n), urls: make([]string, n)}
+	r := &replicas{t: t, database: databaseURL, flags: flags}
+	r.start(n)
+	return r
+}
+
+func (r *replicas) start(n int) {
+	r.t.Helper()
+	r.all, r.urls = make([]*process, n), make([]string, n)
 	for i := range n {
 		r.all[i] = r.launch()
 	}
 	for i := range n {
 		r.serves(i, r.all[i])
 	}
-	return r
 }
 
 // launch starts another process and does not wait for it.
@@ -54,6 +61,9 @@ func (r *replicas) launch() *process {
 	database.RawQuery = query.Encode()
 	// The databases of the tests run with fsync off: our faults end processes, not the machine.
 	args := append([]string{"serve", "--database-url", database.String(), "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}, r.flags...)
+	if r.clock != nil {
+		return launchProgram(r.t, stepped(), r.clock.env(), args...)
+	}
 	return launch(r.t, nil, args...)
 }
 

@@ -40,7 +40,7 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 		if _, err := s.readInput(w, r); err != nil {
 			return err
 		}
-		writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait))
+		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait))
 		return nil
 	})))
 	reader := bytes.NewReader([]byte(benchBody))
@@ -69,7 +69,7 @@ func BenchmarkDecodeInput(b *testing.B) {
 	data := []byte(benchBody)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := decodeInput(data, dollars); err != nil {
+		if _, err := decodeInput(data, dollars, time.Now); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"pawl/engine"
 	"pawl/iso4217"
@@ -72,7 +73,7 @@ func TestDecodeAccepts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			in, err := decodeInput([]byte(c.body), dollars)
+			in, err := decodeInput([]byte(c.body), dollars, time.Now)
 			if err != nil {
 				_, faults := faultsOf(t, err)
 				t.Fatal(err, faults)
@@ -135,7 +136,7 @@ func TestDecodeRefusesTexts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeInput([]byte(c.body), dollars)
+			_, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
 			if status != 400 || len(faults) != 1 || faults[0] != c.fault {
 				t.Errorf("%d %q, want 400 with %q", status, faults, c.fault)
@@ -215,7 +216,7 @@ func TestDecodeRefusesValues(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeInput([]byte(c.body), dollars)
+			_, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
 			if got := strings.Join(faults, ";"); status != 422 || got != c.faults {
 				t.Errorf("%d %q, want 422 with %q", status, got, c.faults)
@@ -241,7 +242,7 @@ func TestRefusalsNeverEchoValues(t *testing.T) {
 		body("metadata", `{"k":["`+secret+`"]}`), body("metadata", `{"`+secret+`\u0000":"v"}`), body("item", `["`+secret+`"]`),
 		body(secret, `1,"`+secret+`":2`), body("orderId", `"`+secret+`\ud800"`), body("item", secret),
 	} {
-		_, err := decodeInput([]byte(text), dollars)
+		_, err := decodeInput([]byte(text), dollars, time.Now)
 		p := problemOf(err)
 		if got := fmt.Sprintf("%+v", *p); strings.Contains(got, secret) || p.Status >= 500 {
 			t.Errorf("%s is answered with %s", text, got)

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pawl/engine"
@@ -24,7 +25,7 @@ func FuzzDecodeInput(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in, err := decodeInput(data, dollars)
+		in, err := decodeInput(data, dollars, time.Now)
 		if err != nil {
 			if p := problemOf(err); p.Status != 400 && p.Status != 422 || len(p.Errors) == 0 {
 				t.Fatalf("refused with %+v", *p)

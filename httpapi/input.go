@@ -23,16 +23,17 @@ type input struct {
 	amount   []byte
 	currency iso4217.Currency
 	given    struct{ orderID, amount, item bool }
-	timed    bool // it has times
-	newOnly  int  // faults that only a new order has
+	timed    bool             // it has times
+	clock    func() time.Time // what they are compared with
+	newOnly  int              // faults that only a new order has
 }
 
 // decodeInput reads and checks the body of a process request. The amount of an
 // order that names no currency is checked as if it had named the fallback; its
-// Currency stays empty. When all that is wrong would not be with an order that is stored
+// Currency stays empty. Times are compared with the clock. When all that is wrong would not be with an order that is stored
 // already, the error is a *newOnly. Nothing in the result refers to data.
-func decodeInput(data []byte, fallback iso4217.Currency) (engine.Input, error) {
-	in := input{currency: fallback}
+func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (engine.Input, error) {
+	in := input{currency: fallback, clock: clock}
 	err := decode(data, inputNames, in.field, in.finish)
 	if err == nil {
 		return in.order, nil
@@ -85,7 +86,7 @@ func (in *input) finish(d *decoder) {
 	d.require(in.given.amount, "/amount")
 	d.require(in.given.item, "/item")
 	if in.timed {
-		in.checkTimes(d, time.Now())
+		in.checkTimes(d, in.clock())
 	}
 	if in.amount == nil {
 		return

@@ -70,7 +70,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeOrder(w, &o, want)
+	s.writeOrder(w, &o, want)
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 	if err := body.read(w, r); err != nil {
 		return engine.Input{}, err
 	}
-	return decodeInput(body.bytes, s.currency)
+	return decodeInput(body.bytes, s.currency, s.clock)
 }
 
 // knownInput is the input of an order that was refused for what only a new one must not
@@ -120,7 +120,7 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
-func writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
+func (s *server) writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
 	final := o.Order.Status.Final()
 	header := w.Header()
 	if applied := want.applied(final); applied != "" {
@@ -130,7 +130,7 @@ func writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
 	if !final {
 		status = http.StatusAccepted
 		header.Set("Location", "/api/orders/"+url.PathEscape(o.Order.OrderID))
-		header.Set("Retry-After", retryAfter(o))
+		header.Set("Retry-After", retryAfter(o, s.clock))
 	}
 	writeOrderStatus(w, o, status)
 }
@@ -148,14 +148,14 @@ func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
 }
 
 // retryAfter is a second while somebody drives the order, and for one that is held
-// the time until it is due, up to a minute.
-func retryAfter(o *engine.Order) string {
+// the time until it is due by the clock, up to a minute.
+func retryAfter(o *engine.Order, clock func() time.Time) string {
 	if o.Order.Hold == nil {
 		return "1"
 	}
 	seconds := int64(maxWait / time.Second)
 	if due := o.Order.DueAt; due != nil {
-		seconds = min(max(int64(time.Until(*due)/time.Second)+1, 1), seconds)
+		seconds = min(max(int64(due.Sub(clock())/time.Second)+1, 1), seconds)
 	}
 	return strconv.FormatInt(seconds, 10)
 }

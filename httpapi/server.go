@@ -31,6 +31,7 @@ type Config struct {
 
 type server struct {
 	engine   *engine.Engine
+	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
 	log      *slog.Logger
@@ -54,6 +55,7 @@ func New(orders *engine.Engine, cfg Config) http.Handler {
 	}
 	s := &server{
 		engine:   orders,
+		clock:    orders.Now,
 		currency: known,
 		wait:     min(max(cfg.Wait, 0), maxWait),
 		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),

@@ -72,7 +72,7 @@ func (s *server) verb(verb engine.Verb) handler {
 		case q.DryRun:
 			writeOrderStatus(w, &o, http.StatusOK)
 		default:
-			writeOrder(w, &o, want)
+			s.writeOrder(w, &o, want)
 		}
 		return nil
 	}

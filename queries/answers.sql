@@ -104,7 +104,7 @@ WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step;
 INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
 SELECT @order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
   @fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@named::text, '')
-RETURNING attempt;
+RETURNING attempt, started_at;
 
 -- name: LateUndoAnswered :exec
 UPDATE step_attempts AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')

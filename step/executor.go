@@ -37,7 +37,7 @@ type Looker interface {
 }
 
 // Call is what an executor is told. Nothing of it changes between the attempts of one
-// operation but Fence, Attempt and, of a Do, Reference.
+// operation but Fence, Attempt, Clock and, of a Do, Reference.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
@@ -54,7 +54,16 @@ type Call struct {
 
 	Fence     int64
 	Attempt   int32
-	Reference string // the provider's name for the charge (charge, confirm) or reservation, once known
+	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
+	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
+}
+
+// now is the time by the clock of the call.
+func (c *Call) now() time.Time {
+	if c.Clock == nil {
+		return time.Now()
+	}
+	return c.Clock()
 }
 
 // Operation is what is done to a step at its provider. Each has a key of its own: an

@@ -6,6 +6,7 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // maxAnswer is how many bytes of an answer's header, and of its body, are read.
@@ -13,9 +14,10 @@ const maxAnswer = 64 << 10
 
 // answer is what came of a request: an answer, or the error that stood in its place.
 type answer struct {
-	ctxErr   error // the end of the call, if it came before the answer's
-	err      error // there is no answer, or not all of it
-	sent     int32 // on how many connections the request may have been written
+	ctxErr   error     // the end of the call, if it came before the answer's
+	err      error     // there is no answer, or not all of it
+	sent     int32     // on how many connections the request may have been written
+	received time.Time // by the clock of the call
 	status   int
 	header   http.Header
 	body     []byte
@@ -32,7 +34,7 @@ func (e *endpoint) exchange(c *Call, request *http.Request, m message) (answer, 
 		return answer{}, err
 	}
 	if key != nil {
-		sign(request.Header, key, m.id, m.body)
+		sign(request.Header, key, m, c.now())
 	}
 	request.Header["User-Agent"] = []string{userAgent}
 	request.Header["Traceparent"] = []string{c.traceparent()}
@@ -48,7 +50,7 @@ func (e *endpoint) exchange(c *Call, request *http.Request, m message) (answer, 
 	if err == nil {
 		err = a.read(response)
 	}
-	a.sent, a.err = sent.Load(), err
+	a.sent, a.err, a.received = sent.Load(), err, c.now()
 	if err != nil {
 		a.ctxErr = ctx.Err()
 	}

@@ -68,7 +68,7 @@ func (a *answer) statusText() string {
 const maxRetryAfter = 365 * 24 * time.Hour
 
 // retryAfter is how long the answer asks to wait (RFC 9110, section 10.2.3): seconds, or a
-// date, read by the clock of the one who wrote it. 0: nothing that can be read.
+// date, read by the clock of the one who wrote it, else by the clock of the call. 0: nothing that can be read.
 func (a *answer) retryAfter() time.Duration {
 	text := a.header.Get("Retry-After")
 	if text == "" {
@@ -83,7 +83,7 @@ func (a *answer) retryAfter() time.Duration {
 	}
 	now, err := http.ParseTime(a.header.Get("Date"))
 	if err != nil {
-		now = time.Now()
+		now = a.received
 	}
 	return min(max(at.Sub(now), 0), maxRetryAfter)
 }

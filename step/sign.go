@@ -49,11 +49,11 @@ func (s signature) key() (text string, key []byte, err error) {
 // sign puts the three headers of a message under a key that is not nil. The id is that of
 // the operation, so that a receiver that remembers ids drops repeats; the time is that of
 // the attempt, so that it can drop what somebody recorded.
-func sign(h http.Header, key []byte, id string, body []byte) {
-	at := strconv.FormatInt(time.Now().Unix(), 10)
-	h["Webhook-Id"] = []string{id}
+func sign(h http.Header, key []byte, m message, now time.Time) {
+	at := strconv.FormatInt(now.Unix(), 10)
+	h["Webhook-Id"] = []string{m.id}
 	h["Webhook-Timestamp"] = []string{at}
-	h["Webhook-Signature"] = []string{signatureOf(key, id, at, body)}
+	h["Webhook-Signature"] = []string{signatureOf(key, m.id, at, m.body)}
 }
 
 func signatureOf(key []byte, id, at string, body []byte) string {

@@ -98,7 +98,7 @@ func (a *stripeAPI) send(ctx context.Context, c *Call, request func(context.Cont
 	})
 	r := stripeReply{answer: answer{withheld: []string{secret, c.PaymentMethod}}}
 	err = request(ctx, stripe.NewClient(secret, stripe.WithBackends(a.backends)), &r)
-	r.sent = sent.Load()
+	r.sent, r.received = sent.Load(), c.now()
 	if err != nil {
 		r.err, r.ctxErr = err, ctx.Err()
 	}

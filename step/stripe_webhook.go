@@ -38,9 +38,10 @@ func StripeHint(payload []byte, signature, secret string, now time.Time) (Hint, 
 	if secret == "" { // anybody could sign with it
 		return Hint{}, errors.New("verify event: no secret")
 	}
-	// The library goes by its own clock; the difference between the clocks is added.
+	// The library goes by the wall clock of this machine, which may be wrong: the difference
+	// to now is added.
 	event, err := webhook.ConstructEventWithOptions(payload, signature, secret, webhook.ConstructEventOptions{
-		Tolerance: stripeTolerance + time.Since(now), IgnoreAPIVersionMismatch: true,
+		Tolerance: stripeTolerance + time.Since(now.Round(0)), IgnoreAPIVersionMismatch: true,
 	})
 	if err != nil {
 		return Hint{}, fmt.Errorf("verify event: %w", err)
