@@ -90,6 +90,9 @@ func printStatus(ctx context.Context, url string, out io.Writer) error {
 		if m.Applied {
 			state = m.AppliedAt.UTC().Format(time.RFC3339)
 		}
+		if m.Changed {
+			state += "  changed after it was applied"
+		}
 		fmt.Fprintf(table, "%s\t%s\n", m.Name, state)
 	}
 	return table.Flush()

@@ -20,20 +20,21 @@ var ErrNotMigrated = errors.New("database is not migrated")
 
 // needed are the tables without which the service takes no orders, and what it does there.
 var needed = map[string][]string{
-	"charges":            {"SELECT", "INSERT", "UPDATE"},
-	"concurrency_keys":   {"SELECT", "INSERT", "UPDATE"},
-	"confirmations":      {"INSERT"},
-	"installation":       {"SELECT"},
-	"inventory":          {"SELECT", "INSERT", "UPDATE"},
-	"late_undos":         {"SELECT", "INSERT", "UPDATE"},
-	"orders":             {"SELECT", "INSERT", "UPDATE"},
-	"policies":           {"SELECT"},
-	"policy_activations": {"SELECT"},
-	"refunds":            {"SELECT", "INSERT"},
-	"reservations":       {"SELECT", "INSERT", "UPDATE"},
-	"step_answers":       {"SELECT", "INSERT", "UPDATE"},
-	"step_attempts":      {"SELECT", "INSERT", "UPDATE"},
-	"transitions":        {"SELECT", "INSERT"},
+	"charges":             {"SELECT", "INSERT", "UPDATE"},
+	"concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
+	"confirmations":       {"INSERT"},
+	"installation":        {"SELECT"},
+	"inventory":           {"SELECT", "INSERT", "UPDATE"},
+	"late_undos":          {"SELECT", "INSERT", "UPDATE"},
+	"migration_checksums": {"SELECT"},
+	"orders":              {"SELECT", "INSERT", "UPDATE"},
+	"policies":            {"SELECT"},
+	"policy_activations":  {"SELECT"},
+	"refunds":             {"SELECT", "INSERT"},
+	"reservations":        {"SELECT", "INSERT", "UPDATE"},
+	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
+	"step_attempts":       {"SELECT", "INSERT", "UPDATE"},
+	"transitions":         {"SELECT", "INSERT"},
 }
 
 // neededGrants is the same for a statement.
