@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"pawl/engine"
 	"pawl/migrations"
 )
 
@@ -71,6 +72,15 @@ func migrationError(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errUnavailable, err)
+}
+
+// schemaError tells a database that did not answer from one whose schema won't do: to start
+// again changes nothing about that.
+func schemaError(err error) error {
+	if errors.Is(err, engine.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return err
 }
 
 // leavesConnection tells whether the server ended the connection with this SQLSTATE, or let

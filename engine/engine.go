@@ -57,6 +57,7 @@ type Engine struct {
 	Stats Stats
 
 	notReady perSecond // log lines that say why
+	fitness  *fitness  // whether the statements can run on the schema
 
 	runs    registry
 	admits  *line
@@ -92,9 +93,10 @@ type Engine struct {
 func New(pool *pgxpool.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
-		cfg: cfg, pool: pool, query: db.New(pool), owner: uuid.New(), log: cfg.Log,
+		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
 		lines: map[fsm.State]*line{},
 	}
+	e.query = db.New(watchedDB{pool, e.fitness})
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.admits = newLine(cfg.MaxSet, e.admit)

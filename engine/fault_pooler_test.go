@@ -101,6 +101,11 @@ func TestBehindPooler(t *testing.T) {
 			t.Errorf("the pooler was not noticed: %s", mode)
 		}
 		b.engine = startOn(t, pool, engine.Config{})
+		for range 2 * int(pool.Config().MaxConns) { // one server after the other, by chance
+			if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
+				t.Fatal(err)
+			}
+		}
 		b.setStock(t, "few", 10)
 		b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
 		answers := ask(t, b.engine, withItem("few", requests("few", 20))...)

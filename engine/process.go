@@ -65,6 +65,9 @@ func (e *Engine) enter(in Input) (r *run, made bool, err error) {
 		e.Stats.Overloaded.Add(1)
 		return nil, false, ErrOverloaded
 	}
+	if e.fitness.still.Load() && !e.runs.has(in.OrderID) {
+		return nil, false, errUnfit
+	}
 	if version, p := e.policies.active(); version != nil && p == nil {
 		return nil, false, ErrUnavailable // the policy is not known here, or not yet
 	}
