@@ -134,7 +134,7 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it holds the lock only
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE charges`); err != nil {
 		t.Fatal(err)
 	}
@@ -153,6 +153,7 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			conn := connect(t, database.URL)
 			ctx, err := prepare(conn)
 			if err != nil {

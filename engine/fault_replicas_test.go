@@ -22,7 +22,6 @@ type counter struct {
 	sent atomic.Int64
 	mu   sync.Mutex
 	by   map[string]int
-	at   map[string][]time.Time
 }
 
 // TraceQueryStart counts; it is the interface of pgx.
@@ -30,17 +29,8 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	c.sent.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := dbtest.QueryName(data.SQL)
-	c.by[name]++
-	c.at[name] = append(c.at[name], time.Now())
+	c.by[dbtest.QueryName(data.SQL)]++
 	return ctx
-}
-
-// times tells when a statement was sent.
-func (c *counter) times(name string) []time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.at[name])
 }
 
 // TraceQueryEnd does nothing; it is the interface of pgx.
@@ -53,7 +43,7 @@ func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *coun
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &counter{by: map[string]int{}, at: map[string][]time.Time{}}
+	c := &counter{by: map[string]int{}}
 	config.MaxConns, config.ConnConfig.Tracer = 8, c
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {

@@ -184,7 +184,7 @@ func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, e
 			return rows, err
 		}
 		if e.ctx.Err() != nil {
-			return nil, nil
+			return nil, nil //nolint:nilerr // callers look at the engine's context
 		}
 		if try%20 == 0 {
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)

@@ -2,16 +2,11 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
 )
@@ -21,7 +16,6 @@ import (
 var errUnfit = fmt.Errorf("%w: %w", ErrUnavailable, ErrNotMigrated)
 
 const (
-	proofAge      = 10 * time.Second // how long a proof that the statements can be prepared is believed
 	standMin      = time.Second      // how long the engine stands still at least
 	standMax      = time.Minute      // and at most, when it meets the same again and again
 	standRelapses = 10 * time.Second // after a standstill: an error within this time means that nothing has changed
@@ -49,43 +43,8 @@ type fitness struct {
 	ended time.Time
 }
 
-// proof says that all statements could be prepared.
-type proof struct {
-	at  time.Time
-	met int64 // errors met before it began: it says nothing about one that was met later
-}
-
 func newFitness(log *slog.Logger) *fitness {
 	return &fitness{log: log, proving: make(chan struct{}, 1)}
-}
-
-// prove has all statements prepared, unless that was done lately and no statement has met an
-// error since that speaks against it.
-func (f *fitness) prove(ctx context.Context, pool *pgxpool.Pool) error {
-	if f.proved() {
-		return nil
-	}
-	select {
-	case f.proving <- struct{}{}:
-		defer func() { <-f.proving }()
-	case <-ctx.Done():
-		return unavailable("prepare statements", ctx.Err())
-	}
-	if f.proved() { // by the one we waited for
-		return nil
-	}
-	met := f.met.Load()
-	if err := checkStatements(ctx, pool); err != nil {
-		f.proof.Store(nil)
-		return err
-	}
-	f.proof.Store(&proof{at: time.Now(), met: met})
-	return nil
-}
-
-func (f *fitness) proved() bool {
-	p := f.proof.Load()
-	return p != nil && p.met == f.met.Load() && time.Since(p.at) < proofAge
 }
 
 // standStill begins a standstill, if the engine does not stand still already.
@@ -159,68 +118,4 @@ func (e *Engine) giveBack(set []*run) {
 	for _, r := range removed {
 		r.end(errUnfit)
 	}
-}
-
-// watchedDB notes the errors of all statements of the engine that speak against the schema.
-type watchedDB struct {
-	db.DBTX
-	fitness *fitness
-}
-
-func (f *fitness) note(err error) {
-	if err != nil && db.Unfit(err) {
-		f.met.Add(1)
-	}
-}
-
-// Exec executes and notes.
-func (w watchedDB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	tag, err := w.DBTX.Exec(ctx, sql, args...)
-	w.fitness.note(err)
-	return tag, err
-}
-
-// Query queries and notes: some errors come with the rows.
-func (w watchedDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	rows, err := w.DBTX.Query(ctx, sql, args...)
-	w.fitness.note(err)
-	return watchedRows{rows, w.fitness}, err
-}
-
-// QueryRow queries and notes.
-func (w watchedDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return watchedRow{w.DBTX.QueryRow(ctx, sql, args...), w.fitness}
-}
-
-type watchedRows struct {
-	pgx.Rows
-	fitness *fitness
-}
-
-// Err is asked for once all rows were read.
-func (r watchedRows) Err() error {
-	err := r.Rows.Err()
-	r.fitness.note(err)
-	return err
-}
-
-type watchedRow struct {
-	pgx.Row
-	fitness *fitness
-}
-
-// Scan reads the row and notes.
-func (r watchedRow) Scan(into ...any) error {
-	err := r.Row.Scan(into...)
-	r.fitness.note(err)
-	return err
-}
-
-// checkStatements has the server parse every statement of this program.
-func checkStatements(ctx context.Context, pool *pgxpool.Pool) error {
-	err := pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return db.Check(ctx, c.Conn()) })
-	if errors.Is(err, db.ErrUnfit) {
-		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
-	}
-	return unavailable("prepare statements", err)
 }

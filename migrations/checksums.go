@@ -71,7 +71,7 @@ func readChecksums(ctx context.Context, conn *pgx.Conn, files fs.FS) ([]checksum
 	if !kept {
 		return sums, nil
 	}
-	rows, err := conn.Query(ctx, statement("read"), versions(sums))
+	rows, err := conn.Query(ctx, statement("read"), versions(sums)) //nolint:rowserrcheck // ForEachRow does
 	if err != nil {
 		return nil, fmt.Errorf("read checksums: %w", err)
 	}

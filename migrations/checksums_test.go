@@ -153,11 +153,13 @@ func TestMigrationTakenBackMayChange(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]func(t *testing.T, url string, files fs.FS){
 		"by us": func(t *testing.T, url string, files fs.FS) {
+			t.Helper()
 			if err := migrations.DownOf(t.Context(), url, files); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"by the goose command": func(t *testing.T, url string, _ fs.FS) {
+			t.Helper()
 			ask(t, url, `WITH gone AS (DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version) RETURNING 1)
 				SELECT count(*)::text FROM gone`)
 		},
