@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"pawl/engine"
 	"pawl/migrations"
 )
 
@@ -73,6 +74,15 @@ func migrationError(err error) error {
 	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
+// schemaError tells a database that did not answer from one whose schema won't do: to start
+// again changes nothing about that.
+func schemaError(err error) error {
+	if errors.Is(err, engine.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return err
+}
+
 // leavesConnection tells whether the server ended the connection with this SQLSTATE, or let
 // nobody in: connection exceptions, shutdowns and too many connections.
 func leavesConnection(code string) bool {
@@ -89,6 +99,9 @@ func printStatus(ctx context.Context, url string, out io.Writer) error {
 		state := "pending"
 		if m.Applied {
 			state = m.AppliedAt.UTC().Format(time.RFC3339)
+		}
+		if m.Changed {
+			state += "  changed after it was applied"
 		}
 		fmt.Fprintf(table, "%s\t%s\n", m.Name, state)
 	}

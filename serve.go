@@ -77,6 +77,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer pool.Close()
+	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
+		return schemaError(err)
+	}
 	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
 		return err
 	}

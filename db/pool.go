@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,27 @@ import (
 type Pool struct {
 	pool    *pgxpool.Pool
 	silence *silence
+	unfits  atomic.Int64
+}
+
+// Unfits is how many statements met an error so far that speaks against the schema.
+func (p *Pool) Unfits() int64 { return p.unfits.Load() }
+
+func (p *Pool) note(err error) error {
+	if Unfit(err) {
+		p.unfits.Add(1)
+	}
+	return err
+}
+
+// Check has the server prepare every statement of this program, as the function Check does.
+func (p *Pool) Check(ctx context.Context) error {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return Check(ctx, conn.Conn())
 }
 
 // acquireTry is how long to wait for one connection before asking the pool anew: the connection that is being
@@ -44,9 +66,9 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	s := p.silence.begin(conn, sql)
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, errors.Join(err, s.end())
+		return nil, errors.Join(p.note(err), s.end())
 	}
-	return &watchedRows{Rows: rows, statement: s}, nil
+	return &watchedRows{Rows: rows, pool: p, statement: s}, nil
 }
 
 // QueryRow runs a statement that returns one row; Scan ends it.
@@ -63,7 +85,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 	}
 	s := p.silence.begin(conn, sql)
 	tag, err := conn.Exec(ctx, sql, args...)
-	return tag, errors.Join(err, s.end())
+	return tag, errors.Join(p.note(err), s.end())
 }
 
 // Close waits for the statements under way and closes all connections.
@@ -81,8 +103,9 @@ func (p *Pool) Stat() *pgxpool.Stat { return p.pool.Stat() }
 // watchedRows are the rows of a statement under way. Their error, once they are closed, is the verdict on the statement.
 type watchedRows struct {
 	pgx.Rows
+	pool      *Pool
 	statement *statement
-	err       error
+	err       error // of the end of the statement
 	ended     bool
 }
 
@@ -103,6 +126,7 @@ func (r *watchedRows) Err() error { return errors.Join(r.Rows.Err(), r.err) }
 
 func (r *watchedRows) end() {
 	if !r.ended {
+		_ = r.pool.note(r.Rows.Err())
 		r.ended, r.err = true, r.statement.end()
 	}
 }

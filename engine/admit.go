@@ -22,6 +22,9 @@ func (e *Engine) admit(set []*run) {
 
 // notAdmitted goes on after an admission that failed; try admits a part of the set.
 func (e *Engine) notAdmitted(err error, set []*run, try func([]*run)) {
+	if e.standsDown("admit orders", err, set) {
+		return
+	}
 	switch db.FaultOf(err) {
 	case db.Bad:
 		e.split(set, try, func(r *run) { e.finish(err, r) })

@@ -78,7 +78,11 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 		return Receipt{}, unavailable("store an answer", cmp.Or(err, readErr))
 	}
 	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and nobody drives it
-		e.takeUp(e.readUntilKnown([]int64{of.orderNo}, true))
+		rows, err := e.readUntilKnown([]int64{of.orderNo}, true)
+		if err != nil {
+			return Receipt{}, unavailable("read order", err)
+		}
+		e.takeUp(rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books

@@ -19,7 +19,9 @@
 // fence and seq; its rows are the verdict once the statement has ended without an
 // error. What the statement does not return, or whose outcome is not known, is read
 // back: the row says who drives the order and where it stands, and the engine goes on
-// from there. Losing is a normal answer.
+// from there. Losing is a normal answer. A statement that can't run on the schema is no
+// order's fault: its orders are handed back, and the engine stands still until the schema
+// is mended.
 //
 // A step that reaches outside takes another way, by the policy its order started with:
 //

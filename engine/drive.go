@@ -75,6 +75,9 @@ func (e *Engine) moveAlike(state fsm.State, m mover, set []*run) {
 
 // failed goes on after a statement whose error is not the data's fault.
 func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) {
+	if e.standsDown(doing, err, set) {
+		return
+	}
 	switch db.FaultOf(err) {
 	case db.Busy:
 		busy(set)
@@ -139,7 +142,7 @@ func (e *Engine) hold(r *run, why error) {
 // straight forward is read first, so that what is shown is what is stored.
 func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
-		e.complete(runs)
+		err = e.complete(runs)
 	}
 	removed := e.runs.remove(runs)
 	for _, r := range removed {
@@ -161,7 +164,7 @@ func (e *Engine) turnOver(r *run) {
 	}
 }
 
-func (e *Engine) complete(runs []*run) {
+func (e *Engine) complete(runs []*run) error {
 	var unread []*run
 	for _, r := range runs {
 		if !r.moved {
@@ -169,15 +172,20 @@ func (e *Engine) complete(runs []*run) {
 		}
 	}
 	if len(unread) == 0 {
-		return
+		return nil
 	}
 	byNo := map[int64]*run{}
 	for _, r := range unread {
 		byNo[r.no()] = r
 	}
-	for _, row := range e.readUntilKnown(numbersOf(unread), false) {
+	rows, err := e.readUntilKnown(numbersOf(unread), false)
+	if e.standsDown("read orders", err, nil) {
+		return errUnfit // they have ended, and what is shown of them can't be read
+	}
+	for _, row := range rows {
 		byNo[row.Order.OrderNo].order = row
 	}
+	return nil
 }
 
 // later sends runs back to their line after a pause that grows with every try in vain.
@@ -203,8 +211,8 @@ func (e *Engine) statement() (context.Context, context.CancelFunc) {
 	return context.WithCancel(e.ctx)
 }
 
-// unfitPause is how long a line stands still whose statement the database can't run as it
-// is made. What waits gathers, and new callers are turned away when it waits too long.
+// unfitPause is how long to leave the database alone after a statement of a verb or a turn
+// that it can't run as it is made. Those of orders end otherwise: see standsDown.
 const unfitPause = time.Second
 
 func (e *Engine) unknown(doing string, err error) {

@@ -56,6 +56,7 @@ type Engine struct {
 	Stats Stats
 
 	notReady perSecond // log lines that say why
+	fitness  *fitness  // whether the statements can run on the schema
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
@@ -93,9 +94,10 @@ type Engine struct {
 func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
-		cfg: cfg, pool: pool, query: db.New(pool), owner: uuid.New(), log: cfg.Log,
+		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
 		lines: map[fsm.State]*line{},
 	}
+	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)

@@ -23,7 +23,6 @@ type counter struct {
 	sent atomic.Int64
 	mu   sync.Mutex
 	by   map[string]int
-	at   map[string][]time.Time
 }
 
 // TraceQueryStart counts; it is the interface of pgx.
@@ -31,17 +30,8 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	c.sent.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := dbtest.QueryName(data.SQL)
-	c.by[name]++
-	c.at[name] = append(c.at[name], time.Now())
+	c.by[dbtest.QueryName(data.SQL)]++
 	return ctx
-}
-
-// times tells when a statement was sent.
-func (c *counter) times(name string) []time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.at[name])
 }
 
 // TraceQueryEnd does nothing; it is the interface of pgx.
@@ -50,7 +40,7 @@ func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 // counted starts a replica whose statements are counted.
 func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *counter) {
 	t.Helper()
-	c := &counter{by: map[string]int{}, at: map[string][]time.Time{}}
+	c := &counter{by: map[string]int{}}
 	pool, err := db.Open(t.Context(), b.URL, db.Options{MaxConns: 8, Tracer: c})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,9 @@ func (e *Engine) lookInbox(set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	rows, err := e.query.AnswersWaiting(ctx, numbersOf(set))
+	if e.standsDown("look for answers", err, set) {
+		return
+	}
 	if err != nil {
 		e.log.Warn("look for answers", "error", err)
 		e.later(set)

@@ -65,6 +65,9 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		r, err = e.enterKnown(ctx, in.OrderID)
 		return r, false, err
 	}
+	if e.fitness.still.Load() && !e.runs.has(in.OrderID) {
+		return nil, false, errUnfit
+	}
 	if version, p := e.policies.active(); version != nil && p == nil {
 		return nil, false, ErrUnavailable // the policy is not known here, or not yet
 	}

@@ -35,8 +35,17 @@ func (e *Engine) readBack(runs []*run) {
 			stored = append(stored, r)
 		}
 	}
-	e.settle(stored, e.readUntilKnown(numbersOf(stored), true))
-	e.settle(unstored, e.readByID(unstored))
+	rows, err := e.readUntilKnown(numbersOf(stored), true)
+	e.settleRead(stored, rows, err)
+	rows, err = e.readByID(unstored)
+	e.settleRead(unstored, rows, err)
+}
+
+// settleRead is settle, unless the rows could not be read because of the schema.
+func (e *Engine) settleRead(runs []*run, rows []Order, err error) {
+	if !e.standsDown("read orders", err, runs) {
+		e.settle(runs, rows)
+	}
 }
 
 // settle goes on from what the rows say.
@@ -139,12 +148,12 @@ func (e *Engine) watch(runs []*run) {
 }
 
 // readUntilKnown reads orders by number, as often as it takes. Durable is how to read what was written by others, or
-// by a statement of ours whose end we have not seen.
-func (e *Engine) readUntilKnown(orderNos []int64, durable bool) []Order {
+// by a statement of ours whose end we have not seen. The error is that of untilKnown.
+func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error) {
 	if len(orderNos) == 0 {
-		return nil
+		return nil, nil
 	}
-	rows := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
+	rows, err := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
 		ctx, cancel := e.statement()
 		defer cancel()
 		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
@@ -153,12 +162,12 @@ func (e *Engine) readUntilKnown(orderNos []int64, durable bool) []Order {
 	for i := range rows {
 		out[i] = Order(rows[i])
 	}
-	return out
+	return out, err
 }
 
-func (e *Engine) readByID(runs []*run) []Order {
+func (e *Engine) readByID(runs []*run) ([]Order, error) {
 	if len(runs) == 0 {
-		return nil
+		return nil, nil
 	}
 	ids := make([]string, len(runs))
 	for i, r := range runs {
@@ -171,15 +180,16 @@ func (e *Engine) readByID(runs []*run) []Order {
 	})
 }
 
-// untilKnown repeats a read until it succeeds; nil when the engine stops first.
-func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) []T {
+// untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
+// it returns is that of a statement that can't run on the schema (db.Unfit).
+func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		rows, err := read()
-		if err == nil {
-			return rows
+		if err == nil || db.Unfit(err) {
+			return rows, err
 		}
 		if e.ctx.Err() != nil {
-			return nil
+			return nil, nil //nolint:nilerr // callers look at the engine's context
 		}
 		if try%20 == 0 {
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)

@@ -14,26 +14,27 @@ import (
 )
 
 // ErrNotMigrated: the schema of the database is older than this program, or parts of it
-// are missing or closed to its role. Nothing comes of waiting: somebody has to migrate, or
-// to grant.
-var ErrNotMigrated = errors.New("database is not migrated")
+// are missing, changed or closed to its role. Nothing comes of waiting: somebody has to
+// migrate, to mend, or to grant.
+var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
 // needed are the tables without which the service takes no orders, and what it does there.
 var needed = map[string][]string{
-	"charges":            {"SELECT", "INSERT", "UPDATE"},
-	"concurrency_keys":   {"SELECT", "INSERT", "UPDATE"},
-	"confirmations":      {"INSERT"},
-	"installation":       {"SELECT"},
-	"inventory":          {"SELECT", "INSERT", "UPDATE"},
-	"late_undos":         {"SELECT", "INSERT", "UPDATE"},
-	"orders":             {"SELECT", "INSERT", "UPDATE"},
-	"policies":           {"SELECT"},
-	"policy_activations": {"SELECT"},
-	"refunds":            {"SELECT", "INSERT"},
-	"reservations":       {"SELECT", "INSERT", "UPDATE"},
-	"step_answers":       {"SELECT", "INSERT", "UPDATE"},
-	"step_attempts":      {"SELECT", "INSERT", "UPDATE"},
-	"transitions":        {"SELECT", "INSERT"},
+	"charges":             {"SELECT", "INSERT", "UPDATE"},
+	"concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
+	"confirmations":       {"INSERT"},
+	"installation":        {"SELECT"},
+	"inventory":           {"SELECT", "INSERT", "UPDATE"},
+	"late_undos":          {"SELECT", "INSERT", "UPDATE"},
+	"migration_checksums": {"SELECT"},
+	"orders":              {"SELECT", "INSERT", "UPDATE"},
+	"policies":            {"SELECT"},
+	"policy_activations":  {"SELECT"},
+	"refunds":             {"SELECT", "INSERT"},
+	"reservations":        {"SELECT", "INSERT", "UPDATE"},
+	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
+	"step_attempts":       {"SELECT", "INSERT", "UPDATE"},
+	"transitions":         {"SELECT", "INSERT"},
 }
 
 // neededGrants is the same for a statement.
@@ -47,29 +48,41 @@ var neededGrants = func() (p db.SchemaStateParams) {
 }()
 
 // Ready returns nil when orders can be taken: the engine is not stopping, the database
-// answers, and its schema is there, as new as Config.SchemaVersion at least; a newer one
-// is that of a release that replaces this one. Errors: ErrStopping, ErrNotMigrated,
-// ErrUnavailable. Why is in the log, once a second at most.
+// answers, its schema is as CheckSchema wants it, and no statement has met an error lately
+// that says otherwise. That the statements can be prepared is believed for ten seconds.
+// Errors: ErrStopping, ErrNotMigrated, ErrUnavailable. Why is in the log, once a second at
+// most.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.stopping.Load() {
 		return ErrStopping
 	}
-	err := e.checkSchema(ctx)
+	err := e.fit(ctx)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && e.notReady.pass(time.Now()) {
 		e.log.Warn("not ready", "error", err)
 	}
 	return err
 }
 
-func (e *Engine) checkSchema(ctx context.Context) error {
-	state, err := e.query.SchemaState(ctx, neededGrants)
+// CheckSchema returns nil when this program can work on the database: its schema is as new as
+// the version at least, the role may use the tables, and every statement can be prepared. A
+// newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
+// ErrUnavailable.
+func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
+	if err := checkSchema(ctx, db.New(pool), version); err != nil {
+		return err
+	}
+	return checkStatements(ctx, pool)
+}
+
+func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
+	state, err := query.SchemaState(ctx, neededGrants)
 	switch {
 	case db.Unfit(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
 	case err != nil:
 		return unavailable("read state of schema", err)
-	case state.Version < e.cfg.SchemaVersion:
-		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrNotMigrated, state.Version, e.cfg.SchemaVersion)
+	case state.Version < version:
+		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrNotMigrated, state.Version, version)
 	case len(state.Lacking) > 0:
 		return fmt.Errorf("%w: not there, or not granted: %s", ErrNotMigrated, strings.Join(state.Lacking, ", "))
 	}

@@ -44,7 +44,7 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	ctx, cancel := e.statement()
 	defer cancel()
-	if e.overloaded("") {
+	if e.overloaded("") || e.fitness.still.Load() && e.fit(ctx) != nil {
 		return floor, nil
 	}
 	if next, err = e.query.LeasesDueFloor(ctx); err != nil {
@@ -83,7 +83,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 // order that already has a run here is left to whoever holds that run: it finds the
 // order to be ours when it next reads the row.
 func (e *Engine) claim(orderNos []int64) int {
-	if len(orderNos) == 0 {
+	if len(orderNos) == 0 || e.fitness.still.Load() {
 		return 0
 	}
 	ctx, cancel := e.statement()
@@ -99,11 +99,15 @@ func (e *Engine) claim(orderNos []int64) int {
 	case fault == db.Bad:
 		half := len(orderNos) / 2
 		return e.claim(orderNos[:half]) + e.claim(orderNos[half:])
+	case e.standsDown("claim orders", err, nil):
+		return 0
 	case fault != db.None:
 		// It may have committed. The owner tells: it is written by admission and claim
 		// only, so a row that names us is ours.
 		e.unknown("claim orders", err)
-		claimed = e.readUntilKnown(orderNos, true)
+		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
+			return 0 // what became ours comes due when its lease ends
+		}
 	}
 	return e.takeUp(claimed)
 }

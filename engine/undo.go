@@ -61,6 +61,9 @@ func (e *Engine) lookUndos(set []*run) {
 		p.Steps = append(p.Steps, string(stepOf(r.status())))
 	}
 	rows, err := e.query.UndosKnown(ctx, p)
+	if e.standsDown("look for what an undo can go by", err, set) {
+		return
+	}
 	if err != nil {
 		e.log.Warn("look for what an undo can go by", "error", err)
 		e.later(set)

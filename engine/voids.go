@@ -20,6 +20,9 @@ type voidKey struct {
 func (e *Engine) lookVoids(set []*run) {
 	for _, r := range slices.Clone(set) {
 		voids, err := e.voidsOf(r)
+		if e.standsDown("look for keys to void", err, []*run{r}) {
+			continue
+		}
 		if err != nil {
 			e.log.Warn("look for keys to void", "order_id", r.orderID, "error", err)
 			e.later([]*run{r})

@@ -168,7 +168,8 @@ func (w *watcher) once() bool {
 	}
 	changed = slices.AppendSeq(changed, maps.Keys(gone))
 	if runs := w.take(changed); len(runs) > 0 {
-		e.settle(runs, e.readUntilKnown(numbersOf(runs), true))
+		rows, err := e.readUntilKnown(numbersOf(runs), true)
+		e.settleRead(runs, rows, err)
 	}
 	return e.claim(due) > 0
 }

@@ -38,7 +38,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error)
 	case errors.Is(err, engine.ErrStopping):
 		return nil, err
 	case errors.Is(err, engine.ErrNotMigrated):
-		return nil, newProblem("unavailable", "The database is not migrated to this version, or its role may not use all of it. The log says more.")
+		return nil, newProblem("unavailable", "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more.")
 	case err != nil:
 		return nil, engine.ErrUnavailable
 	}

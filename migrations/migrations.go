@@ -3,13 +3,15 @@
 // The files are plain SQL, each one transaction; the stock goose command runs the
 // same folder. An applied file is never edited: what changes is added first, used
 // by the next release and dropped by the one after, because two releases of the
-// service work on one database while it is deployed.
+// service work on one database while it is deployed. The database keeps a checksum of
+// each file that was applied, and a program with another one is refused.
 package migrations
 
 import (
 	"context"
 	"embed"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,22 +39,51 @@ func Version() int64 {
 // Up applies what is pending. Replicas that start together are safe: one of them
 // migrates, the others wait for it. The lock is a row of a table, not an advisory
 // lock of a session, which would exclude nobody behind a transaction pooler.
-func Up(ctx context.Context, url string) error {
-	return with(url, func(p *goose.Provider) error {
-		pending, err := p.HasPending(ctx)
-		if err != nil || !pending {
+//
+// A file that is not the one that was applied to the database is refused with ErrChanged,
+// before anything is applied: goose compares numbers alone, and the statements of this program
+// may not run on the schema that is there.
+func Up(ctx context.Context, url string) error { return up(ctx, url, files) }
+
+func up(ctx context.Context, url string, files fs.FS) error {
+	return with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+		sums, err := readChecksums(ctx, conn, files)
+		if err != nil {
 			return err
 		}
-		_, err = p.Up(ctx)
-		return err
+		if err := refuseChanged(sums); err != nil {
+			return err
+		}
+		if err := forgetChecksums(ctx, conn, sums); err != nil {
+			return err
+		}
+		pending, err := p.HasPending(ctx)
+		if err != nil {
+			return err
+		}
+		if pending {
+			if _, err := p.Up(ctx); err != nil {
+				return err
+			}
+		}
+		return recordChecksums(ctx, conn, files)
 	})
 }
 
-// Down takes back the newest migration, and its data with it.
-func Down(ctx context.Context, url string) error {
-	return with(url, func(p *goose.Provider) error {
-		_, err := p.Down(ctx)
-		return err
+// Down takes back the newest migration, and its data with it. It does so with the file of
+// this program, also if that was changed since it was applied.
+func Down(ctx context.Context, url string) error { return down(ctx, url, files) }
+
+func down(ctx context.Context, url string, files fs.FS) error {
+	return with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+		if _, err := p.Down(ctx); err != nil {
+			return err
+		}
+		sums, err := readChecksums(ctx, conn, files)
+		if err != nil {
+			return err
+		}
+		return forgetChecksums(ctx, conn, sums)
 	})
 }
 
@@ -61,22 +92,33 @@ type Migration struct {
 	Name      string
 	Applied   bool
 	AppliedAt time.Time // zero unless applied
+	Changed   bool      // the file is not the one that was applied: Up refuses it
 }
 
 // Status lists all migrations in their order.
-func Status(ctx context.Context, url string) ([]Migration, error) {
+func Status(ctx context.Context, url string) ([]Migration, error) { return status(ctx, url, files) }
+
+func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 	var out []Migration
-	err := with(url, func(p *goose.Provider) error {
+	err := with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		list, err := p.Status(ctx)
-		for _, m := range list {
-			out = append(out, Migration{Name: m.Source.Path, Applied: m.State == goose.StateApplied, AppliedAt: m.AppliedAt})
+		if err != nil {
+			return err
 		}
-		return err
+		sums, err := readChecksums(ctx, conn, files)
+		if err != nil {
+			return err
+		}
+		for i, m := range list { // both are all files, by version
+			out = append(out, Migration{Name: m.Source.Path, Applied: m.State == goose.StateApplied, AppliedAt: m.AppliedAt, Changed: sums[i].changed()})
+		}
+		return nil
 	})
 	return out, err
 }
 
-func with(url string, do func(*goose.Provider) error) error {
+// with opens what a command needs: goose, and a connection for the checksums.
+func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
 	config, err := db.ParseConfig(url)
 	if err != nil {
 		return err
@@ -96,7 +138,12 @@ func with(url string, do func(*goose.Provider) error) error {
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	if err := do(provider); err != nil {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect to migrate: %w", err)
+	}
+	defer conn.Close(ctx)
+	if err := do(provider, conn); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pawl/db"
+)
+
+// proofAge is how long a proof that the statements can be prepared is believed. It costs
+// some 15 ms of a connection.
+const proofAge = 10 * time.Second
+
+// proof says that all statements could be prepared.
+type proof struct {
+	at  time.Time
+	met int64 // errors met before it began: it says nothing about one that was met later
+}
+
+// prove has all statements prepared, unless that was done lately and no statement has met an
+// error since that speaks against it.
+func (f *fitness) prove(ctx context.Context, pool *db.Pool) error {
+	if f.proved(pool) {
+		return nil
+	}
+	select {
+	case f.proving <- struct{}{}:
+		defer func() { <-f.proving }()
+	case <-ctx.Done():
+		return unavailable("prepare statements", ctx.Err())
+	}
+	if f.proved(pool) { // by the one we waited for
+		return nil
+	}
+	met := pool.Unfits()
+	if err := checkStatements(ctx, pool); err != nil {
+		f.proof.Store(nil)
+		return err
+	}
+	f.proof.Store(&proof{at: time.Now(), met: met})
+	return nil
+}
+
+func (f *fitness) proved(pool *db.Pool) bool {
+	p := f.proof.Load()
+	return p != nil && p.met == pool.Unfits() && time.Since(p.at) < proofAge
+}
+
+// checkStatements has the server parse every statement of this program.
+func checkStatements(ctx context.Context, pool *db.Pool) error {
+	err := pool.Check(ctx)
+	if errors.Is(err, db.ErrUnfit) {
+		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+	}
+	return unavailable("prepare statements", err)
+}

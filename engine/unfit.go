@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pawl/db"
+)
+
+// errUnfit is what callers are told whose order can't go on, or can't be taken, because of
+// the schema: to ask again is safe.
+var errUnfit = fmt.Errorf("%w: %w", ErrUnavailable, ErrNotMigrated)
+
+const (
+	standMin      = time.Second      // how long the engine stands still at least
+	standMax      = time.Minute      // and at most, when it meets the same again and again
+	standRelapses = 10 * time.Second // after a standstill: an error within this time means that nothing has changed
+)
+
+// fitness is what this process knows of whether its statements can run on the schema.
+//
+// When the statement of a move or an admission meets an error that says they can't
+// (db.Unfit), the engine stands still: it admits and claims nothing, Ready says so, and each
+// order whose statement met it is handed back. Keeping them would renew their leases for
+// ever and show nobody that they are stuck. The standstill ends when the statements can be
+// prepared. Some errors no preparing shows, as one in the body of a trigger: then it ends
+// all the same, after a pause that grows while the error comes again.
+type fitness struct {
+	log     *slog.Logger
+	proof   atomic.Pointer[proof] // the last one that passed
+	proving chan struct{}         // holds a token while a proof is made
+	still   atomic.Bool           // the engine stands still
+
+	mu    sync.Mutex
+	why   error
+	pause time.Duration
+	until time.Time // the standstill lasts until then at least
+	ended time.Time
+}
+
+func newFitness(log *slog.Logger) *fitness {
+	return &fitness{log: log, proving: make(chan struct{}, 1)}
+}
+
+// standStill begins a standstill, if the engine does not stand still already.
+func (f *fitness) standStill(doing string, why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.still.Load() {
+		return
+	}
+	now := time.Now()
+	if now.Sub(f.ended) < standRelapses {
+		f.pause = min(2*f.pause, standMax)
+	} else {
+		f.pause = standMin
+	}
+	f.why, f.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(f.pause)
+	f.still.Store(true)
+	f.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
+}
+
+// goOn ends a standstill whose time is over; the caller has seen that the statements can be
+// prepared. It returns why the engine stands still if it still does.
+func (f *fitness) goOn() error {
+	if !f.still.Load() {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if f.still.Load() && now.Before(f.until) {
+		return f.why
+	}
+	if f.still.Swap(false) {
+		f.ended = now
+		f.log.Info("statements can be prepared: orders are taken again")
+	}
+	return nil
+}
+
+// fit proves that orders can be taken and moved, and ends a standstill when they can.
+func (e *Engine) fit(ctx context.Context) error {
+	if err := checkSchema(ctx, e.query, e.cfg.SchemaVersion); err != nil {
+		return err
+	}
+	if err := e.fitness.prove(ctx, e.pool); err != nil {
+		return err
+	}
+	return e.fitness.goOn()
+}
+
+// standsDown deals with a set whose statement can't run on the schema, and reports whether
+// that is what the error says. The statement was certainly rolled back.
+func (e *Engine) standsDown(doing string, err error, set []*run) bool {
+	if !db.Unfit(err) {
+		return false
+	}
+	e.fitness.standStill(doing, err)
+	e.giveBack(set)
+	return true
+}
+
+// giveBack lets go of orders in the middle of everything. Their leases are released, so that
+// whoever can drives them at once; where that can't be done either, nobody renews them any
+// more, and they end by themselves. Callers are answered.
+func (e *Engine) giveBack(set []*run) {
+	removed := e.runs.remove(set)
+	e.runs.rouse(removed) // a row that was claimed for one of them meanwhile is released with it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+	defer cancel()
+	e.release(ctx, numbersOf(removed))
+	for _, r := range removed {
+		r.end(errUnfit)
+	}
+}

@@ -1,0 +1,2 @@
+-- Whether checksums are kept: not before the migration that makes their table.
+SELECT to_regclass('migration_checksums') IS NOT NULL
