@@ -32,16 +32,15 @@ var mayImport = map[string][]string{
 	"step":        {"fsm", "db", "policy"},
 	"engine":      {"fsm", "db", "policy", "step"},
 	"books":       {"fsm", "db"},
-	"outbox":      {"db"},
 	"httpapi":     {"fsm", "iso4217", "db", "policy", "step", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
-	"console":     {},
-	"main":        {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "step", "engine", "books", "outbox", "httpapi", "pgembed", "simulator", "console"},
+	"main":        {"cli"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "step", "engine", "books", "httpapi", "pgembed", "simulator"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "policy", "step", "engine", "books", "outbox", "httpapi", "pgembed", "simulator", "console", "dbtest"},
+	"faulttest": {"fsm", "migrations", "db", "policy", "step", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 }
 

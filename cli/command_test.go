@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -309,7 +309,7 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 
 func readme(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
