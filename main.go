@@ -17,6 +17,7 @@ import (
 	"pawl/books"
 )
 
+//go:generate go run generate_openapi.go
 //go:generate sh -c "go run . diagram --format markdown > docs/state-machine.md && go run . diagram --format svg > docs/state-machine.svg"
 
 func main() {
