@@ -122,8 +122,8 @@ func (t *tokens) more(closing jsontext.Kind) bool {
 
 // end checks that nothing follows the value.
 func (t *tokens) end() {
-	if rest := t.rest(); t.err == nil && len(rest) > 0 {
-		t.err = &malformed{"", "syntax", "unexpected data after the value", len(t.data) - len(rest)}
+	if t.err == nil && len(t.rest()) > 0 {
+		t.fail(errTrailing)
 	}
 }
 
@@ -152,7 +152,8 @@ func (m *malformed) text() string {
 var (
 	errTooDeep     = errors.New("nested deeper than " + strconv.Itoa(maxDepth) + " levels")
 	errLeadingZero = errors.New("a number begins with zero")
-	loneSurrogate  = regexp.MustCompile(`^\\u[dD][89a-fA-F]`)
+	errTrailing    = errors.New("unexpected data after the value")
+	surrogate      = regexp.MustCompile(`^\\u[dD][89a-fA-F][0-9a-fA-F]{2}`)
 )
 
 // fail keeps an error of jsontext's in our words: its own words quote the text, and an
@@ -174,11 +175,11 @@ func (t *tokens) fail(err error) {
 		m.detail, m.offset = "unexpected end", len(t.data)
 	case err == errTooDeep:
 		m.code, m.detail = "too_deep", err.Error()
-	case err == errLeadingZero:
+	case err == errLeadingZero, err == errTrailing:
 		m.detail = err.Error()
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		m.code, m.detail = "duplicate_name", "a name is given twice in one object"
-	case loneSurrogate.Match(t.data[m.offset:]):
+	case surrogate.Match(t.data[m.offset:]) && bytes.IndexByte(t.data[t.json.InputOffset():m.offset], '"') >= 0: // in a string
 		m.code, m.detail = "lone_surrogate", "half of a surrogate pair in a string"
 	}
 }
