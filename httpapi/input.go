@@ -118,10 +118,11 @@ func (d *decoder) amount() []byte {
 		return numberIn(bytes.Clone(d.string()))
 	case '0':
 		return d.next()
+	default:
+		d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
+		d.skip()
+		return nil
 	}
-	d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
-	d.skip()
-	return nil
 }
 
 // currency reads a currency code. With one that is no currency the amount is held

@@ -171,11 +171,11 @@ func (t *tokens) fail(err error) {
 	switch {
 	case !utf8.Valid(t.data):
 		*m = malformed{code: "encoding", detail: "the body is not UTF-8"}
-	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		m.detail, m.offset = "unexpected end", len(t.data)
-	case err == errTooDeep:
+	case errors.Is(err, errTooDeep):
 		m.code, m.detail = "too_deep", err.Error()
-	case err == errLeadingZero, err == errTrailing:
+	case errors.Is(err, errLeadingZero), errors.Is(err, errTrailing):
 		m.detail = err.Error()
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		m.code, m.detail = "duplicate_name", "a name is given twice in one object"

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"github.com/danielgtaylor/huma/v2"
+
 	"pawl/engine"
 	"pawl/fsm"
 )
@@ -75,21 +77,25 @@ var (
 	stepResultSchema = schemaOf[stepResultBody]()
 )
 
+func schemaOfVerb(verb engine.Verb) *huma.Schema {
+	switch verb {
+	case engine.Retry:
+		return retrySchema
+	case engine.Approve, engine.Reject:
+		return approvalSchema
+	case engine.StepResult:
+		return stepResultSchema
+	default:
+		return verbSchema
+	}
+}
+
 // decodeVerb reads the body of a verb. One that requires nothing may have none.
 func decodeVerb(data []byte, q *engine.Request) error {
-	schema := verbSchema
-	switch q.Verb {
-	case engine.Retry:
-		schema = retrySchema
-	case engine.Approve, engine.Reject:
-		schema = approvalSchema
-	case engine.StepResult:
-		schema = stepResultSchema
-	}
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	got, err := readFields(data, schema, nil)
+	got, err := readFields(data, schemaOfVerb(q.Verb), nil)
 	q.Actor, q.Reason, q.RequestID = got.text("actor"), got.text("reason"), got.text("requestId")
 	q.ActivePolicy = got.text("policy") == "active"
 	if q.Verb == engine.StepResult {
