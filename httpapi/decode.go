@@ -140,7 +140,7 @@ func (d *decoder) integer(pointer string, least, most int64) int64 {
 		d.skip()
 		return 0
 	}
-	value, ok := parseInteger(d.next())
+	value, ok := parseInteger(d.scalar())
 	switch {
 	case !ok:
 		d.fault(pointer, "not_integer", "must be an integer, without fraction or exponent")

@@ -117,7 +117,7 @@ func (d *decoder) amount() []byte {
 	case '"':
 		return numberIn(bytes.Clone(d.string()))
 	case '0':
-		return d.next()
+		return d.scalar()
 	default:
 		d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
 		d.skip()

@@ -51,13 +51,12 @@ func (t *tokens) kind() jsontext.Kind {
 	return kind
 }
 
-// next reads one token. It returns the text of a name or a scalar, as part of data, and nil
-// for the brackets of objects and arrays.
-func (t *tokens) next() (text []byte) {
+// next reads one token: a name, a scalar, or one bracket of an object or array.
+func (t *tokens) next() {
 	var err error
 	switch t.kind() {
 	case jsontext.KindInvalid:
-		return nil
+		return
 	case '{', '[':
 		if _, err = t.json.ReadToken(); err == nil && t.json.StackDepth() > maxDepth {
 			err = errTooDeep
@@ -65,31 +64,41 @@ func (t *tokens) next() (text []byte) {
 	case '}', ']':
 		_, err = t.json.ReadToken()
 	default:
-		var value jsontext.Value
-		value, err = t.json.ReadValue()
-		end := int(t.json.InputOffset())
-		text = t.data[end-len(value) : end]
-		if err == nil && value.Kind() == '0' && digits(t.data[end:]) > 0 {
-			err = errLeadingZero // jsontext reads a zero, and finds something behind it
-		}
+		t.scalar()
+	}
+	if err != nil {
+		t.fail(err)
+	}
+}
+
+// scalar reads a name or a value that is no object or array. It returns the text, as part
+// of data.
+func (t *tokens) scalar() []byte {
+	if t.err != nil {
+		return nil
+	}
+	value, err := t.json.ReadValue()
+	end := int(t.json.InputOffset())
+	if err == nil && value[len(value)-1] == '0' && digits(t.data[end:]) > 0 {
+		err = errLeadingZero // jsontext reads a zero, and finds something behind it
 	}
 	if err != nil {
 		t.fail(err)
 		return nil
 	}
-	return text
+	return t.data[end-len(value) : end]
 }
 
 // string reads a string or a name, with its escapes resolved. It is valid until the next one.
 func (t *tokens) string() []byte {
-	text := t.next()
+	text := t.scalar()
 	if t.err != nil {
 		return nil
 	}
-	if text[0] == '"' && bytes.IndexByte(text, '\\') < 0 { // as nearly always
+	if bytes.IndexByte(text, '\\') < 0 { // as nearly always
 		return text[1 : len(text)-1]
 	}
-	t.unquoted, _ = jsontext.AppendUnquote(t.unquoted[:0], text) // next has refused what it refuses
+	t.unquoted, _ = jsontext.AppendUnquote(t.unquoted[:0], text) // scalar has refused what it refuses
 	return t.unquoted
 }
 
