@@ -8,6 +8,7 @@ import (
 	"pawl/cli"
 )
 
+//go:generate sh -c "go run . openapi > httpapi/openapi.yaml"
 //go:generate sh -c "go run . diagram --format markdown > docs/state-machine.md && go run . diagram --format svg > docs/state-machine.svg"
 
 func main() { os.Exit(cli.Main()) }

@@ -43,7 +43,7 @@ func command() *cobra.Command {
 	}
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand())
+	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), openapiCommand())
 	refuseArguments(root)
 	return root
 }

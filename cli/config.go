@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"pawl/iso4217"
+	"pawl/policy"
 )
 
 // config is everything the service can be told. A flag wins over its environment
@@ -194,9 +195,8 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 
 // isWebAddress reports whether paths can be added to a text to make URLs of a website.
 func isWebAddress(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.Opaque == "" &&
-		!strings.ContainsAny(text, "?#")
+	_, err := policy.ParseURL(text)
+	return err == nil && !strings.Contains(text, "?")
 }
 
 // publicURL is where providers reach the service that listens at an address.

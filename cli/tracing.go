@@ -17,6 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"pawl/httpapi"
 )
 
 // tracing sends a span for each request to an OpenTelemetry collector. Nil sends none, and
@@ -97,10 +99,10 @@ func (t *tracing) wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(ctx))
 			return
 		}
-		answered := &statusWriter{ResponseWriter: w}
+		answered := &httpapi.Recorder{ResponseWriter: w}
 		r = r.WithContext(ctx)
 		next.ServeHTTP(answered, r)
-		describe(span, r, answered.status)
+		describe(span, r, answered.Status())
 	})
 }
 
@@ -129,28 +131,3 @@ func (t *tracing) close(deadline time.Time, log *slog.Logger) {
 		log.Warn("traces were lost", "error", err)
 	}
 }
-
-// statusWriter knows the status of the answer.
-type statusWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader notes the status.
-func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write notes that without a status the answer is 200.
-func (w *statusWriter) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// Unwrap lets deadlines reach the connection.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
