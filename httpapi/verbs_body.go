@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"math"
+
 	"pawl/engine"
 	"pawl/fsm"
 )
@@ -57,15 +59,16 @@ type approvalBody struct {
 }
 
 type stepResultBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
-	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
-	Reference string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
-	Code      string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
-	Detail    string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
-	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	_          struct{} `additionalProperties:"true"`
+	Step       string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
+	Generation *int32   `json:"generation,omitempty" minimum:"0" doc:"Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand."`
+	Outcome    string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
+	Reference  string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
+	Code       string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
+	Detail     string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
+	Actor      string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
+	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 const maxReason = 1000
@@ -74,7 +77,7 @@ const maxReason = 1000
 var (
 	verbNames       = []string{"actor", "reason", "requestId"}
 	retryNames      = []string{"actor", "reason", "requestId", "policy"}
-	stepResultNames = []string{"step", "outcome", "reference", "code", "detail", "actor", "reason", "requestId"}
+	stepResultNames = []string{"step", "generation", "outcome", "reference", "code", "detail", "actor", "reason", "requestId"}
 )
 
 // decodeVerb reads the body of a verb. One that requires nothing may have none.
@@ -102,6 +105,9 @@ func decodeVerb(data []byte, q *engine.Request) error {
 			if !given[name] {
 				d.fault("/"+name, "required", "is missing")
 			}
+		}
+		if s := q.Settle; s != nil && s.Generation != nil && given["outcome"] && s.Outcome != engine.SettledDone {
+			d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
 		}
 	})
 }
@@ -133,6 +139,10 @@ func (d *decoder) verbField(q *engine.Request, name string) (err error) {
 		var step string
 		step, err = d.word("/step", string(fsm.Charge), string(fsm.Reserve), string(fsm.Confirm))
 		q.Settle.Step = fsm.Step(step)
+	case "generation":
+		var generation int64
+		generation, err = d.integer("/generation", 0, math.MaxInt32)
+		q.Settle.Generation = new(int32(generation))
 	case "outcome":
 		q.Settle.Outcome, err = d.word("/outcome", engine.SettledDone, engine.SettledRefused, engine.SettledNotDone)
 	case "reference":
