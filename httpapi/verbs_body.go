@@ -59,15 +59,16 @@ type approvalBody struct {
 }
 
 type stepResultBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Step      string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
-	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
-	Reference string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
-	Code      string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
-	Detail    string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
-	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	_          struct{} `additionalProperties:"true"`
+	Step       string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
+	Generation *int32   `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand."`
+	Outcome    string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
+	Reference  string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
+	Code       string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
+	Detail     string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
+	Actor      string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
+	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 var (
@@ -95,7 +96,7 @@ func decodeVerb(data []byte, q *engine.Request) error {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	got, err := readFields(data, schemaOfVerb(q.Verb), nil)
+	got, err := readFields(data, schemaOfVerb(q.Verb), checkVerb)
 	q.Actor, q.Reason, q.RequestID = got.text("actor"), got.text("reason"), got.text("requestId")
 	q.ActivePolicy = got.text("policy") == "active"
 	if q.Verb == engine.StepResult {
@@ -103,6 +104,16 @@ func decodeVerb(data []byte, q *engine.Request) error {
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
 			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
 		}
+		if got.has("generation") {
+			q.Settle.Generation = new(int32(got.integer("generation")))
+		}
 	}
 	return err
+}
+
+// checkVerb refuses what one field allows and another does not.
+func checkVerb(d *decoder, got fields) {
+	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
+		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
+	}
 }
