@@ -217,8 +217,7 @@ func (f *field) checkStock() (broken []string) {
 // checkCallbacks sends those that were answered again: they must be known, and have the same answer.
 func (f *field) checkCallbacks(ctx context.Context) (broken []string) {
 	for _, c := range f.provider.told {
-		urls := f.fleet.addresses()
-		a := exchange(ctx, f.callers.client, http.MethodPost, urls[f.dice.IntN(len(urls))]+"/"+c.url, c.body)
+		a := f.people.repeat(ctx, http.MethodPost, "/"+c.url, c.body, "")
 		if accepted := strings.Contains(string(a.body), `"accepted":true`); a.status != http.StatusOK || accepted != c.accepted {
 			broken = append(broken, fmt.Sprintf("order %s: a callback was answered accepted %v, and again: %d %s", c.orderID, c.accepted, a.status, a.body))
 		}

@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,6 +153,18 @@ func (r *replica) ended() bool {
 	}
 }
 
+// lastWords are where the log says why the process ended, or its end.
+func (r *replica) lastWords() string {
+	log := r.said("stderr")
+	at := max(0, len(log)-1500)
+	for _, words := range []string{"panic: ", "fatal error: "} {
+		if i := strings.Index(log, words); i >= 0 {
+			at = i
+		}
+	}
+	return log[at:min(at+1500, len(log))]
+}
+
 // keep starts a replica again whenever it has ended. One that ended without a reason is remembered; that one can't start
 // while the database is away is documented.
 func (f *fleet) keep(ctx context.Context, i int) {
@@ -166,7 +179,7 @@ func (f *fleet) keep(ctx context.Context, i int) {
 		}
 		f.mu.Lock()
 		if r.served && !r.asked {
-			f.surprises = append(f.surprises, "replica "+strconv.Itoa(i)+" ended by itself: "+r.cmd.ProcessState.String())
+			f.surprises = append(f.surprises, fmt.Sprintf("replica %d ended by itself: %s\n%s", i, r.cmd.ProcessState, r.lastWords()))
 		}
 		f.mu.Unlock()
 		if !pause(ctx, 100*time.Millisecond) {
