@@ -66,9 +66,10 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 				table.skipped(r.name, r.skip())
 				t.Skip("NOT TESTED: " + r.skip())
 			}
-			f := &field{t: t, yard: yard, row: r, seed: seed + i, dice: newDice(seed+i, 1), short: seconds < 300, template: template}
 			share := time.Duration(r.weight / weights * float64(seconds) * float64(time.Second))
-			table.add(f.campaign(max(share-overhead, 2500*time.Millisecond, r.least)), strict)
+			f := &field{t: t, yard: yard, row: r, seed: seed + i, dice: newDice(seed+i, 1), template: template,
+				limit: max(share-overhead, 2500*time.Millisecond, r.least)}
+			table.add(f.campaign(), strict)
 		})
 	}
 }
@@ -77,11 +78,11 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 const overhead = 3 * time.Second
 
 // campaign runs one and returns what came of it.
-func (f *field) campaign(limit time.Duration) *result {
+func (f *field) campaign() *result {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
 	f.prepare(ctx)
-	began, ended := f.fight(ctx, limit)
+	began, ended := f.fight(ctx)
 	r := &result{field: f, began: began, ended: ended}
 	r.violations = append(r.violations, f.settle(ctx, settleLimit)...)
 	r.violations = append(r.violations, f.check(ctx)...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -24,7 +25,7 @@ func (f *field) check(ctx context.Context) (broken []string) {
 type booked struct {
 	ID, Status          string
 	Generation, Seq     int
-	Outside             bool // the policy has a provider for the confirmation
+	Policy              int
 	Charges, Standing   int  // charges, and those that were not refunded
 	Reservations, Stand int
 	Rows, First, Last   int // of the history
@@ -34,11 +35,10 @@ type booked struct {
 
 func (f *field) readBooks() map[string]booked {
 	list := rows[booked](f, `
-		SELECT o.order_id, o.status, o.generation, o.seq, coalesce(p.source LIKE '%confirm:%', false),
+		SELECT o.order_id, o.status, o.generation, o.seq, coalesce(o.policy, 0),
 			coalesce(c.n, 0), coalesce(c.standing, 0), coalesce(r.n, 0), coalesce(r.standing, 0),
 			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.outside, 0), coalesce(r.outside, 0)
 		FROM books.orders AS o
-		LEFT JOIN policies AS p ON p.version = o.policy
 		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE refunded_at IS NULL) AS standing,
 			count(*) FILTER (WHERE refunded_at IS NULL AND executor <> 'ledger') AS outside FROM books.charges GROUP BY 1) AS c USING (order_id)
 		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE released_at IS NULL) AS standing,
@@ -75,6 +75,14 @@ func (f *field) checkOrders(books map[string]booked) (broken []string) {
 
 // checkProvider: what the provider has is what the books say, and it was never asked for what it should not have been.
 func (f *field) checkProvider(books map[string]booked) (broken []string) {
+	outside := map[int]bool{} // version of a policy → the provider confirms
+	for version := range replicasOfField {
+		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(version+1), "--database-url", f.server.url()).Output()
+		if err != nil {
+			f.t.Errorf("pawl policy show: %v", err)
+		}
+		outside[version+1] = strings.Contains(string(text), "confirm:")
+	}
 	p := f.provider
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +109,7 @@ func (f *field) checkProvider(books map[string]booked) (broken []string) {
 	}
 	for id, o := range books {
 		confirmed := 0
-		if o.Status == "completed" && o.Outside {
+		if o.Status == "completed" && outside[o.Policy] {
 			confirmed = 1
 		}
 		has := live[id]

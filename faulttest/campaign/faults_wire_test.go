@@ -107,16 +107,15 @@ func primaryAndStandby(f *field) {
 	}
 }
 
+// longHole is longer than anything in the service waits for a statement.
+const longHole = 38 * time.Second
+
 // failOver cuts the replication, lets the callers go on for a while, kills the primary and goes on with the standby. What the
 // primary has done in that while is lost, so nothing of it may have been answered.
 func failOver(ctx context.Context, f *field) {
-	hole := 8 * time.Second
-	if !f.short {
-		hole = 38 * time.Second
-	}
 	pause(ctx, 1500*time.Millisecond)
 	f.replication.swallow()
-	pause(ctx, hole)
+	pause(ctx, min(f.limit-3*time.Second, longHole))
 	lost := f.server.ask(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	f.what = "failover with " + strconv.Itoa(lost) + " commits waiting"
 	f.away(func() {

@@ -21,7 +21,7 @@ type field struct {
 	row   *row
 	seed  int
 	dice  dice
-	short bool
+	limit time.Duration // of the fault
 
 	template *postgres
 	server   *postgres // the one that the checks read
@@ -115,9 +115,9 @@ func (f *field) startServer() {
 	f.database = f.server.throughTCP(f.wire.listener.Addr())
 }
 
-// fight lets everybody work while the fault goes on, for so long.
-func (f *field) fight(ctx context.Context, limit time.Duration) (began, ended time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// fight lets everybody work while the fault goes on.
+func (f *field) fight(ctx context.Context) (began, ended time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, f.limit)
 	defer cancel()
 	var working sync.WaitGroup
 	began = time.Now()
