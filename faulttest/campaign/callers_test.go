@@ -115,14 +115,14 @@ func (c *callers) follow(ctx context.Context, d dice, o *order) {
 // send asks one replica once.
 func (c *callers) send(ctx context.Context, d dice, o *order, asked string) answer {
 	urls := c.addresses()
-	method, path, body := http.MethodPost, "/api/orders/process", o.body
+	request := call{method: http.MethodPost, path: "/api/orders/process", body: o.body}
 	switch asked {
 	case "other amount":
-		body = o.vary
+		request.body = o.vary
 	case "read":
-		method, path, body = http.MethodGet, "/api/orders/"+o.id, nil
+		request = call{method: http.MethodGet, path: "/api/orders/" + o.id}
 	}
-	a := exchange(ctx, c.client, method, urls[d.IntN(len(urls))]+path, body)
+	a := exchange(ctx, c.client, urls[d.IntN(len(urls))], request)
 	a.asked, a.orderID = asked, o.id
 	c.record(&a, o)
 	return a

@@ -59,9 +59,9 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 	for i := range rowsOfTable {
 		weights += rowsOfTable[i].weight
 	}
-	for i := range rowsOfTable {
+	for i := range rowsOfTable { //nolint:paralleltest // as above
 		r := &rowsOfTable[i]
-		t.Run(r.name, func(t *testing.T) { //nolint:paralleltest // as above
+		t.Run(r.name, func(t *testing.T) {
 			if r.skip != nil && r.skip() != "" {
 				table.skipped(r.name, r.skip())
 				t.Skip("NOT TESTED: " + r.skip())

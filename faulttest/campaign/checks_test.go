@@ -26,7 +26,7 @@ type booked struct {
 	ID, Status          string
 	Generation, Seq     int
 	Policy              int
-	Charges, Standing   int  // charges, and those that were not refunded
+	Charges, Standing   int // charges, and those that were not refunded
 	Reservations, Stand int
 	Rows, First, Last   int // of the history
 	StandingOutside     int // charges that a provider has made
@@ -225,7 +225,7 @@ func (f *field) checkStock() (broken []string) {
 // checkCallbacks sends those that were answered again: they must be known, and have the same answer.
 func (f *field) checkCallbacks(ctx context.Context) (broken []string) {
 	for _, c := range f.provider.told {
-		a := f.people.repeat(ctx, http.MethodPost, "/"+c.url, c.body, "")
+		a := f.people.repeat(ctx, call{method: http.MethodPost, path: "/" + c.url, body: c.body})
 		if accepted := strings.Contains(string(a.body), `"accepted":true`); a.status != http.StatusOK || accepted != c.accepted {
 			broken = append(broken, fmt.Sprintf("order %s: a callback was answered accepted %v, and again: %d %s", c.orderID, c.accepted, a.status, a.body))
 		}

@@ -53,18 +53,25 @@ func newClient(limit time.Duration) *http.Client {
 		MaxIdleConnsPerHost: 32, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}}
 }
 
-// exchange sends one request and reads the answer. Pairs are header names and values.
-func exchange(ctx context.Context, client *http.Client, method, url string, body []byte, pairs ...string) (a answer) {
+// call is a request to any replica.
+type call struct {
+	method, path string
+	body         []byte
+	headers      []string // names and values
+}
+
+// exchange sends a request to one replica and reads the answer.
+func exchange(ctx context.Context, client *http.Client, base string, c call) (a answer) {
 	a.sent = time.Now()
 	defer func() { a.at = time.Now() }()
-	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, c.method, base+c.path, bytes.NewReader(c.body))
 	if err != nil {
 		a.code = "no address"
 		return a
 	}
 	r.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(pairs); i += 2 {
-		r.Header.Set(pairs[i], pairs[i+1])
+	for i := 0; i+1 < len(c.headers); i += 2 {
+		r.Header.Set(c.headers[i], c.headers[i+1])
 	}
 	response, err := client.Do(r)
 	if err != nil {

@@ -94,7 +94,7 @@ func (f *field) prepare(ctx context.Context) {
 	f.callers = newCallers(f.t, f.seed, f.fleet.addresses)
 	f.people = newPeople(f.callers, f.provider)
 	for i := range scarceItems {
-		a := f.people.repeat(ctx, http.MethodPut, fmt.Sprintf("/api/inventory/scarce-%d", i), fmt.Appendf(nil, `{"onHand":%d}`, scarceStock), "")
+		a := f.people.setStock(ctx, fmt.Sprintf("scarce-%d", i), scarceStock)
 		if a.status != http.StatusOK {
 			f.t.Fatalf("set the stock: %d %s", a.status, a.code)
 		}

@@ -52,7 +52,7 @@ func (p *people) interfere(ctx context.Context) {
 func (p *people) count(ctx context.Context, i int) {
 	s := &p.shelves[i]
 	s.sent++
-	a := p.repeat(ctx, http.MethodPut, fmt.Sprintf("/api/inventory/shelf-%d", i), fmt.Appendf(nil, `{"onHand":%d}`, s.sent), "")
+	a := p.setStock(ctx, fmt.Sprintf("shelf-%d", i), s.sent)
 	a.asked = "stock"
 	if a.status == http.StatusOK {
 		s.answered = s.sent
@@ -60,9 +60,13 @@ func (p *people) count(ctx context.Context, i int) {
 	p.record(&a, nil)
 }
 
+func (p *people) setStock(ctx context.Context, item string, onHand int) answer {
+	return p.repeat(ctx, call{method: http.MethodPut, path: "/api/inventory/" + item, body: fmt.Appendf(nil, `{"onHand":%d}`, onHand)})
+}
+
 // read looks at an order.
 func (p *people) read(ctx context.Context, orderID string) (answer, bool) {
-	a := p.repeat(ctx, http.MethodGet, "/api/orders/"+orderID, nil, "")
+	a := p.repeat(ctx, call{method: http.MethodGet, path: "/api/orders/" + orderID})
 	a.asked, a.orderID = "read", orderID
 	p.doubt(orderID, &a)
 	p.record(&a, nil)
@@ -79,20 +83,20 @@ func (p *people) doubt(orderID string, a *answer) {
 // act asks a verb of an order that was read.
 func (p *people) act(ctx context.Context, orderID string, seen *answer, verb string) answer {
 	fields := map[string]string{"actor": "campaign", "reason": "a campaign"}
-	match := ""
+	request := call{method: http.MethodPost, path: "/api/orders/" + orderID + "/" + verb}
 	if verb == "step-result" {
-		match = seen.etag
+		request.headers = []string{"If-Match", seen.etag}
 		if !p.lookUp(orderID, &seen.order, fields) {
 			return answer{}
 		}
 	}
 	p.asked++
 	fields["requestId"] = fmt.Sprintf("request-%d", p.asked)
-	body, err := json.Marshal(fields)
-	if err != nil {
+	var err error
+	if request.body, err = json.Marshal(fields); err != nil {
 		panic(err)
 	}
-	a := p.repeat(ctx, http.MethodPost, "/api/orders/"+orderID+"/"+verb, body, match)
+	a := p.repeat(ctx, request)
 	a.asked, a.orderID, a.requestID = verb, orderID, fields["requestId"]
 	p.record(&a, nil)
 	return a
@@ -119,14 +123,11 @@ func (p *people) lookUp(orderID string, seen *shown, fields map[string]string) b
 }
 
 // repeat sends a request, with the same name, until it is answered for good.
-func (p *people) repeat(ctx context.Context, method, path string, body []byte, match string) (a answer) {
-	headers := []string{"Prefer", "respond-async"}
-	if match != "" {
-		headers = append(headers, "If-Match", match)
-	}
+func (p *people) repeat(ctx context.Context, c call) (a answer) {
+	c.headers = append(c.headers, "Prefer", "respond-async")
 	for {
 		urls := p.addresses()
-		a = exchange(ctx, p.client, method, urls[p.dice.IntN(len(urls))]+path, body, headers...)
+		a = exchange(ctx, p.client, urls[p.dice.IntN(len(urls))], c)
 		if a.settled() || !pause(ctx, max(a.retryAfter, 50*time.Millisecond)) {
 			return a
 		}

@@ -191,7 +191,7 @@ func (p *provider) send(ask *request, body []byte) {
 		p.dicing.Lock()
 		base := urls[p.dice.IntN(len(urls))]
 		p.dicing.Unlock()
-		answer := exchange(p.stopped, p.client, http.MethodPost, base+"/"+path, body)
+		answer := exchange(p.stopped, p.client, base, call{method: http.MethodPost, path: "/" + path, body: body})
 		if answer.status == http.StatusOK {
 			p.telling.Lock()
 			p.told = append(p.told, callback{path, body, strings.Contains(string(answer.body), `"accepted":true`), ask.OrderID})
