@@ -122,6 +122,9 @@ func (c *callers) send(ctx context.Context, d dice, o *order, asked string) answ
 	case "read":
 		request = call{method: http.MethodGet, path: "/api/orders/" + o.id}
 	}
+	if prefer := []string{"", "", "wait=1", "respond-async"}[d.IntN(4)]; prefer != "" {
+		request.headers = []string{"Prefer", prefer}
+	}
 	a := exchange(ctx, c.client, urls[d.IntN(len(urls))], request)
 	a.asked, a.orderID = asked, o.id
 	c.record(&a, o)

@@ -32,7 +32,7 @@ var rowsOfTable = []row{
 	{name: "wire-cut", weight: 1, people: true, policies: true, disturb: cutReplies, refused: 1},
 	{name: "pooler-restarts", weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
 	{name: "postgres-restarts", weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
-	{name: "failover", weight: 1.5, least: 11 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
+	{name: "failover", weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
 	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
 	{name: "disk-full", weight: 1, people: true, skip: noMount, servers: onSmallDisk, disturb: fillDisk},

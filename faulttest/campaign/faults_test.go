@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -154,14 +155,18 @@ func onSmallDisk(f *field) {
 // fillDisk fills the disk to the last byte, and frees it a moment later. A server that has ended of it is started again,
 // as an operator does.
 func fillDisk(ctx context.Context, f *field) {
-	f.what = "disk full"
+	f.what = "statements without room"
 	ballast := filepath.Join(f.disk, "ballast")
 	for i := 0; pause(ctx, f.soon(i, 1500*time.Millisecond)); i++ {
 		f.fill(ctx, ballast)
-		f.bit.Add(1)
 		pause(ctx, f.dice.between(500*time.Millisecond, 2*time.Second))
 		os.Remove(ballast)
 		f.revive(ctx)
+	}
+	logs, _ := filepath.Glob(filepath.Join(f.disk, "log", "*"))
+	for _, log := range logs {
+		text, _ := os.ReadFile(log)
+		f.bit.Add(int64(strings.Count(string(text), "No space left on device")))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -107,15 +108,17 @@ func primaryAndStandby(f *field) {
 	}
 }
 
-// longHole is longer than anything in the service waits for a statement.
-const longHole = 38 * time.Second
+// longHole is longer than anything in the service waits for a statement, and for the question what became of it.
+const longHole = 50 * time.Second
 
 // failOver cuts the replication, lets the callers go on for a while, kills the primary and goes on with the standby. What the
-// primary has done in that while is lost, so nothing of it may have been answered.
+// primary has done in that while is lost, so nothing of it may have been answered. After that people are nervous and cancel what
+// has not ended: an order that was answered as completed is not among them.
 func failOver(ctx context.Context, f *field) {
-	pause(ctx, 1500*time.Millisecond)
+	f.activate(ctx, 1) // with the ledger alone nobody outside remembers what was lost
+	pause(ctx, 2*time.Second)
 	f.replication.swallow()
-	pause(ctx, min(f.limit-3*time.Second, longHole))
+	pause(ctx, min(f.limit-4*time.Second, longHole))
 	lost := f.server.ask(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	f.what = "failover with " + strconv.Itoa(lost) + " commits waiting"
 	f.away(func() {
@@ -124,5 +127,12 @@ func failOver(ctx context.Context, f *field) {
 		f.wire.retarget(f.standby.socket())
 	})
 	f.server = f.standby
+	nervous := newPeople(f.callers, f.provider)
+	nervous.asked = 1_000_000 // names of its own
+	for _, o := range f.unfinished() {
+		if a, ok := nervous.read(ctx, o.ID); ok && slices.Contains(a.order.AllowedActions, "cancel") {
+			nervous.act(ctx, o.ID, &a, "cancel")
+		}
+	}
 	<-ctx.Done()
 }

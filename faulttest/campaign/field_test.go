@@ -124,6 +124,7 @@ func (f *field) fight(ctx context.Context) (began, ended time.Time) {
 	working.Go(func() { f.callers.call(ctx) })
 	if f.row.people {
 		working.Go(func() { f.people.interfere(ctx) })
+		working.Go(func() { f.people.countShelves(ctx) })
 	}
 	if f.row.policies {
 		working.Go(func() { f.switchPolicies(ctx) })
@@ -137,13 +138,16 @@ func (f *field) fight(ctx context.Context) (began, ended time.Time) {
 func (f *field) switchPolicies(ctx context.Context) {
 	d := newDice(f.seed, 66)
 	for pause(ctx, d.between(500*time.Millisecond, 2*time.Second)) {
-		version := strconv.Itoa(1 + d.IntN(replicasOfField))
-		// Where the database is away it fails, and comes again.
-		_ = f.command(ctx, "policy", "activate", version, "--actor", "campaign", "--database-url", f.server.url()).Run()
+		f.activate(ctx, 1+d.IntN(replicasOfField))
 		if f.row.name == "policies" {
 			f.bit.Add(1)
 		}
 	}
+}
+
+// activate makes a version of the policy the active one. Where the database is away it fails.
+func (f *field) activate(ctx context.Context, version int) {
+	_ = f.command(ctx, "policy", "activate", strconv.Itoa(version), "--actor", "campaign", "--database-url", f.server.url()).Run()
 }
 
 // command is a run of the program that ends by itself.

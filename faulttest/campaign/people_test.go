@@ -29,10 +29,6 @@ func newPeople(c *callers, p *provider) *people {
 // interfere does something now and then until the context ends.
 func (p *people) interfere(ctx context.Context) {
 	for pause(ctx, p.dice.between(10*time.Millisecond, 120*time.Millisecond)) {
-		if p.dice.chance(20) {
-			p.count(ctx, p.dice.IntN(len(p.shelves)))
-			continue
-		}
 		o := p.any(p.dice)
 		if o == nil {
 			continue
@@ -45,6 +41,14 @@ func (p *people) interfere(ctx context.Context) {
 			continue // most failed orders stay failed
 		}
 		p.act(ctx, o.id, &a, a.order.AllowedActions[p.dice.IntN(len(a.order.AllowedActions))])
+	}
+}
+
+// countShelves sets the stock of shelves until the context ends.
+func (p *people) countShelves(ctx context.Context) {
+	d := newDice(p.seed, 56)
+	for pause(ctx, d.between(10*time.Millisecond, 500*time.Millisecond)) {
+		p.count(ctx, d.IntN(len(p.shelves)))
 	}
 }
 
@@ -125,9 +129,9 @@ func (p *people) lookUp(orderID string, seen *shown, fields map[string]string) b
 // repeat sends a request, with the same name, until it is answered for good.
 func (p *people) repeat(ctx context.Context, c call) (a answer) {
 	c.headers = append(c.headers, "Prefer", "respond-async")
-	for {
+	for d := newDice(p.seed, uint64(time.Now().UnixNano())); ; {
 		urls := p.addresses()
-		a = exchange(ctx, p.client, urls[p.dice.IntN(len(urls))], c)
+		a = exchange(ctx, p.client, urls[d.IntN(len(urls))], c)
 		if a.settled() || !pause(ctx, max(a.retryAfter, 50*time.Millisecond)) {
 			return a
 		}
