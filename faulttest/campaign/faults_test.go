@@ -159,6 +159,9 @@ func fillDisk(ctx context.Context, f *field) {
 	ballast := filepath.Join(f.disk, "ballast")
 	for i := 0; pause(ctx, f.soon(i, 1500*time.Millisecond)); i++ {
 		f.fill(ctx, ballast)
+		if i%2 == 1 {
+			f.fillLog(ctx)
+		}
 		pause(ctx, f.dice.between(500*time.Millisecond, 2*time.Second))
 		os.Remove(ballast)
 		f.revive(ctx)
@@ -167,6 +170,20 @@ func fillDisk(ctx context.Context, f *field) {
 	for _, log := range logs {
 		text, _ := os.ReadFile(log)
 		f.bit.Add(int64(strings.Count(string(text), "No space left on device")))
+	}
+}
+
+// fillLog writes so much to the log of the server that it needs a new file, and ends for want of room.
+func (f *field) fillLog(ctx context.Context) {
+	conn, err := f.server.session(ctx)
+	if err != nil {
+		return // it has ended already
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for range 8 {
+		if _, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(false, 'campaign', repeat('x', 16000000))"); err != nil {
+			return
+		}
 	}
 }
 
