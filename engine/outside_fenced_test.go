@@ -15,23 +15,22 @@ import (
 // heard of that charge, and it must be undone.
 func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 	t.Parallel()
-	var calls atomic.Int32
-	hang := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case strings.HasSuffix(r.URL.Path, "/undo"): // done
-		case calls.Add(1) == 1:
-			<-hang
-			_, _ = w.Write([]byte(`{"reference":"ch_1"}`))
-		default:
-			w.WriteHeader(http.StatusPaymentRequired)
-		}
-	}))
-	t.Cleanup(server.Close)
 	for _, statement := range []string{"AttemptFenced", "LateUndoOpen"} {
 		t.Run(statement, func(t *testing.T) {
-			calls.Store(0)
-			hang = make(chan struct{})
+			t.Parallel()
+			var calls, lost atomic.Int32
+			hang := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/undo"): // done
+				case calls.Add(1) == 1:
+					<-hang
+					_, _ = w.Write([]byte(`{"reference":"ch_1"}`))
+				default:
+					w.WriteHeader(http.StatusPaymentRequired)
+				}
+			}))
+			t.Cleanup(server.Close)
 			s := openBehind(t)
 			s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 			s.admit(t, request("one"))
@@ -39,7 +38,6 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			startEngine(t, s.URL, engine.Config{Poll: 10 * time.Millisecond})
 			s.exec(t, `UPDATE orders SET due_at = now()`)
 			s.until(t, "one", "failed")
-			var lost atomic.Int32
 			s.proxy.On(func(name string) fate {
 				if name == statement && lost.Add(1) <= 3 {
 					return loseRequest

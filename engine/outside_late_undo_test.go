@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -217,4 +218,24 @@ func TestALateUndoIsClosedByAPerson(t *testing.T) {
 	b.refused(t, q, engine.RefusedNoLateUndo)
 	p.fail(t)
 	b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+}
+
+// Who reports a late effect reports it again, until its undoing is written down.
+func TestACallbackAboutALateEffectIsNotTakenBeforeItsUndoIsOpen(t *testing.T) {
+	t.Parallel()
+	s, k, p, tell := openToldLate(t)
+	token := s.tokenOf(t, "one")
+	var lost atomic.Bool
+	p.On(func(statement string) fate {
+		if statement == "LateUndoOpen" && !lost.Swap(true) {
+			return loseRequest
+		}
+		return passes
+	})
+	if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("answered %v", err)
+	}
+	tell()
+	s.lateUndosDone(t)
+	s.undone(t, k, fsm.Failed)
 }

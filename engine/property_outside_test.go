@@ -52,11 +52,13 @@ func (f *fickle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 	}
 	defer f.mu.Unlock()
-	o.answer(w, call, r.Header.Get("Idempotency-Key"), body.UndoKey, string(text))
+	if said := o.does(call, r.Header.Get("Idempotency-Key"), body.UndoKey, string(text)); said != http.StatusOK {
+		w.WriteHeader(said)
+	}
 }
 
-// answer does what was called for, if it is to, and says so, if it is to. "lost": it is done, and not said.
-func (o *fickleOrder) answer(w http.ResponseWriter, call, key, undoKey, text string) {
+// does what was called for, if it is to, and says so, if it is to. "lost": it is done, and not said.
+func (o *fickleOrder) does(call, key, undoKey, text string) (status int) {
 	said := o.answers[call]
 	if strings.HasSuffix(call, "/undo") {
 		if known, again := o.undos[key]; again && known != text {
@@ -73,12 +75,13 @@ func (o *fickleOrder) answer(w http.ResponseWriter, call, key, undoKey, text str
 	}
 	switch said {
 	case "refused":
-		w.WriteHeader(http.StatusPaymentRequired)
+		return http.StatusPaymentRequired
 	case "not done":
-		w.WriteHeader(http.StatusTooManyRequests)
+		return http.StatusTooManyRequests
 	case "error", "lost":
-		w.WriteHeader(http.StatusInternalServerError)
+		return http.StatusInternalServerError
 	}
+	return http.StatusOK
 }
 
 // TestAnySequenceOfAnswers has an order meet any answers to any calls, any verbs, and replicas that lose it in the middle
