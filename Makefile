@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help generate check test bench build
+.PHONY: help generate check test faults bench build
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ check: ## everything that must hold before a change lands
 
 test: ## all tests, on a real PostgreSQL that they start themselves
 	go test ./...
+
+faults: ## the fault campaigns, for ten minutes or PAWL_FAULT_SECONDS; limits are asserted
+	PAWL_FAULT_STRICT=1 PAWL_FAULT_SECONDS=$${PAWL_FAULT_SECONDS:-600} go test ./faulttest/campaign -count=1 -v -timeout 12h
 
 bench: ## the service against a hand-written baseline on one PostgreSQL; minutes
 	go -C bench run .

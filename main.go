@@ -3,110 +3,12 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/spf13/cobra"
+	"pawl/cli"
 )
 
+//go:generate sh -c "go run . openapi > httpapi/openapi.yaml"
 //go:generate sh -c "go run . diagram --format markdown > docs/state-machine.md && go run . diagram --format svg > docs/state-machine.svg"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err := command().ExecuteContext(ctx)
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "pawl:", err)
-	os.Exit(exitCode(err))
-}
-
-// command is the whole command line. Without a command it serves.
-func command() *cobra.Command {
-	serve := serveCommand()
-	root := &cobra.Command{
-		Use:           "pawl",
-		Short:         "A retry-safe order service on PostgreSQL",
-		Long:          "Pawl takes an order through charge, reserve and confirm, each exactly once,\nwhatever breaks. Without a command it serves.",
-		Version:       version(),
-		RunE:          serve.RunE,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.Flags().AddFlagSet(serve.Flags())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand())
-	refuseArguments(root)
-	return root
-}
-
-// refuseArguments makes a word too many, as a misspelt command, an error of usage.
-// Commands that say nothing of their arguments have none.
-func refuseArguments(cmd *cobra.Command) {
-	wanted := cmd.Args
-	if wanted == nil {
-		wanted = cobra.NoArgs
-	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := wanted(cmd, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
-	for _, sub := range cmd.Commands() {
-		refuseArguments(sub)
-	}
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(devel)"
-	}
-	return info.Main.Version
-}
-
-// Exit codes, after sysexits(3).
-const (
-	exitFailure     = 1
-	exitUsage       = 2
-	exitUnavailable = 69
-	exitSoftware    = 70
-	exitConfig      = 78
-)
-
-type (
-	usageError  struct{ error }
-	configError struct{ error }
-)
-
-var (
-	errUnavailable    = errors.New("database unavailable")
-	errDatabaseExited = errors.New("the database server has ended")
-)
-
-func exitCode(err error) int {
-	var usage usageError
-	var config configError
-	var url *pgconn.ParseConfigError
-	var connect *pgconn.ConnectError
-	switch {
-	case errors.As(err, &usage):
-		return exitUsage
-	case errors.As(err, &config), errors.As(err, &url):
-		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.As(err, &connect):
-		return exitUnavailable
-	case errors.Is(err, errDatabaseExited):
-		return exitSoftware
-	default:
-		return exitFailure
-	}
-}
+func main() { os.Exit(cli.Main()) }

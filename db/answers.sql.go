@@ -318,44 +318,40 @@ func (q *Queries) AnswersWaiting(ctx context.Context, orderNos []int64) ([]Answe
 	return items, nil
 }
 
-const lateUndoAnswered = `-- name: LateUndoAnswered :exec
-UPDATE step_attempts AS t SET finished_at = now(), outcome = $1::text, code = nullif($2::text, ''), detail = nullif($3::text, '')
-WHERE t.order_no = $4 AND t.attempt = $5
-`
-
-type LateUndoAnsweredParams struct {
-	Outcome string
-	Code    string
-	Detail  string
-	OrderNo int64
-	Attempt int32
-}
-
-func (q *Queries) LateUndoAnswered(ctx context.Context, arg LateUndoAnsweredParams) error {
-	_, err := q.db.Exec(ctx, lateUndoAnswered,
-		arg.Outcome,
-		arg.Code,
-		arg.Detail,
-		arg.OrderNo,
-		arg.Attempt,
-	)
-	return err
-}
-
-const lateUndoBegin = `-- name: LateUndoBegin :one
+const lateUndoBegin = `-- name: LateUndoBegin :many
+WITH claimed AS MATERIALIZED (
+  SELECT u.order_no FROM late_undos AS u
+  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.tries = $6 AND u.finished_at IS NULL
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), touched AS (
+  UPDATE orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
+  WHERE o.order_no = $1 AND o.seq = $7 AND EXISTS (SELECT 1 FROM claimed AS c)
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.ended_as
+), extended AS (
+  UPDATE late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => $8::float8)
+  FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $4
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
+)
 INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-SELECT $1, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
-  $2, $3, $4::integer, $5, 'undo', nullif($6::text, '')
+SELECT k.order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
+  k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, '')
+FROM touched AS k
+ON CONFLICT (order_no, attempt) DO NOTHING -- two of one order at one moment: the other has the number
 RETURNING attempt, started_at
 `
 
 type LateUndoBeginParams struct {
-	OrderNo    int64
-	Fence      int64
-	Generation int32
-	Policy     *int32
-	Step       string
-	Named      string
+	OrderNo      int64
+	Generation   int32
+	Policy       *int32
+	Step         string
+	Named        string
+	Tries        int32
+	Seq          int32
+	LeaseSeconds float64
 }
 
 type LateUndoBeginRow struct {
@@ -364,49 +360,95 @@ type LateUndoBeginRow struct {
 }
 
 // The audit of such a call, committed before it as any. Numbers below zero: those above
-// are the driver's, who may be in a call of a later generation.
-func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) (LateUndoBeginRow, error) {
-	row := q.db.QueryRow(ctx, lateUndoBegin,
+// are the driver's, who may be in a call of a later generation. No row: somebody else has
+// claimed it meanwhile, it is closed, or the order was written to since it was read. What
+// the undo says is to be taken back was looked up after that read, and the driver may have
+// begun an undo of the same key with another name. For his part he finds seq raised.
+func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([]LateUndoBeginRow, error) {
+	rows, err := q.db.Query(ctx, lateUndoBegin,
 		arg.OrderNo,
-		arg.Fence,
 		arg.Generation,
 		arg.Policy,
 		arg.Step,
 		arg.Named,
+		arg.Tries,
+		arg.Seq,
+		arg.LeaseSeconds,
 	)
-	var i LateUndoBeginRow
-	err := row.Scan(&i.Attempt, &i.StartedAt)
-	return i, err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LateUndoBeginRow
+	for rows.Next() {
+		var i LateUndoBeginRow
+		if err := rows.Scan(&i.Attempt, &i.StartedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const lateUndoFinish = `-- name: LateUndoFinish :exec
+WITH answered AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = $1::text, code = nullif($3::text, ''), detail = nullif($4::text, '')
+  WHERE t.order_no = $5 AND t.attempt = $9
+)
 UPDATE late_undos AS u SET
-  finished_at = CASE WHEN $1::boolean THEN now() END, due_at = now() + make_interval(secs => $2::float8),
+  finished_at = CASE WHEN $1::text = 'done' THEN now() END, due_at = now() + make_interval(secs => $2::float8),
   code = nullif($3::text, ''), detail = nullif($4::text, '')
-WHERE u.order_no = $5 AND u.generation = $6 AND u.step = $7
+WHERE u.order_no = $5 AND u.generation = $6 AND u.step = $7 AND u.tries = $8 AND u.finished_at IS NULL
 `
 
 type LateUndoFinishParams struct {
-	Done       bool
+	Outcome    string
 	Delay      float64
 	Code       string
 	Detail     string
 	OrderNo    int64
 	Generation int32
 	Step       string
+	Tries      int32
+	Attempt    int32
 }
 
+// Keeps the answer. One that was closed, opened again or claimed by somebody else
+// meanwhile is left to them.
 func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) error {
 	_, err := q.db.Exec(ctx, lateUndoFinish,
-		arg.Done,
+		arg.Outcome,
 		arg.Delay,
 		arg.Code,
 		arg.Detail,
 		arg.OrderNo,
 		arg.Generation,
 		arg.Step,
+		arg.Tries,
+		arg.Attempt,
 	)
 	return err
+}
+
+const lateUndoIsOpen = `-- name: LateUndoIsOpen :one
+SELECT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $3
+  AND u.finished_at IS NULL)::boolean AS open
+`
+
+type LateUndoIsOpenParams struct {
+	OrderNo    int64
+	Generation int32
+	Step       string
+}
+
+func (q *Queries) LateUndoIsOpen(ctx context.Context, arg LateUndoIsOpenParams) (bool, error) {
+	row := q.db.QueryRow(ctx, lateUndoIsOpen, arg.OrderNo, arg.Generation, arg.Step)
+	var open bool
+	err := row.Scan(&open)
+	return open, err
 }
 
 const lateUndoOpen = `-- name: LateUndoOpen :many
@@ -462,6 +504,115 @@ func (q *Queries) LateUndoOpen(ctx context.Context, arg LateUndoOpenParams) ([]i
 	return items, nil
 }
 
+const lateUndoSettle = `-- name: LateUndoSettle :many
+WITH settled AS MATERIALIZED (
+  SELECT u.order_no FROM late_undos AS u
+  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $3 AND u.finished_at IS NULL
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), touched AS (
+  UPDATE orders AS o SET seq = o.seq + 1
+  WHERE o.order_no = $1 AND o.seq = $4 AND EXISTS (SELECT 1 FROM settled AS s)
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+), closed AS (
+  UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
+  FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $3
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5::text,
+    $6::text, $7::text, $8::text FROM touched AS k
+)
+SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM touched AS orders
+`
+
+type LateUndoSettleParams struct {
+	OrderNo    int64
+	Generation int32
+	Step       string
+	Seq        int32
+	Verb       string
+	Actor      *string
+	Reason     *string
+	RequestID  *string
+}
+
+type LateUndoSettleRow struct {
+	Order Order
+}
+
+// A person has undone it by hand, and closes it. Written to the history of the order, which
+// may have ended. No row: it is not open any more, or the order was written to since it was
+// read.
+func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) ([]LateUndoSettleRow, error) {
+	rows, err := q.db.Query(ctx, lateUndoSettle,
+		arg.OrderNo,
+		arg.Generation,
+		arg.Step,
+		arg.Seq,
+		arg.Verb,
+		arg.Actor,
+		arg.Reason,
+		arg.RequestID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LateUndoSettleRow
+	for rows.Next() {
+		var i LateUndoSettleRow
+		if err := rows.Scan(
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Attempts,
+			&i.Order.Tries,
+			&i.Order.WindowFrom,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.TurnAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lateUndosClaim = `-- name: LateUndosClaim :many
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM late_undos AS u
@@ -473,7 +624,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action,
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
+   AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no
 `
 
@@ -491,6 +642,9 @@ type LateUndosClaimRow struct {
 	UndoPolicy     *int32
 }
 
+// The lease is short: it lasts until the attempt is committed, which makes it outlast the
+// call. tries tells the claims apart. It is undone where it was done, not where an undo was
+// last sent from.
 func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) ([]LateUndosClaimRow, error) {
 	rows, err := q.db.Query(ctx, lateUndosClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {

@@ -51,37 +51,38 @@ WITH locked AS MATERIALIZED (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = 0,
+    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = CASE WHEN $2::integer IS NULL THEN 0 ELSE o.take_overs END,
     window_from = coalesce(o.window_from, now()),
-    in_doubt_since = CASE WHEN $2::text = 'lookup' THEN o.in_doubt_since ELSE coalesce(o.in_doubt_since, now()) END,
-    due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => $3::float8) THEN o.due_at
-      ELSE clock_timestamp() + make_interval(secs => $4::float8) END
+    in_doubt_since = CASE WHEN $3::text = 'lookup' OR $2::integer IS NOT NULL THEN o.in_doubt_since
+      ELSE coalesce(o.in_doubt_since, now()) END,
+    due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => $4::float8) THEN o.due_at
+      ELSE clock_timestamp() + make_interval(secs => $5::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $5 AND o.fence = $6 AND o.seq = $7
+    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
   RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
-    coalesce($8::integer, o.generation) AS generation
+    coalesce($2::integer, o.generation) AS generation
 ), begun AS (
   INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $9::text, $2::text,
-    CASE WHEN $2::text = 'undo' THEN nullif(($10::text[])[array_position($1::bigint[], m.order_no)], '') END
+  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, $9::text, $3::text,
+    CASE WHEN $3::text = 'undo' THEN nullif(($10::text[])[array_position($1::bigint[], m.order_no)], '') END
   FROM moved AS m
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
 )
-SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since::timestamptz AS in_doubt_since, now()::timestamptz AS at
+SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since, now()::timestamptz AS at
 FROM moved AS m
 `
 
 type AttemptsBeginParams struct {
 	OrderNos     []int64
+	Generation   *int32
 	Operation    string
 	CallSeconds  float64
 	LeaseSeconds float64
 	Expected     fsm.State
 	Fence        int64
 	Seq          int32
-	Generation   *int32
 	Step         string
 	Names        []string
 }
@@ -90,7 +91,7 @@ type AttemptsBeginRow struct {
 	OrderNo      int64
 	Seq          int32
 	Attempt      int32
-	InDoubtSince time.Time
+	InDoubtSince *time.Time
 	At           time.Time
 }
 
@@ -99,17 +100,21 @@ type AttemptsBeginRow struct {
 // statement; what differs between them comes in arrays, which are joined to the rows
 // found, never to orders.
 // The intent: from here on the effect may be there. The lease outlasts the call, and is
-// left as it is where it does.
+// left as it is where it does. With a generation the call undoes a key of that earlier
+// generation. It says nothing about the step of the present one, which may not have been
+// called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
+// charged in the books for a call that nobody made. Such a call counts as no try when its
+// driver dies in it, so the take-overs are not forgotten before it is answered.
 func (q *Queries) AttemptsBegin(ctx context.Context, arg AttemptsBeginParams) ([]AttemptsBeginRow, error) {
 	rows, err := q.db.Query(ctx, attemptsBegin,
 		arg.OrderNos,
+		arg.Generation,
 		arg.Operation,
 		arg.CallSeconds,
 		arg.LeaseSeconds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
-		arg.Generation,
 		arg.Step,
 		arg.Names,
 	)

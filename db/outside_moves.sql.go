@@ -627,6 +627,20 @@ WITH locked AS MATERIALIZED (
   INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
   SELECT m.order_no, m.generation, m.item, m.quantity, $5::text, true
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'reserving' AND m.status = 'releasing' ORDER BY m.order_no
+), handed_over AS (
+  INSERT INTO late_undos (order_no, generation, step, reason)
+  SELECT DISTINCT u.order_no, u.generation, u.step, 'an undo that was not done when the order was stopped'
+  FROM step_attempts AS u JOIN moved AS m ON m.order_no = u.order_no
+  WHERE u.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n WHERE n.generation > 0))
+    AND u.generation < m.generation AND u.operation = 'undo'
+    AND NOT EXISTS (
+      SELECT 1 FROM step_attempts AS d WHERE d.order_no = u.order_no AND d.generation = u.generation AND d.step = u.step
+        AND d.operation = 'undo' AND d.outcome = 'done')
+    AND NOT EXISTS (
+      SELECT 1 FROM step_answers AS w WHERE w.order_no = u.order_no AND w.generation = u.generation AND w.step = u.step
+        AND w.operation = 'undo' AND w.outcome = 'done')
+  ORDER BY u.order_no, u.generation, u.step
+  ON CONFLICT (order_no, generation, step) DO NOTHING -- it is being undone already, or somebody has closed it
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
@@ -652,7 +666,8 @@ type OutsideStoppedRow struct {
 // certainly not done. In doubt it counts as done, is put down as such, and is undone:
 // the undo of a key that was never seen makes a late call fail. It stays in doubt since
 // then, because the key is no younger for it. A confirmation in doubt
-// is not stopped.
+// is not stopped. An undo of an earlier generation's key that was begun and not answered
+// done goes on as a late undo: the order has no state in which it would be sent again.
 func (q *Queries) OutsideStopped(ctx context.Context, arg OutsideStoppedParams) ([]OutsideStoppedRow, error) {
 	rows, err := q.db.Query(ctx, outsideStopped,
 		arg.OrderNos,

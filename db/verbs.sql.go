@@ -16,6 +16,8 @@ SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = $1 AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = $1 AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM step_attempts AS t WHERE t.order_no = $1 AND t.generation = $2 AND t.step = $3
+    AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
     AND w.operation = $4 AND w.consumed_at IS NULL) AS answered
 `
@@ -29,11 +31,13 @@ type OrderFactsParams struct {
 
 type OrderFactsRow struct {
 	Standing bool
+	Called   bool
 	Answered bool
 }
 
 // What the row of an order does not say: whether an effect stands or is still being
-// undone, and whether an answer waits for a step of its generation.
+// undone, whether a step of its generation was ever called for, and whether an answer
+// waits for it.
 func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFactsRow, error) {
 	row := q.db.QueryRow(ctx, orderFacts,
 		arg.OrderNo,
@@ -42,7 +46,7 @@ func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFa
 		arg.Operation,
 	)
 	var i OrderFactsRow
-	err := row.Scan(&i.Standing, &i.Answered)
+	err := row.Scan(&i.Standing, &i.Called, &i.Answered)
 	return i, err
 }
 

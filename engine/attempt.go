@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"pawl/db"
@@ -77,16 +78,25 @@ func (l *lane) prepare(r *run) *attempt {
 		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o, l.e.now())}
 	switch {
 	case len(r.voids) > 0:
-		void := r.voids[0]
-		a.step, a.generation, a.operation = void.step, void.generation, step.Undo
-		if p, ok := l.e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
-			a.lane = l.e.lane(void.policy, void.step, p)
-		}
-		a.named = void.known.voidName(a.lane.cfg.Executor)
+		a.toVoid(&r.voids[0])
 	case a.operation == step.Undo: // one that must not be sent has not come this far
 		a.named, a.lookOnly = r.undo.name(l.cfg.Executor), false
 	}
 	return a
+}
+
+// toVoid makes the attempt about a key of an earlier generation. What is in doubt, and since
+// when, is said of the present one. Only who did the step can undo it: where this process
+// can't reach him, a person is asked.
+func (a *attempt) toVoid(void *voidKey) {
+	e := a.lane.e
+	a.step, a.generation, a.operation, a.doubted, a.lookOnly = void.step, void.generation, step.Undo, false, false
+	if p, ok := e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
+		a.lane = e.lane(void.policy, void.step, p)
+	} else {
+		a.lane = &lane{e: e, step: void.step, cfg: a.lane.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", void.policy, void.step)}
+	}
+	a.named = void.known.voidName(a.lane.cfg.Executor)
 }
 
 // refusedInDoubt reports whether an earlier call may still have its effect although a later

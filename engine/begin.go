@@ -106,11 +106,7 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 // called starts the call of an attempt that is committed.
 func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
 	o, a := &r.order.Order, r.attempt
-	o.Seq, o.Attempts, r.moved, r.lost = row.Seq, &row.Attempt, false, 0
-	if !a.lookOnly {
-		doubt := row.InDoubtSince
-		o.InDoubtSince = &doubt
-	}
+	o.Seq, o.Attempts, o.InDoubtSince, r.moved, r.lost = row.Seq, &row.Attempt, row.InDoubtSince, false, 0
 	if o.WindowFrom == nil {
 		o.WindowFrom = &row.At
 	}

@@ -86,7 +86,9 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 	}
 	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
-		e.reportLate(ctx, of, lateEffect{"a callback", words.Reference})
+		if err := e.reportLate(ctx, of, lateEffect{"a callback", words.Reference}); err != nil {
+			return Receipt{}, unavailable("store an answer", err) // it comes again
+		}
 	}
 	if stored || same {
 		return Receipt{Accepted: true}, nil

@@ -55,10 +55,9 @@ type judge struct {
 // decide says what becomes of the order. It depends on nothing else.
 func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
-	forward := a.operation == step.Do || j.voids() && s.cleared
-	waits := s.hold != "" && !isAttention(a.result) && forward && !a.uncalled && !a.lookOnly
-	if waits && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
-		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone
+	ofStep := a.operation == step.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
+	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
+		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone, or for what was to come before it
 	}
 	return s
 }
@@ -68,7 +67,8 @@ func isAttention(result step.Result) bool {
 	return is
 }
 
-// voids: the call was about a key of an earlier generation.
+// voids: the call was about a key of an earlier generation. Whatever came of it, the step of
+// the present one is as much in doubt as before.
 func (j judge) voids() bool { return j.a.generation != j.o.Generation }
 
 func (j judge) meaning() stay {
@@ -84,8 +84,7 @@ func (j judge) meaning() stay {
 		case a.operation != step.Undo:
 			reason = "refused_in_doubt: "
 		}
-		// Voids come before the first call of their generation: nothing of that one is in doubt.
-		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true, cleared: j.voids(),
+		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case step.Waiting:
 		return stay{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
@@ -93,13 +92,13 @@ func (j judge) meaning() stay {
 		// A callback that says not done may be about another call than the last one.
 		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
 		// That an undo did nothing says nothing of what it was to undo.
-		s.cleared = s.cleared && !a.uncalled && !(a.operation == step.Undo && a.source == byOperator)
+		s.cleared = s.cleared && !j.voids() && !a.uncalled && !(a.operation == step.Undo && a.source == byOperator)
 		return j.again(s, result.After)
 	case step.Unknown:
 		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 		return j.again(s, result.After)
 	default: // an earlier key is dead: on to the next call
-		return stay{cleared: true, outcome: outcomeOf(a, "done")} // it comes before the first call of its generation
+		return stay{outcome: outcomeOf(a, "done")}
 	}
 }
 

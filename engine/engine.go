@@ -78,6 +78,7 @@ type Engine struct {
 	undos       *line // orders on their way back, before their undo
 	waits       *line // orders to be held before their start, or paused
 	leaving     *line // orders to be handed back
+	unwritten   *line // fenced answers that could not be written
 	turns       *turns
 	lanesMu     sync.Mutex
 	lanes       map[laneKey]*lane
@@ -119,8 +120,9 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.begins.pace, e.records.pace = outsidePace, outsidePace
 	e.inbox, e.voids, e.undos = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids), newLine(cfg.MaxSet, e.lookUndos)
 	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
-	e.voids.apart, e.undos.apart, e.waits.apart, e.leaving.apart = true, true, true, true
-	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving, e.slow.line, e.slowRecords.line}
+	e.unwritten = newLine(cfg.MaxSet, e.keepUnwritten)
+	e.voids.apart, e.undos.apart, e.waits.apart, e.leaving.apart, e.unwritten.apart = true, true, true, true, true
+	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving, e.unwritten, e.slow.line, e.slowRecords.line}
 	e.watches = newWatcher(e)
 	return e
 }

@@ -60,6 +60,8 @@ const (
 	RefusedPolicySwitch   = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
 	RefusedBusy           = "busy"                  // the step is being done right now
 	RefusedAnswered       = "already_answered"      // an answer is there, and was not used yet
+	RefusedNoLateUndo     = "no_late_undo"          // no undo of a late effect is open for that step and generation
+	RefusedNotCalled      = "not_called"            // nobody was asked yet to do the step, in this generation
 )
 
 func (n *NotApplicable) Error() string {
@@ -78,6 +80,10 @@ func (n *NotApplicable) Error() string {
 		return "the step is being done right now"
 	case RefusedAnswered:
 		return "the step was answered, and the answer was not used yet"
+	case RefusedNoLateUndo:
+		return "no undo of a late effect is open for that step and generation"
+	case RefusedNotCalled:
+		return "the step was not called for yet in this generation of the order"
 	}
 	if o.Hold != nil {
 		return fmt.Sprintf("%s does not apply to an order that is %s and held (%s)", n.Verb, o.Status, *o.Hold)

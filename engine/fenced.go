@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -17,17 +19,47 @@ func (e *Engine) fenced(r *run) {
 		return // under the same fence it was we who recorded it, and did not hear so
 	}
 	e.Stats.FencedAnswers.Add(1)
+	outcome, _ := namedResult(a.result)
+	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
+	late := newRun(r.orderID, Input{}) // the order itself goes on without it
+	late.order.Order.OrderNo, late.attempt = r.no(), a
+	if e.keepFenced(late) != nil {
+		e.unwritten.add(late)
+	}
+}
+
+// keepFenced writes such an answer down and, where it reports an effect, opens its undoing.
+// It may be done again.
+func (e *Engine) keepFenced(r *run) error {
 	ctx, cancel := e.statement()
 	defer cancel()
+	a := r.attempt
 	outcome, answer := namedResult(a.result)
 	err := e.query.AttemptFenced(ctx, db.AttemptFencedParams{OrderNo: r.no(), Attempt: a.number, Fence: a.fence,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference})
-	if err != nil {
-		e.log.Warn("keep a fenced answer", "order_id", r.orderID, "attempt", a.number, "outcome", outcome, "error", err)
+	if err != nil || outcome != "done" || a.operation != step.Do {
+		return err
 	}
-	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
-	if outcome == "done" && a.operation == step.Do {
-		e.reportLate(ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
+	return e.reportLate(ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
+}
+
+// keepUnwritten is the flush of the line of fenced answers that could not be written. Nobody
+// else has heard them, so each is tried until it is written or the engine stops.
+func (e *Engine) keepUnwritten(set []*run) {
+	for _, r := range set {
+		for try := 0; e.ctx.Err() == nil; try++ {
+			err := e.keepFenced(r)
+			if err == nil {
+				break
+			}
+			if bad := db.FaultOf(err) == db.Bad; bad || try%20 == 0 {
+				e.log.Error("keep a fenced answer", "order_id", r.orderID, "attempt", r.attempt.number, "tries", try+1, "error", err)
+				if bad {
+					break // its own fault: the others behind it are not to wait
+				}
+			}
+			e.pause(min(20*time.Millisecond<<min(try, 6), time.Second))
+		}
 	}
 }
 
@@ -52,15 +84,18 @@ func namedResult(result step.Result) (outcome string, answer step.Answer) {
 // lateEffect is how an effect was heard of, and what the provider calls it, if it said so.
 type lateEffect struct{ reason, reference string }
 
-// reportLate opens the undoing of an effect that the books say is absent or undone.
-func (e *Engine) reportLate(ctx context.Context, of told, late lateEffect) {
+// reportLate opens the undoing of an effect that the books say is absent or undone. With an
+// error it may not be open: who heard of the effect has to report it again.
+func (e *Engine) reportLate(ctx context.Context, of told, late lateEffect) error {
 	if of.step == fsm.Confirm {
-		return // it has no undo; verify --provider shows it
+		return nil // it has no undo; verify --provider shows it
 	}
 	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: late.reason, Ref: late.reference})
 	if err != nil {
-		e.log.Error("open the undoing of a late effect", "order_no", of.orderNo, "step", of.step, "error", err)
-	} else if len(rows) > 0 {
+		return fmt.Errorf("open the undoing of a late effect: %w", err)
+	}
+	if len(rows) > 0 {
 		e.log.Warn("late effect is being undone", "order_no", of.orderNo, "generation", of.generation, "step", of.step, "reason", late.reason)
 	}
+	return nil
 }

@@ -12,7 +12,6 @@ import (
 
 const (
 	lateUndosAtOnce = 8
-	lateUndoLease   = 11 * time.Minute // longer than the longest time-out of a call
 	lateUndoPause   = 10 * time.Minute // between two tries at most
 )
 
@@ -30,7 +29,7 @@ func (e *Engine) lateUndoLoop(ctx context.Context) {
 func (e *Engine) undoLate() {
 	ctx, cancel := e.statement()
 	defer cancel()
-	rows, err := e.query.LateUndosClaim(ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: lateUndoLease.Seconds()})
+	rows, err := e.query.LateUndosClaim(ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		e.log.Warn("look for late effects", "error", err)
 	}
@@ -42,7 +41,7 @@ func (e *Engine) undoLate() {
 }
 
 func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
-	result := e.callLate(row)
+	result, attempt := e.callLate(row)
 	outcome, answer := namedResult(result)
 	delay := min(time.Second<<min(row.Tries, 10), lateUndoPause)
 	if a, ok := result.(attention); ok {
@@ -54,57 +53,52 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	err := e.query.LateUndoFinish(ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
-		Done: outcome == "done", Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
+		Tries: row.Tries, Attempt: attempt, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
 		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)
 	}
 }
 
 // callLate undoes a key of an order that is at rest, unless that key may be forgotten: it
-// would find nothing, and say that all is well.
-func (e *Engine) callLate(row db.LateUndosClaimRow) step.Result {
+// would find nothing, and say that all is well. The number of the attempt is 0 where no call was made.
+func (e *Engine) callLate(row db.LateUndosClaimRow) (result step.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, known := e.policies.of(row.UndoPolicy)
 	if !known || p == nil || !p.Of(of).Executor.Outside() {
-		return step.Unknown{Code: "policy_unusable"}
+		return step.Unknown{Code: "policy_unusable"}, 0
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
 	defer cancel()
 	undo, err := e.undoOf(ctx, row.Order.OrderNo, row.UndoGeneration, of)
 	switch {
 	case err != nil:
-		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
+		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
 	case undo.forgotten(p.Of(of), &row.Order, nil, e.now()):
-		return attention{reason: outcomeUnknown}
+		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order.Order, r.undo = row.Order, undo
 	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo,
 		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
-	return e.attemptLate(ctx, r, row.UndoPolicy)
+	return e.attemptLate(ctx, r, row)
 }
 
-// attemptLate commits the attempt, makes its call, and keeps the answer.
-func (e *Engine) attemptLate(ctx context.Context, r *run, version *int32) step.Result {
+// attemptLate commits the attempt and makes its call.
+func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (step.Result, int32) {
 	a := r.attempt
 	c, err := e.callOf(ctx, r)
 	a.asked = time.Now()
-	var begun db.LateUndoBeginRow
+	var begun []db.LateUndoBeginRow
 	if err == nil {
-		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Fence: a.fence, Generation: a.generation,
-			Policy: version, Step: string(a.step), Named: a.named})
+		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: a.generation, Step: string(a.step),
+			Tries: row.Tries, Policy: row.UndoPolicy, Named: a.named, LeaseSeconds: (a.lane.cfg.Timeout + leaseMargin).Seconds()})
 	}
-	if err != nil {
-		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}
+	switch {
+	case err != nil:
+		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
+	case len(begun) == 0:
+		return step.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun.Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun.StartedAt)
-	result := a.perform(ctx, c)
-	outcome, answer := namedResult(result)
-	after, cancel := e.statement()
-	defer cancel()
-	err = e.query.LateUndoAnswered(after, db.LateUndoAnsweredParams{OrderNo: r.no(), Attempt: a.number, Outcome: outcome, Code: answer.Code, Detail: answer.Detail})
-	if err != nil {
-		e.log.Warn("keep the answer of a late undo", "order_id", r.orderID, "error", err)
-	}
-	return result
+	a.number, a.lookOnly = begun[0].Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun[0].StartedAt)
+	return a.perform(ctx, c), a.number
 }

@@ -23,12 +23,12 @@ type strict struct {
 	dos   []string // keys of charges
 	undos []string // what undos of charges named
 
-	voids chan struct{} // if any, takes one for each undo of a reservation, before it is answered
+	voids chan struct{} // if any, no undo of a reservation is answered before it is closed
 }
 
 func (k *strict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if k.voids != nil && r.URL.Path == "/reserve/undo" {
-		k.voids <- struct{}{}
+		<-k.voids
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,7 +190,7 @@ func TestVoidRefused(t *testing.T) {
 			return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM step_attempts WHERE operation = 'undo' AND step = 'reserve' AND finished_at IS NULL)`)
 		})
 		s.verb(t, engine.Cancel, nil)
-		<-k.voids
+		close(k.voids)
 		s.until(t, "one", "canceled")
 		charges(t, k, 1)
 	})

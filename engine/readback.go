@@ -70,7 +70,7 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		default:
 			ours = append(ours, r)
 		}
-		r.order, r.moved, r.looked, r.undo = *row, false, false, nil
+		r.order, r.moved, r.looked, r.undo, r.voids, r.voided = *row, false, false, nil, nil, false
 		r.isFound()
 		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
 			e.fenced(r)

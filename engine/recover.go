@@ -130,7 +130,7 @@ func (e *Engine) takeUp(rows []Order) int {
 		o := &rows[i].Order
 		if o.Hold != nil && *o.Hold == "attention" {
 			e.Stats.Held.Add(1)
-			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", o.HoldReason)
+			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
 			continue
 		}
 		if o.Owner == nil || *o.Owner != e.owner {

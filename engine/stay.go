@@ -36,7 +36,9 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 	for _, r := range runs {
 		s := results[r.no()]
 		if s.hold == "" {
-			r.voids = r.voids[min(1, len(r.voids)):]
+			if s.outcome == "done" { // of a void; another answer of one goes on only to the end of the order
+				r.voids = r.voids[min(1, len(r.voids)):]
+			}
 			if s.cleared {
 				r.order.Order.InDoubtSince = nil
 			}

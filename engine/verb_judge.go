@@ -13,6 +13,9 @@ import (
 // judge says what a verb changes in the order, or why it does not apply: *NotApplicable.
 // Nil without an error: there is nothing to write, somebody asked for the same before.
 func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, error) {
+	if q.aboutLateUndo() {
+		return e.judgeLateUndo(ctx, o, q)
+	}
 	// Under the active policy the provider may be asked what became of the key.
 	canAsk := q.Verb == Retry && q.ActivePolicy && heldFor(&o.Order, holdAttention) && heldAsUnknown(&o.Order)
 	if !applicable[q.Verb](&o.Order) && !canAsk {
@@ -32,6 +35,26 @@ func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, erro
 		return nil, &NotApplicable{Verb: q.Verb, Code: code, Order: *o}
 	}
 	return c, nil
+}
+
+// aboutLateUndo: not the step that the order is at is settled, but the undo of an effect that
+// was reported too late.
+func (q *Request) aboutLateUndo() bool { return q.Settle != nil && q.Settle.Generation != nil }
+
+// judgeLateUndo lets a person close an open late undo, of an order that may have ended. The
+// order stays as it is.
+func (e *Engine) judgeLateUndo(ctx context.Context, o *Order, q *Request) (*change, error) {
+	if q.Settle.Outcome != SettledDone {
+		return nil, &NotApplicable{Verb: q.Verb, Code: RefusedState, Order: *o}
+	}
+	open, err := e.query.LateUndoIsOpen(ctx, db.LateUndoIsOpenParams{OrderNo: o.Order.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	switch {
+	case err != nil:
+		return nil, unavailable("read late undos", err)
+	case !open:
+		return nil, &NotApplicable{Verb: q.Verb, Code: RefusedNoLateUndo, Order: *o}
+	}
+	return sameAs(&o.Order), nil
 }
 
 // joins lets a cancellation wait with the one under way. If it has an id it is written
@@ -86,6 +109,8 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 		return RefusedStillUndoing, nil
 	case forgotten && !facts.Answered:
 		return RefusedUnknown, nil
+	case q.Verb == StepResult && row.Generation > 0 && !row.Status.Undoing() && !facts.Called:
+		return RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
 	case q.Verb == StepResult && facts.Answered:
 		return RefusedAnswered, nil
 	}
@@ -108,22 +133,35 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 	return !looks && l.forgotten(o, e.now()), nil
 }
 
+// hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
+// before it is charged. Only a charge outside is preceded by their undoing.
+func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
+	generation := o.Generation
+	if o.Status == fsm.Failed {
+		generation++ // it is to start again
+	} else if generation == 0 || o.Status.Undoing() {
+		return false, nil
+	}
+	keys, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: o.OrderNo, Generation: generation})
+	if err != nil {
+		return false, unavailable("read attempts", err)
+	}
+	return len(keys) > 0, nil
+}
+
 // switchPolicy lets an order go on under the active policy, unless a step that was done
 // under its own, or may have been, could not be undone then.
-func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) error {
+func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) (err error) {
 	version, active := e.policies.active()
 	if version != nil && active == nil {
 		return ErrUnavailable // not known here, or not yet
 	}
 	pinned, known := e.policies.of(o.Order.Policy)
 	refused := !known || needsPinned(o, pinned, active)
-	if !refused && o.Order.Status == fsm.Failed && !howOf(active, fsm.Charge).Executor.Outside() {
-		// Only a charge outside is preceded by the voiding of earlier keys.
-		keys, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: o.Order.OrderNo, Generation: o.Order.Generation + 1})
-		if err != nil {
-			return unavailable("read attempts", err)
+	if !refused && !howOf(active, fsm.Charge).Executor.Outside() {
+		if refused, err = e.hasKeysToVoid(ctx, &o.Order); err != nil {
+			return err
 		}
-		refused = len(keys) > 0
 	}
 	if refused {
 		return &NotApplicable{Verb: Retry, Code: RefusedPolicySwitch, Order: *o}

@@ -132,6 +132,14 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *cha
 func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
 	row := &o.Order
 	switch {
+	case q.aboutLateUndo():
+		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
+			OrderNo: row.OrderNo, Seq: row.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+		for _, r := range rows {
+			written = append(written, r.Order)
+		}
+		return written, err
 	case q.Verb == StepResult:
 		code := q.Settle.Code
 		if q.Settle.Outcome != SettledDone {

@@ -44,9 +44,10 @@ type Request struct {
 	Settle       *Settled // StepResult: what became of the step
 }
 
-// Settled is what a person says became of a step.
+// Settled is what a person says became of a step, or of the undo of a late effect.
 type Settled struct {
 	Step         fsm.Step
+	Generation   *int32 // of the open undo of a late effect that this is about; nil: the step the order is at
 	Outcome      string // SettledDone, SettledRefused or SettledNotDone
 	Reference    string // of what is done: the provider's name for it
 	Code, Detail string // of what is not

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"bytes"
 	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/govalues/decimal"
 )
 
@@ -14,11 +16,11 @@ const maxWhole = 15
 const tooManyDigits = "too_many_fraction_digits"
 
 // parseAmount reads an amount from the text of a JSON number, never through a
-// float. Digits is how many fraction digits the currency has. The result keeps
-// the digits as sent, without the zeros beyond the currency's. A fault is
-// returned as code and detail.
+// float; what is none comes as empty text. Digits is how many fraction digits the
+// currency has. The result keeps the digits as sent, without the zeros beyond the
+// currency's. A fault is returned as code and detail.
 func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
-	if numberLen(text) != len(text) || len(text) == 0 {
+	if len(text) == 0 {
 		return amount, "not_decimal", "must be a decimal number"
 	}
 	if text[0] == '-' {
@@ -39,6 +41,16 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 		return amount, tooManyDigits, "must have at most " + strconv.Itoa(digits) + " digits after the point"
 	}
 	return decimalOf(coefficient, scale), "", ""
+}
+
+// numberIn is a text that is a JSON number, without white space around it, and
+// empty for any other text.
+func numberIn(text []byte) []byte {
+	value := jsontext.Value(text)
+	if value.Kind() != '0' || len(bytes.TrimSpace(text)) < len(text) || !value.IsValid() {
+		return []byte{}
+	}
+	return text
 }
 
 // split takes a JSON number without sign apart: its digits without leading zeros,

@@ -71,7 +71,7 @@ func TestParseAmount(t *testing.T) {
 	} {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()
-			amount, code, _ := parseAmount([]byte(c.text), c.digits)
+			amount, code, _ := parseAmount(numberIn([]byte(c.text)), c.digits)
 			got := code
 			if code == "" {
 				got = amount.String()

@@ -48,8 +48,7 @@ func (s *server) bulk(verb engine.Verb) handler {
 				out.Applied++
 			}
 		}
-		w.Header()["Content-Type"] = jsonType
-		return writeJSON(w, &out)
+		return answerJSON(w, &out)
 	}
 }
 
@@ -72,13 +71,8 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 }
 
 func readBulk(w http.ResponseWriter, r *http.Request, verb engine.Verb) (engine.Bulk, error) {
-	b := engine.Bulk{Request: engine.Request{Verb: verb}}
-	body := newBuffer()
-	defer body.free()
-	err := body.read(w, r)
-	if err == nil {
-		err = decodeBulk(body.bytes, &b)
-	}
+	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
+	b := bulkOf(body, verb)
 	if err == nil {
 		b.DryRun, err = dryRun(r)
 	}

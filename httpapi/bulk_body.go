@@ -1,8 +1,10 @@
 package httpapi
 
 import (
-	"strconv"
+	"cmp"
 	"time"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -17,7 +19,7 @@ type bulkRequest struct {
 
 type bulkBody struct {
 	_         struct{}    `additionalProperties:"true"`
-	IDs       []string    `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
+	IDs       []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
 	Filter    *bulkFilter `json:"filter,omitempty" doc:"Which orders, newest first. At least one field must be given beside limit."`
 	Actor     string      `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history. Required to approve."`
 	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
@@ -54,117 +56,59 @@ type bulkResult struct {
 	Detail  string      `json:"detail,omitempty" doc:"Why it was not done."`
 }
 
-var (
-	bulkNames   = []string{"ids", "filter", "actor", "reason", "requestId", "policy"}
-	filterNames = []string{"status", "hold", "holdReason", "item", "createdFrom", "createdTo", "limit"}
-)
+var bulkSchema = schemaOf[bulkBody]()
 
-func decodeBulk(data []byte, b *engine.Bulk) error {
-	given := map[string]bool{}
-	return decode(data, bulkNames, func(d *decoder, name string) (err error) {
-		given[name] = true
-		switch name {
-		case "ids":
-			b.OrderIDs, err = d.ids()
-		case "filter":
-			b.Filter, err = d.filter()
-		case "policy":
-			if b.Verb != engine.Retry {
-				return d.skip()
-			}
-			return d.verbField(&b.Request, name)
-		default:
-			return d.verbField(&b.Request, name)
-		}
-		return err
-	}, func(d *decoder) {
-		if given["ids"] == given["filter"] {
-			d.fault("/ids", "required", "must be given, or filter, and not both")
-		}
-		for _, name := range requiredOf(b.Verb) {
-			d.require(given[name], "/"+name)
-		}
-	})
+// checkBulk looks at what the schema does not say.
+func checkBulk(d *decoder, got fields, verb engine.Verb) {
+	if got.has("ids") == got.has("filter") {
+		d.fault("/ids", "required", "must be given, or filter, and not both")
+	}
+	if filter := got.object("filter"); filter != nil {
+		checkFilter(d, filter)
+	}
+	if verb == engine.Approve {
+		d.require(got.has("actor"), "/actor")
+	}
 }
 
-// ids reads the names of orders.
-func (d *decoder) ids() (ids []string, err error) {
-	if d.peek() != '[' {
-		d.fault("/ids", "wrong_type", "must be an array of strings")
-		return nil, d.skip()
+func bulkOf(got fields, verb engine.Verb) engine.Bulk {
+	b := engine.Bulk{Request: engine.Request{
+		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
+		ActivePolicy: verb == engine.Retry && got.text("policy") == "active",
+	}}
+	for _, id := range got.list("ids") {
+		id, _ := id.(string)
+		b.OrderIDs = append(b.OrderIDs, id)
 	}
-	if err := d.enter(); err != nil {
-		return nil, err
-	}
-	for {
-		if ok, err := d.more(len(ids) == 0, ']'); err != nil {
-			return nil, err
-		} else if !ok {
-			break
+	if f := got.object("filter"); f != nil {
+		b.Filter = &engine.Filter{
+			Status: fsm.State(f.text("status")), Hold: f.text("hold"), HoldReason: f.text("holdReason"), Item: f.text("item"),
+			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"),
+			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),
 		}
-		id, err := d.text("/ids/"+strconv.Itoa(len(ids)), maxText)
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
 	}
-	if len(ids) == 0 || len(ids) > engine.BulkMost {
-		d.fault("/ids", "out_of_range", "must have from 1 to 1000 entries")
-	}
-	return ids, nil
+	return b
 }
 
-func (d *decoder) filter() (*engine.Filter, error) {
-	f := &engine.Filter{Limit: engine.BulkMost}
-	if d.peek() != '{' {
-		d.fault("/filter", "wrong_type", "must be a JSON object")
-		return f, d.skip()
+// checkFilter refuses a filter that says less than was meant.
+func checkFilter(d *decoder, f fields) {
+	chosen := len(f)
+	if f.has("limit") {
+		chosen--
 	}
-	err := d.members(func(raw []byte) error {
-		name, found := lookup(filterNames, raw)
-		if !found { // one that is misspelled would choose too many
-			d.fault("/filter", "unknown_field", "has a field that is not known")
-			return d.skip()
-		}
-		return d.filterField(f, name)
-	})
 	switch {
-	case f.HoldReason != "" && f.Hold == "":
+	case f.text("holdReason") != "" && f.text("hold") == "":
 		d.fault("/filter/hold", "required", "is missing: holdReason needs it")
-	case *f == engine.Filter{Limit: f.Limit}:
+	case chosen == 0:
 		d.fault("/filter", "empty", "must choose: all orders are not meant")
 	}
-	return f, err
 }
 
-func (d *decoder) filterField(f *engine.Filter, name string) (err error) {
-	pointer := "/filter/" + name
-	switch name {
-	case "status":
-		var status string
-		status, err = d.word(pointer, statuses()...)
-		f.Status = fsm.State(status)
-	case "hold":
-		f.Hold, err = d.word(pointer, "retry", "callback", "scheduled", "queued", "approval", "paused", "attention")
-	case "holdReason":
-		f.HoldReason, err = d.text(pointer, maxText)
-	case "item":
-		f.Item, err = d.text(pointer, maxText)
-	case "createdFrom":
-		f.CreatedFrom, err = d.time(pointer)
-	case "createdTo":
-		f.CreatedTo, err = d.time(pointer)
-	case "limit":
-		var limit int64
-		limit, err = d.integer(pointer, 1, engine.BulkMost)
-		f.Limit = int32(limit)
-	}
-	return err
-}
+// name is the name of an order in a list.
+type name string
 
-func statuses() (names []string) {
-	for _, s := range fsm.States() {
-		names = append(names, string(s))
-	}
-	return names
+// Schema is that of orderId.
+func (name) Schema(huma.Registry) *huma.Schema {
+	least, most := 1, maxText
+	return &huma.Schema{Type: huma.TypeString, MinLength: &least, MaxLength: &most}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -46,12 +45,17 @@ type receipt struct {
 	Reason   string `json:"reason,omitempty" doc:"Why it is not."`
 }
 
+var callbackSchema = schemaOf[callbackBody]()
+
 // callback takes no authentication but the token.
 func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
-	told, err := readCallback(w, r)
+	body, err := readBody(w, r, callbackSchema, nil)
 	if err != nil {
 		return err
 	}
+	told := engine.Told{Outcome: body.text("outcome")}
+	told.Reference, told.Code, told.Detail = body.text("reference"), body.text("code"), body.text("detail")
+	told.Data, _ = body["data"].(json.RawMessage)
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
 	got, err := s.engine.Answer(ctx, r.PathValue("token"), told)
@@ -62,74 +66,5 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	}
-	return writeReceipt(w, receipt{got.Accepted, got.Reason})
-}
-
-func writeReceipt(w http.ResponseWriter, a receipt) error {
-	body, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	w.Header()["Content-Type"] = jsonType
-	w.Write(body) //nolint:errcheck // the caller has gone
-	return nil
-}
-
-func readCallback(w http.ResponseWriter, r *http.Request) (told engine.Told, err error) {
-	body := newBuffer()
-	defer body.free()
-	if err := body.read(w, r); err != nil {
-		return told, err
-	}
-	err = decodeCallback(body.bytes, &told)
-	return told, err
-}
-
-var callbackNames = []string{"outcome", "reference", "code", "detail", "data"}
-
-func decodeCallback(data []byte, told *engine.Told) error {
-	given := false
-	return decode(data, callbackNames, func(d *decoder, name string) (err error) {
-		switch name {
-		case "outcome":
-			given = true
-			told.Outcome, err = d.word("/outcome", "done", "refused", "not_done")
-		case "reference":
-			told.Reference, err = d.words("/reference")
-		case "code":
-			told.Code, err = d.words("/code")
-		case "detail":
-			told.Detail, err = d.words("/detail")
-		case "data":
-			told.Data, err = d.raw()
-		}
-		return err
-	}, func(d *decoder) { d.require(given, "/outcome") })
-}
-
-// word reads one of some strings.
-func (d *decoder) word(pointer string, known ...string) (string, error) {
-	raw, ok, err := d.stringOf(pointer)
-	if ok && !slices.Contains(known, string(raw)) {
-		d.fault(pointer, "unknown_word", "must be one of those documented")
-	}
-	return string(raw), err
-}
-
-// words reads any string, or null for none: a provider that answers must not be turned
-// away for how it fills in what is not needed.
-func (d *decoder) words(pointer string) (string, error) {
-	if d.peek() == 'n' {
-		return "", d.skip()
-	}
-	raw, _, err := d.stringOf(pointer)
-	return string(raw), err
-}
-
-// raw reads any value and returns its text.
-func (d *decoder) raw() ([]byte, error) {
-	d.peek()
-	from := d.pos
-	err := d.skip()
-	return slices.Clone(d.data[from:d.pos]), err
+	return answerJSON(w, receipt{got.Accepted, got.Reason})
 }

@@ -2,8 +2,7 @@ package httpapi
 
 import (
 	"bytes"
-	"errors"
-	"unicode/utf8"
+	"sync"
 )
 
 // fieldError is one fault of a request. A fault of the whole body has neither
@@ -22,9 +21,20 @@ type fieldError struct {
 // decoder reads the members of one body and collects what is wrong with them, so
 // that a caller learns of all faults at once.
 type decoder struct {
-	scanner
+	tokens
 	faults []fieldError
 }
+
+var decoders = sync.Pool{New: func() any { return &decoder{} }}
+
+func newDecoder(data []byte) *decoder {
+	d, _ := decoders.Get().(*decoder)
+	d.reset(data)
+	d.faults = nil
+	return d
+}
+
+func (d *decoder) free() { decoders.Put(d) }
 
 // maxFaults bounds the answer: a body can hold thousands of faults in its metadata.
 const maxFaults = 64
@@ -36,53 +46,44 @@ func (d *decoder) fault(pointer, code, detail string) {
 }
 
 // decode reads a body that has to be one object. It calls field at the value of
-// each known name; field consumes the value and reports faults. Unknown names are
+// each known name; field reads the value and reports faults. Unknown names are
 // skipped, but not one that differs from a known name only in case: other readers
 // take it for the known one. Finish runs behind the last member.
-func decode(data []byte, known []string, field func(d *decoder, name string) error, finish func(d *decoder)) error {
-	d := decoder{scanner: scanner{data: data}}
-	if err := d.body(known, field, finish); err != nil {
-		var text *malformed
-		if errors.As(err, &text) {
-			return malformedJSON(text)
-		}
-		return err
-	}
-	if len(d.faults) > 0 {
+func decode(data []byte, known []string, field func(d *decoder, name string), finish func(d *decoder)) error {
+	d := newDecoder(data)
+	defer d.free()
+	d.body(known, field, finish)
+	switch {
+	case d.err != nil:
+		return malformedJSON(d.err)
+	case len(d.faults) > 0:
 		return invalidInput(d.faults)
 	}
 	return nil
 }
 
-func (d *decoder) body(known []string, field func(d *decoder, name string) error, finish func(d *decoder)) error {
-	if !utf8.Valid(d.data) {
-		return d.fail("encoding", "the body is not UTF-8")
-	}
-	if d.peek() != '{' {
-		if err := d.skip(); err != nil {
-			return err
-		}
+func (d *decoder) body(known []string, field func(d *decoder, name string), finish func(d *decoder)) {
+	if d.kind() != '{' {
+		d.skip()
 		d.fault("", "wrong_type", "must be a JSON object")
-		return d.end()
+		d.end()
+		return
 	}
-	err := d.members(func(name []byte) error {
+	d.members(func(name []byte) {
 		at, found := lookup(known, name)
 		switch {
 		case found:
-			if err := field(d, at); err != nil {
-				return locate(err, "/"+at)
-			}
-			return nil
+			d.at = at
+			field(d, at)
+			d.at = ""
+			return
 		case at != "":
 			d.fault("/"+at, "name_case", "is written in another case")
 		}
-		return d.skip()
+		d.skip()
 	})
-	if err != nil {
-		return err
-	}
 	finish(d)
-	return d.end()
+	d.end()
 }
 
 // lookup finds a name among the known ones. Not found, but equal when case is
@@ -101,65 +102,52 @@ func lookup(known []string, name []byte) (at string, found bool) {
 	return "", false
 }
 
-// locate says in which field a text stopped being JSON.
-func locate(err error, pointer string) error {
-	var text *malformed
-	if errors.As(err, &text) && text.pointer == "" {
-		text.pointer = pointer
+func (d *decoder) require(given bool, pointer string) {
+	if !given {
+		d.fault(pointer, "required", "is missing")
 	}
-	return err
 }
 
 // text reads a string of 1 to limit characters. What is not one is a fault, and
 // the result is empty.
-func (d *decoder) text(pointer string, limit int) (string, error) {
-	raw, ok, err := d.stringOf(pointer)
+func (d *decoder) text(pointer string, limit int) string {
+	raw, ok := d.stringOf(pointer)
 	if !ok {
-		return "", err
+		return ""
 	}
 	if code, detail := checkText(raw, limit); code != "" {
 		d.fault(pointer, code, detail)
-		return "", nil
+		return ""
 	}
-	return string(raw), nil
+	return string(raw)
 }
 
-// stringOf reads a string with its escapes resolved; ok is false for any other
-// value, which is a fault. The bytes may belong to the body.
-func (d *decoder) stringOf(pointer string) (value []byte, ok bool, err error) {
-	if d.peek() != '"' {
+// stringOf reads a string; ok is false for any other value, which is a fault. The
+// string is valid until the next one.
+func (d *decoder) stringOf(pointer string) (value []byte, ok bool) {
+	if d.kind() != '"' {
 		d.fault(pointer, "wrong_type", "must be a string")
-		return nil, false, d.skip()
+		d.skip()
+		return nil, false
 	}
-	raw, escaped, err := d.str()
-	if err != nil {
-		return nil, false, err
-	}
-	if escaped {
-		raw = unescape(raw)
-	}
-	return raw, true, nil
+	return d.string(), true
 }
 
 // integer reads an integer within the bounds.
-func (d *decoder) integer(pointer string, least, most int64) (int64, error) {
-	c := d.peek()
-	if c != '-' && (c < '0' || c > '9') {
+func (d *decoder) integer(pointer string, least, most int64) int64 {
+	if d.kind() != '0' {
 		d.fault(pointer, "wrong_type", "must be an integer")
-		return 0, d.skip()
+		d.skip()
+		return 0
 	}
-	text, err := d.number()
-	if err != nil {
-		return 0, err
-	}
-	value, ok := parseInteger(text)
+	value, ok := parseInteger(d.scalar())
 	switch {
 	case !ok:
 		d.fault(pointer, "not_integer", "must be an integer, without fraction or exponent")
 	case value < least || value > most:
 		d.fault(pointer, "out_of_range", "must be from "+decimalText(least)+" to "+decimalText(most))
 	default:
-		return value, nil
+		return value
 	}
-	return 0, nil
+	return 0
 }

@@ -3,8 +3,8 @@ package httpapi
 import (
 	"strconv"
 	"time"
-	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/govalues/decimal"
 )
 
@@ -130,38 +130,9 @@ func appendTime(b []byte, t time.Time) []byte {
 	return append(t.AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
 }
 
-const hexDigits = "0123456789abcdef"
-
-// appendString writes a JSON string with the fewest escapes. Text that is not
+// appendString writes a JSON string with the fewest escapes (RFC 8785). Text that is not
 // UTF-8 can't come from the database; it would be written as U+FFFD.
 func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c < utf8.RuneSelf {
-			if c >= ' ' && c != '"' && c != '\\' {
-				i++
-				continue
-			}
-			b = appendEscape(append(b, s[start:i]...), c)
-			i++
-			start = i
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if r == utf8.RuneError && size == 1 {
-			b = append(append(b, s[start:i]...), "\ufffd"...)
-			start = i + 1
-		}
-		i += size
-	}
-	return append(append(b, s[start:]...), '"')
-}
-
-func appendEscape(b []byte, c byte) []byte {
-	if c == '"' || c == '\\' {
-		return append(b, '\\', c)
-	}
-	return append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
 }

@@ -107,7 +107,7 @@ func FuzzParseAmount(f *testing.F) {
 		if digits < 0 || digits > iso4217.MostDigits {
 			return
 		}
-		amount, code, detail := parseAmount([]byte(text), digits)
+		amount, code, detail := parseAmount(numberIn([]byte(text)), digits)
 		if code != "" {
 			if detail == "" {
 				t.Fatal("a fault without detail")

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"time"
 
 	"pawl/engine"
@@ -55,30 +56,27 @@ type newOnly struct {
 
 func (n *newOnly) Unwrap() error { return n.error }
 
-func (in *input) field(d *decoder, name string) (err error) {
+func (in *input) field(d *decoder, name string) {
 	switch name {
 	case "orderId":
 		in.given.orderID = true
-		in.order.OrderID, err = d.orderID()
+		in.order.OrderID = d.name("/orderId")
 	case "amount":
 		in.given.amount = true
-		in.amount, err = d.amount()
+		in.amount = d.amount()
 	case "item":
 		in.given.item = true
-		in.order.Item, err = d.text("/item", maxText)
+		in.order.Item = d.name("/item")
 	case "quantity":
-		var quantity int64
-		quantity, err = d.integer("/quantity", 1, maxQuantity)
-		in.order.Quantity = int32(quantity)
+		in.order.Quantity = int32(d.integer("/quantity", 1, maxQuantity))
 	case "currency":
-		in.currency, err = d.currency()
+		in.currency = d.currency()
 		in.order.Currency = in.currency.Code
 	case "metadata":
-		in.order.Metadata, err = d.metadata()
+		in.order.Metadata = d.metadata()
 	default:
-		err = in.terms(d, name)
+		in.terms(d, name)
 	}
-	return err
 }
 
 func (in *input) finish(d *decoder) {
@@ -103,47 +101,43 @@ func (in *input) finish(d *decoder) {
 	in.order.Amount = amount
 }
 
-func (d *decoder) require(given bool, pointer string) {
-	if !given {
-		d.fault(pointer, "required", "is missing")
+// name reads the name of an order or an item. It refuses those that a path can't carry: a
+// segment that is one or two dots disappears on the way, percent-encoded or not, and one
+// that is a slash is taken for the end of the path.
+func (d *decoder) name(pointer string) string {
+	name := d.text(pointer, maxText)
+	if name == "." || name == ".." || name == "/" {
+		d.fault(pointer, "reserved", "must not be one or two dots, nor a slash")
 	}
-}
-
-// orderID refuses the two names that URLs can't carry: a path segment that is one
-// or two dots disappears on the way, percent-encoded or not.
-func (d *decoder) orderID() (string, error) {
-	id, err := d.text("/orderId", maxText)
-	if id == "." || id == ".." {
-		d.fault("/orderId", "reserved", "must not be one or two dots")
-	}
-	return id, err
+	return name
 }
 
 // amount reads the text of an amount, which is a number or a string with one.
-func (d *decoder) amount() ([]byte, error) {
-	switch c := d.peek(); {
-	case c == '"':
-		text, _, err := d.stringOf("/amount")
-		return append([]byte{}, text...), err
-	case c == '-' || '0' <= c && c <= '9':
-		return d.number()
+func (d *decoder) amount() []byte {
+	switch d.kind() {
+	case '"':
+		return numberIn(bytes.Clone(d.string()))
+	case '0':
+		return d.scalar()
+	default:
+		d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
+		d.skip()
+		return nil
 	}
-	d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
-	return nil, d.skip()
 }
 
 // currency reads a currency code. With one that is no currency the amount is held
 // to the digits of the finest one: an amount is not at fault for it.
-func (d *decoder) currency() (iso4217.Currency, error) {
+func (d *decoder) currency() iso4217.Currency {
 	unknown := iso4217.Currency{Digits: iso4217.MostDigits}
-	code, ok, err := d.stringOf("/currency")
+	code, ok := d.stringOf("/currency")
 	if !ok {
-		return unknown, err
+		return unknown
 	}
 	known, ok := iso4217.Find(string(code))
 	if !ok {
 		d.fault("/currency", "unknown_currency", "must be a currency code of ISO 4217, in capital letters")
-		return unknown, nil
+		return unknown
 	}
-	return known, nil
+	return known
 }

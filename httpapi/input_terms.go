@@ -11,27 +11,24 @@ const (
 )
 
 // terms reads the fields that most orders do without.
-func (in *input) terms(d *decoder, name string) (err error) {
+func (in *input) terms(d *decoder, name string) {
 	t := &in.order.Terms
 	switch name {
 	case "customerId":
-		t.CustomerID, err = d.text("/customerId", maxText)
+		t.CustomerID = d.text("/customerId", maxText)
 	case "paymentMethod":
-		t.PaymentMethod, err = d.text("/paymentMethod", maxText)
+		t.PaymentMethod = d.text("/paymentMethod", maxText)
 	case "concurrencyKey":
-		t.ConcurrencyKey, err = d.text("/concurrencyKey", maxText)
+		t.ConcurrencyKey = d.text("/concurrencyKey", maxText)
 	case "startAt":
 		in.timed = true
-		t.StartAt, err = d.time("/startAt")
+		t.StartAt = d.time("/startAt")
 	case "completeBy":
 		in.timed = true
-		t.CompleteBy, err = d.time("/completeBy")
+		t.CompleteBy = d.time("/completeBy")
 	case "reservationTtl":
-		var seconds int64
-		seconds, err = d.integer("/reservationTtl", 1, maxTTL)
-		t.ReservationTTL = time.Duration(seconds) * time.Second
+		t.ReservationTTL = time.Duration(d.integer("/reservationTtl", 1, maxTTL)) * time.Second
 	}
-	return err
 }
 
 // checkTimes compares times with each other and with now. A deadline that is over is no
@@ -60,14 +57,15 @@ func readTime(raw []byte) (at time.Time) {
 }
 
 // time reads a time with its zone (RFC 3339), to the microsecond.
-func (d *decoder) time(pointer string) (at time.Time, err error) {
-	raw, ok, err := d.stringOf(pointer)
+func (d *decoder) time(pointer string) time.Time {
+	raw, ok := d.stringOf(pointer)
 	if !ok {
-		return at, err
+		return time.Time{}
 	}
-	if at = readTime(raw); at.IsZero() {
+	at := readTime(raw)
+	if at.IsZero() {
 		d.fault(pointer, "not_time", "must be a time of RFC 3339 with its zone, from 1970 to 9998")
-		return time.Time{}, nil
+		return at
 	}
-	return at.UTC().Truncate(time.Microsecond), nil
+	return at.UTC().Truncate(time.Microsecond)
 }

@@ -11,9 +11,6 @@ import (
 	"pawl/engine"
 )
 
-// maxOnHand is the largest stock of an item.
-const maxOnHand = 1_000_000_000_000
-
 var getInventoryOperation = failing(huma.Operation{
 	OperationID: "getInventory", Method: http.MethodGet, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
 	Summary: "Read the stock of an item",
@@ -59,8 +56,10 @@ type setInventoryBody struct {
 	OnHand int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
 }
 
+var stockSchema = schemaOf[setInventoryBody]()
+
 func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
-	onHand, err := readOnHand(w, r)
+	body, err := readBody(w, r, stockSchema, nil)
 	if err != nil {
 		return err
 	}
@@ -74,13 +73,12 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	row, err := s.engine.SetStock(ctx, name, onHand, version)
+	row, err := s.engine.SetStock(ctx, name, body.integer("onHand"), version)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("ETag", entityTag(row.Version))
-	w.Header()["Content-Type"] = jsonType
-	return writeJSON(w, itemOf(&row))
+	return answerJSON(w, itemOf(&row))
 }
 
 // noVersion is that of an item that is not there.
@@ -106,23 +104,6 @@ func (s *server) wantedVersion(ctx context.Context, name string, header http.Hea
 		err = engine.ErrPrecondition
 	}
 	return nil, err
-}
-
-var stockNames = []string{"onHand"}
-
-func readOnHand(w http.ResponseWriter, r *http.Request) (onHand int64, err error) {
-	body := newBuffer()
-	defer body.free()
-	if err := body.read(w, r); err != nil {
-		return 0, err
-	}
-	given := false
-	err = decode(body.bytes, stockNames, func(d *decoder, _ string) (err error) {
-		given = true
-		onHand, err = d.integer("/onHand", 0, maxOnHand)
-		return err
-	}, func(d *decoder) { d.require(given, "/onHand") })
-	return onHand, err
 }
 
 var listInventoryOperation = failing(huma.Operation{

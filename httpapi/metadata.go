@@ -2,11 +2,11 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"slices"
 	"strconv"
 	"strings"
+
+	"pawl/step"
 )
 
 // The limits of an order's metadata; lengths are in characters.
@@ -16,68 +16,44 @@ const (
 	maxValue = 500
 )
 
-type pair struct{ key, value string }
-
 // metadata reads a map of strings and returns it as a JSON object with its keys in
 // the order of jsonb, nil when it is empty. The keys in pointers are shown only when they could
 // be keys.
-func (d *decoder) metadata() ([]byte, error) {
-	if d.peek() != '{' {
+func (d *decoder) metadata() []byte {
+	if d.kind() != '{' {
 		d.fault("/metadata", "wrong_type", "must be an object of strings")
-		return nil, d.skip()
-	}
-	var pairs []pair
-	noted := len(d.faults)
-	err := d.members(func(name []byte) error {
-		pointer := "/metadata"
-		if code, detail := checkText(name, maxKey); code != "" {
-			d.fault(pointer, "key_"+code, "has a key that "+detail)
-		} else {
-			pointer += "/" + pointerEscape.Replace(string(name))
-		}
-		value, ok, err := d.stringOf(pointer)
-		if err != nil {
-			return locate(err, pointer)
-		}
-		if !ok {
-			return nil
-		}
-		if code, detail := checkText(value, maxValue); code != "" && code != "empty" {
-			d.fault(pointer, code, detail)
-		}
-		pairs = append(pairs, pair{string(name), string(value)})
+		d.skip()
 		return nil
+	}
+	pairs := map[string]string{}
+	noted := len(d.faults)
+	d.members(func(name []byte) {
+		key := string(name)
+		if code, detail := checkText(name, maxKey); code != "" {
+			d.fault("/metadata", "key_"+code, "has a key that "+detail)
+		} else {
+			d.at = "metadata/" + pointerEscape.Replace(key)
+		}
+		pointer := "/" + d.at
+		if value, ok := d.stringOf(pointer); ok {
+			if code, detail := checkText(value, maxValue); code != "" && code != "empty" {
+				d.fault(pointer, code, detail)
+			}
+			pairs[key] = string(value)
+		}
+		d.at = "metadata"
 	})
 	if len(pairs) > maxPairs {
 		d.fault("/metadata", "too_many", "must have at most "+strconv.Itoa(maxPairs)+" keys")
 	}
-	if err != nil || len(d.faults) > noted || len(pairs) == 0 {
-		return nil, err
+	if len(d.faults) > noted || len(pairs) == 0 {
+		return nil
 	}
-	return encodePairs(pairs), nil
+	return step.AppendMetadata(nil, pairs)
 }
 
 // pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
-
-// encodePairs writes the pairs in the order in which jsonb keeps them: by the length
-// of the key in bytes, then by its bytes. An order has the same text before and after
-// it was stored, as its ETag promises.
-func encodePairs(pairs []pair) []byte {
-	slices.SortFunc(pairs, func(a, b pair) int {
-		return cmp.Or(cmp.Compare(len(a.key), len(b.key)), strings.Compare(a.key, b.key))
-	})
-	b := []byte{'{'}
-	for i, p := range pairs {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, p.key)
-		b = append(b, ':')
-		b = appendString(b, p.value)
-	}
-	return append(b, '}')
-}
 
 // compact returns JSON without the spaces that jsonb prints between its tokens.
 func compact(text []byte) []byte {

@@ -56,7 +56,7 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 // statusOf is what was answered. Nothing yet means a panic on its way to a 500, or
 // that there is nobody to be answered.
 func statusOf(w http.ResponseWriter) int {
-	rec, ok := w.(*recorder)
+	rec, ok := w.(*Recorder)
 	switch {
 	case !ok:
 		return http.StatusOK

@@ -8,21 +8,26 @@ import (
 	"runtime/debug"
 )
 
-// recorder knows what has been answered.
-type recorder struct {
+// Recorder is a ResponseWriter that knows the status of the answer. One that is around the
+// writer already is used by the handler of New, so that there is one layer of it.
+type Recorder struct {
 	http.ResponseWriter
-	status    int  // 0 until something is written
-	loneSlash bool // the path was changed by withLoneSlash
+	status int
 }
 
-func (rec *recorder) WriteHeader(status int) {
+// Status is what has been answered, 0 until something is written.
+func (rec *Recorder) Status() int { return rec.status }
+
+// WriteHeader notes the status.
+func (rec *Recorder) WriteHeader(status int) {
 	if rec.status == 0 {
 		rec.status = status
 	}
 	rec.ResponseWriter.WriteHeader(status)
 }
 
-func (rec *recorder) Write(b []byte) (int, error) {
+// Write notes that without a status the answer is 200.
+func (rec *Recorder) Write(b []byte) (int, error) {
 	if rec.status == 0 {
 		rec.status = http.StatusOK
 	}
@@ -30,33 +35,31 @@ func (rec *recorder) Write(b []byte) (int, error) {
 }
 
 // Unwrap lets deadlines reach the connection.
-func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 var noSniff = []string{"nosniff"}
 
 // ServeHTTP is what every request goes through: a request id, a net under
 // panics, and no redirects.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rec := &recorder{ResponseWriter: w}
+	rec, ok := w.(*Recorder)
+	if !ok {
+		rec = &Recorder{ResponseWriter: w}
+	}
 	header := w.Header()
 	header["X-Request-Id"] = []string{requestID(r)}
 	header["X-Content-Type-Options"] = noSniff
 	defer s.recover(rec, r)
-	path := r.URL.EscapedPath()
-	if !canonical(path) || r.Method == http.MethodConnect {
+	if !canonical(r.URL.EscapedPath()) || r.Method == http.MethodConnect {
 		s.answered(s.unknown)(rec, r)
 		return
-	}
-	if doubled := doubleLoneSlash(path); doubled != path {
-		rec.loneSlash = true
-		r.URL = withPath(r.URL, doubled)
 	}
 	s.mux.ServeHTTP(rec, r)
 }
 
 // recover answers a panic with a mute 500. When part of an answer is out already
 // the connection is cut instead: the caller must not take it for a whole one.
-func (s *server) recover(rec *recorder, r *http.Request) {
+func (s *server) recover(rec *Recorder, r *http.Request) {
 	cause := recover()
 	if cause == nil {
 		return

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 )
 
@@ -12,39 +11,6 @@ func canonical(path string) bool {
 	return strings.HasPrefix(path, "/") && !strings.Contains(path, "//") &&
 		!strings.Contains(path, "/./") && !strings.Contains(path, "/../") &&
 		!strings.HasSuffix(path, "/.") && !strings.HasSuffix(path, "/..")
-}
-
-// An id may be a single slash, %2F in a path, but http.ServeMux takes a segment
-// that is nothing else for the end of the path. Such a segment is doubled before
-// routing, and the value made single again behind it.
-func doubleLoneSlash(path string) string {
-	if !strings.Contains(path, "/%2") {
-		return path
-	}
-	segments := strings.Split(path, "/")
-	for i, segment := range segments {
-		if segment == "%2F" || segment == "%2f" {
-			segments[i] = "%2F%2F"
-		}
-	}
-	return strings.Join(segments, "/")
-}
-
-// withPath is the URL with another path, which is given percent-encoded.
-func withPath(u *url.URL, escaped string) *url.URL {
-	changed := *u
-	changed.RawPath = escaped
-	changed.Path, _ = url.PathUnescape(escaped) // it was part of a URL that has been parsed
-	return &changed
-}
-
-// singleLoneSlash restores the value of the wildcard, of which a route has one.
-func singleLoneSlash(r *http.Request) {
-	for _, name := range []string{"orderId", "item", "code", "token"} {
-		if r.PathValue(name) == "//" {
-			r.SetPathValue(name, "/")
-		}
-	}
 }
 
 // unknown answers whatever no route matches.

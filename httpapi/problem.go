@@ -56,7 +56,7 @@ func newProblem(code problemCode, detail string, faults ...fieldError) *problem 
 }
 
 func malformedJSON(m *malformed) *problem {
-	return newProblem("malformed_json", m.Error(), fieldError{Pointer: m.pointer, Code: m.code, Detail: m.detail})
+	return newProblem("malformed_json", m.text(), fieldError{Pointer: m.pointer, Code: m.code, Detail: m.detail})
 }
 
 func invalidInput(faults []fieldError) *problem {

@@ -17,13 +17,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // handle serves a route that is not in the OpenAPI document.
 func (s *server) handle(pattern string, h http.HandlerFunc) {
-	measured := s.metrics.measured(pattern, h)
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if rec, ok := w.(*recorder); ok && rec.loneSlash {
-			singleLoneSlash(r)
-		}
-		measured(w, r)
-	})
+	s.mux.HandleFunc(pattern, s.metrics.measured(pattern, h))
 }
 
 // answered turns errors into problems.

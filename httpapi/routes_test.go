@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,14 +39,19 @@ func TestRoutes(t *testing.T) {
 		{"PUT /api/orders/process", "method_not_allowed", "GET, HEAD, POST"},
 		{"GET /api/orders/o/cancel", "method_not_allowed", "POST"},
 		{"PATCH /api/inventory/i", "method_not_allowed", "GET, HEAD, PUT"},
-		{"DELETE /api/orders/%2F", "method_not_allowed", "GET, HEAD"},
+		{"GET /api/orders/%2F", "unknown_route", ""}, // no order and no item is called so
+		{"GET /api/orders/%2f/transitions", "unknown_route", ""},
+		{"POST /api/orders/%2F/cancel", "unknown_route", ""},
+		{"PUT /api/inventory/%2F", "unknown_route", ""},
+		{"DELETE /api/orders/%2F%2F", "method_not_allowed", "GET, HEAD"},
 		{"POST /health", "method_not_allowed", "GET, HEAD"},
 	} {
 		t.Run(c.request, func(t *testing.T) {
 			t.Parallel()
 			method, target, _ := strings.Cut(c.request, " ")
 			r := httptest.NewRequest(method, "/", nil)
-			r.URL = withPath(r.URL, target)
+			r.URL.RawPath = target
+			r.URL.Path, _ = url.PathUnescape(target)
 			a := send(t, b.api, r)
 			status := map[string]int{"unknown_route": 404, "method_not_allowed": 405}[c.code]
 			a.wantProblem(t, status, c.code)

@@ -30,6 +30,7 @@ type Config struct {
 }
 
 type server struct {
+	document []byte // OpenAPI, in YAML
 	engine   *engine.Engine
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
@@ -48,7 +49,12 @@ type server struct {
 // New returns the handler of every path of the service. It panics when cfg holds
 // a currency that is not known; it starts nothing, and is safe for concurrent use
 // while the engine runs.
-func New(orders *engine.Engine, cfg Config) http.Handler {
+func New(orders *engine.Engine, cfg Config) http.Handler { return newServer(orders, cfg) }
+
+// Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
+func Document() []byte { return newServer(nil, Config{}).document }
+
+func newServer(orders *engine.Engine, cfg Config) *server {
 	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)

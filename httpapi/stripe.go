@@ -33,5 +33,5 @@ func (s *server) stripe(w http.ResponseWriter, r *http.Request) error {
 	if err := s.engine.StripeEvent(ctx, body.bytes, r.Header.Get("Stripe-Signature")); err != nil {
 		return err
 	}
-	return writeReceipt(w, receipt{Accepted: true})
+	return answerJSON(w, receipt{Accepted: true})
 }

@@ -67,4 +67,14 @@ func parseInteger(text []byte) (value int64, ok bool) {
 	return value, true
 }
 
+// digits is how many digits a text begins with.
+func digits(text []byte) int {
+	for i, c := range text {
+		if c < '0' || c > '9' {
+			return i
+		}
+	}
+	return len(text)
+}
+
 func decimalText(n int64) string { return strconv.FormatInt(n, 10) }

@@ -23,7 +23,7 @@ func verbOperation(verb engine.Verb, summary, description string) huma.Operation
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
+		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 
@@ -44,7 +44,9 @@ var (
 		"Cancels an order that a rule of its policy holds for a person. Its failure code is rejected.")
 	stepResultOperation = verbOperation(engine.StepResult, "Say what became of a step",
 		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
-			"The order goes on as if the provider had said so. While the step is being done it is 409.")
+			"The order goes on as if the provider had said so. While the step is being done it is 409. "+
+			"With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. "+
+			"The order is not moved by that, and may have ended.")
 )
 
 // leastVerbWait is what a verb is given to be stored, however short the caller waits for

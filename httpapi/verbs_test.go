@@ -97,6 +97,8 @@ func TestVerbBodies(t *testing.T) {
 		{"pause", `{"requestId":null}`, "/requestId wrong_type"},
 		{"step-result", "", "/step required, /outcome required, /actor required, /reason required"},
 		{"step-result", `{"step":"pay","outcome":"perhaps","actor":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
+		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","actor":"a","reason":"r"}`, "/generation out_of_range"},
+		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","actor":"a","reason":"r"}`, "/outcome not_done"},
 		{"cancel", `[]`, " wrong_type"},
 	} {
 		p := b.call(t, "POST /api/orders/o/"+c.verb, c.body).wantProblem(t, 422, "invalid_input")
@@ -213,6 +215,17 @@ func TestVerbsAnswer(t *testing.T) {
 			SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'undoing'`)
 		if p := b.verb(t, "undoing/retry", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
 			t.Errorf("%+v", p)
+		}
+		byHand := `{"step":"charge","generation":0,"outcome":"done","actor":"ann","reason":"refunded in the dashboard","requestId":"ticket"}`
+		b.verb(t, "undoing/step-result", strings.Replace(byHand, `"generation":0`, `"generation":1`, 1)).wantProblem(t, 409, "no_late_undo")
+		for range 2 {
+			if o := b.verb(t, "undoing/step-result", byHand).wantStatus(t, 200); o.Status != "failed" {
+				t.Errorf("%+v", o)
+			}
+		}
+		b.call(t, "PUT /api/inventory/none", `{"onHand":1}`)
+		if o := b.verb(t, "undoing/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 {
+			t.Errorf("%+v", o)
 		}
 	})
 }

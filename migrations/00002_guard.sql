@@ -22,8 +22,8 @@ END $$;
 
 CREATE FUNCTION guard_order_move() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF NEW.fence < OLD.fence OR NEW.seq < OLD.seq THEN
-    RAISE EXCEPTION 'order %: counters do not fall (fence % to %, seq % to %)',
+  IF NEW.seq - OLD.seq NOT IN (0, 1) OR NEW.fence - OLD.fence NOT IN (0, 1) THEN
+    RAISE EXCEPTION 'order %: counters stay or rise by one (fence % to %, seq % to %)',
       OLD.order_id, OLD.fence, NEW.fence, OLD.seq, NEW.seq
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
   END IF;
@@ -53,10 +53,14 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, fence, generation ON orders FOR EACH ROW WHEN (
-  NEW.fence < OLD.fence OR NEW.seq < OLD.seq OR NEW.generation <> OLD.generation
-  OR NEW.status <> OLD.status AND (NEW.seq - OLD.seq <> 1 OR OLD.status || ' ' || NEW.status
+CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq ON orders FOR EACH ROW WHEN (
+  NEW.seq - OLD.seq NOT IN (0, 1) OR NEW.status <> OLD.status AND (NEW.seq = OLD.seq OR OLD.status || ' ' || NEW.status
     NOT IN ('pending charging', 'charging reserving', 'reserving confirming', 'confirming completed'))
+) EXECUTE FUNCTION guard_order_move();
+
+-- Claims and redrives set these, moves do not.
+CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON orders FOR EACH ROW WHEN (
+  NEW.fence - OLD.fence NOT IN (0, 1) OR NEW.generation <> OLD.generation
 ) EXECUTE FUNCTION guard_order_move();
 
 CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, amount, currency, item, quantity ON orders
@@ -72,6 +76,7 @@ CREATE TRIGGER orders_guard_insert AFTER INSERT ON orders FOR EACH ROW WHEN (
 -- +goose Down
 DROP TRIGGER orders_guard_insert ON orders;
 DROP TRIGGER orders_guard_input ON orders;
+DROP TRIGGER orders_guard_claim ON orders;
 DROP TRIGGER orders_guard ON orders;
 DROP FUNCTION guard_order_move();
 DROP FUNCTION refuse_order_change();

@@ -59,7 +59,7 @@ func TestEffectsAreInBounds(t *testing.T) {
 		"currency_code":   {"currency = 'usd'", "currency = 'US'", "currency = 'USDX'"},
 		"take_over_count": {"take_overs = -1"},
 		"moment":          {"due_at = 'infinity'", "created_at = '-infinity'"},
-		"orders_guard":    {"fence = -1", "generation = -1", "seq = 0"},
+		"orders_guard":    {"fence = -1", "generation = -1", "seq = 0", "fence = 9223372036854775807", "seq = 2147483647"},
 	} {
 		for _, set := range sets {
 			c.refused("23514 "+domain, `UPDATE orders SET `+set+` WHERE order_id = 'planted'`)

@@ -63,8 +63,8 @@ func TestGuardIsTheMachine(t *testing.T) {
 		t.Parallel()
 		c := connect(t, database)
 		n := valueOf[int](c, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass
-			AND tgname IN ('orders_guard', 'orders_guard_input', 'orders_guard_insert') AND tgenabled = 'O' AND tgtype & 1 = 1 AND tgtype & 2 = 0`)
-		if n != 3 {
+			AND tgname IN ('orders_guard', 'orders_guard_claim', 'orders_guard_input', 'orders_guard_insert') AND tgenabled = 'O' AND tgtype & 1 = 1 AND tgtype & 2 = 0`)
+		if n != 4 {
 			t.Errorf("%d", n)
 		}
 	})
@@ -104,17 +104,19 @@ func (c *client) changes(id string, from, to fsm.State) {
 	}
 }
 
-// counters tries to turn back, with every status, what only rises, and to rename the order.
+// counters tries to turn back, with every status, what only rises, to have it jump, and to rename the order.
 func (c *client) counters(id string) {
 	c.t.Helper()
 	for _, set := range []string{
 		"fence = fence - 1", "seq = seq - 1", "fence = 0", "fence = fence - 1, seq = seq + 1",
+		"fence = fence + 2", "seq = seq + 2", "fence = fence + 2, seq = seq + 1", "fence = fence + 1, seq = seq + 2",
+		"seq = 2147483647", "fence = 9223372036854775807",
 		"order_id = order_id || 'x'", "generation = generation + 1",
 		"amount = 1", "item = 'other'", "currency = 'EUR'", "quantity = 7",
 	} {
 		c.refused(guard, "UPDATE orders SET "+set+" WHERE order_id = $1", id)
 	}
-	for _, set := range []string{"fence = fence + 1", "seq = seq + 1", "fence = fence", "failure_detail = 'seen'"} {
+	for _, set := range []string{"fence = fence + 1", "seq = seq + 1", "fence = fence + 1, seq = seq + 1", "fence = fence", "seq = seq", "failure_detail = 'seen'"} {
 		c.accepted("UPDATE orders SET "+set+" WHERE order_id = $1", id)
 	}
 	c.refused("428C9", "UPDATE orders SET order_no = order_no + 1 WHERE order_id = $1", id) // generated always

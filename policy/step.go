@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -134,18 +135,29 @@ func (m mapping) reach(how *Step) {
 	}
 }
 
-const maxURL = 2048
+const (
+	maxURL  = 2048
+	wantURL = "an absolute URL with http or https and a host, without a user, a password or a fragment"
+)
+
+// ParseURL reads the address of a provider or of a website. Its error does not repeat the
+// text, which may hold a token.
+func ParseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "" ||
+		strings.Contains(text, "#") {
+		return nil, errors.New("not " + wantURL)
+	}
+	return u, nil
+}
 
 func (m mapping) address(key string) string {
-	const want = "an absolute URL with http or https and a host, without a user, a password or a fragment"
-	text, ok := m.scalar(key, want, "!!str")
+	text, ok := m.scalar(key, wantURL, "!!str")
 	if !ok {
 		return ""
 	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "" ||
-		strings.Contains(text, "#") || len(text) > maxURL {
-		m.wants(m.values[key], m.of(key), want)
+	if _, err := ParseURL(text); err != nil || len(text) > maxURL {
+		m.wants(m.values[key], m.of(key), wantURL)
 		return ""
 	}
 	return text

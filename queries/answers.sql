@@ -79,6 +79,9 @@ ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_a
 RETURNING order_no;
 
 -- name: LateUndosClaim :many
+-- The lease is short: it lasts until the attempt is committed, which makes it outlast the
+-- call. tries tells the claims apart. It is undone where it was done, not where an undo was
+-- last sent from.
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -89,23 +92,73 @@ WITH due AS MATERIALIZED (
 )
 SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, sqlc.embed(o),
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
+   AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no;
 
--- name: LateUndoFinish :exec
-UPDATE late_undos AS u SET
-  finished_at = CASE WHEN @done::boolean THEN now() END, due_at = now() + make_interval(secs => @delay::float8),
-  code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
-WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step;
-
--- name: LateUndoBegin :one
+-- name: LateUndoBegin :many
 -- The audit of such a call, committed before it as any. Numbers below zero: those above
--- are the driver's, who may be in a call of a later generation.
+-- are the driver's, who may be in a call of a later generation. No row: somebody else has
+-- claimed it meanwhile, it is closed, or the order was written to since it was read. What
+-- the undo says is to be taken back was looked up after that read, and the driver may have
+-- begun an undo of the same key with another name. For his part he finds seq raised.
+WITH claimed AS MATERIALIZED (
+  SELECT u.order_no FROM late_undos AS u
+  WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.tries = @tries AND u.finished_at IS NULL
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), touched AS (
+  UPDATE orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
+  WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM claimed AS c)
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.ended_as
+), extended AS (
+  UPDATE late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+  FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = @order_no AND u.generation = @generation AND u.step = @step
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
+)
 INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-SELECT @order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
-  @fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@named::text, '')
+SELECT k.order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
+  k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@named::text, '')
+FROM touched AS k
+ON CONFLICT (order_no, attempt) DO NOTHING -- two of one order at one moment: the other has the number
 RETURNING attempt, started_at;
 
--- name: LateUndoAnswered :exec
-UPDATE step_attempts AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
-WHERE t.order_no = @order_no AND t.attempt = @attempt;
+-- name: LateUndoFinish :exec
+-- Keeps the answer. One that was closed, opened again or claimed by somebody else
+-- meanwhile is left to them.
+WITH answered AS (
+  UPDATE step_attempts AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+  WHERE t.order_no = @order_no AND t.attempt = @attempt
+)
+UPDATE late_undos AS u SET
+  finished_at = CASE WHEN @outcome::text = 'done' THEN now() END, due_at = now() + make_interval(secs => @delay::float8),
+  code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.tries = @tries AND u.finished_at IS NULL;
+
+-- name: LateUndoSettle :many
+-- A person has undone it by hand, and closes it. Written to the history of the order, which
+-- may have ended. No row: it is not open any more, or the order was written to since it was
+-- read.
+WITH settled AS MATERIALIZED (
+  SELECT u.order_no FROM late_undos AS u
+  WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.finished_at IS NULL
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), touched AS (
+  UPDATE orders AS o SET seq = o.seq + 1
+  WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM settled AS s)
+  RETURNING o.*
+), closed AS (
+  UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
+  FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = @order_no AND u.generation = @generation AND u.step = @step
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
+    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
+)
+SELECT sqlc.embed(orders) FROM touched AS orders;
+
+-- name: LateUndoIsOpen :one
+SELECT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step
+  AND u.finished_at IS NULL)::boolean AS open;

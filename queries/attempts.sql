@@ -5,16 +5,21 @@
 
 -- name: AttemptsBegin :many
 -- The intent: from here on the effect may be there. The lease outlasts the call, and is
--- left as it is where it does.
+-- left as it is where it does. With a generation the call undoes a key of that earlier
+-- generation. It says nothing about the step of the present one, which may not have been
+-- called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
+-- charged in the books for a call that nobody made. Such a call counts as no try when its
+-- driver dies in it, so the take-overs are not forgotten before it is answered.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = 0,
+    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = CASE WHEN sqlc.narg('generation')::integer IS NULL THEN 0 ELSE o.take_overs END,
     window_from = coalesce(o.window_from, now()),
-    in_doubt_since = CASE WHEN @operation::text = 'lookup' THEN o.in_doubt_since ELSE coalesce(o.in_doubt_since, now()) END,
+    in_doubt_since = CASE WHEN @operation::text = 'lookup' OR sqlc.narg('generation')::integer IS NOT NULL THEN o.in_doubt_since
+      ELSE coalesce(o.in_doubt_since, now()) END,
     due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
@@ -30,7 +35,7 @@ WITH locked AS MATERIALIZED (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
 )
-SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since::timestamptz AS in_doubt_since, now()::timestamptz AS at
+SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since, now()::timestamptz AS at
 FROM moved AS m;
 
 -- name: AttemptsFinish :many

@@ -7,7 +7,8 @@ SELECT now()::timestamptz AS at;
 -- name: ProviderKeys :many
 -- What was sent outside under a key, by order, and what the books say of it. An order is
 -- settled when it had ended before the provider's books were read, and nothing of it has
--- been undone late since.
+-- been undone late since. What the ledger did after all, because the order went on under
+-- another policy, is nothing that was sent: of the key the books say nothing stands.
 SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
@@ -22,10 +23,10 @@ FROM (
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
 JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
-LEFT JOIN (SELECT * FROM charges AS d WHERE d.order_no BETWEEN @first AND @last) AS c
+LEFT JOIN (SELECT * FROM charges AS d WHERE d.order_no BETWEEN @first AND @last AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
-LEFT JOIN (SELECT * FROM reservations AS s WHERE s.order_no BETWEEN @first AND @last) AS r
+LEFT JOIN (SELECT * FROM reservations AS s WHERE s.order_no BETWEEN @first AND @last AND s.executor <> '') AS r
   ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
-LEFT JOIN (SELECT * FROM confirmations AS g WHERE g.order_no BETWEEN @first AND @last) AS f
+LEFT JOIN (SELECT * FROM confirmations AS g WHERE g.order_no BETWEEN @first AND @last AND g.executor <> '') AS f
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
 ORDER BY k.order_no, k.generation, k.step;

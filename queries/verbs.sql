@@ -93,10 +93,13 @@ SELECT sqlc.embed(orders) FROM settled AS orders;
 
 -- name: OrderFacts :one
 -- What the row of an order does not say: whether an effect stands or is still being
--- undone, and whether an answer waits for a step of its generation.
+-- undone, whether a step of its generation was ever called for, and whether an answer
+-- waits for it.
 SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM step_attempts AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
+    AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
     AND w.operation = @operation AND w.consumed_at IS NULL) AS answered;

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,9 +53,8 @@ func appendOptional(b []byte, name, value string) []byte {
 	return appendMember(append(b, ','), name, value)
 }
 
-// appendMetadata writes metadata with its keys in the order in which PostgreSQL keeps
-// them: by length, then by bytes. It may come from the request or from a jsonb column,
-// which prints blanks between its tokens.
+// appendMetadata writes what may come from the request or from a jsonb column, which
+// prints blanks between its tokens.
 func appendMetadata(b []byte, metadata json.RawMessage) ([]byte, error) {
 	if len(metadata) == 0 {
 		return b, nil
@@ -66,21 +66,24 @@ func appendMetadata(b []byte, metadata json.RawMessage) ([]byte, error) {
 	if len(pairs) == 0 {
 		return b, nil
 	}
-	keys := make([]string, 0, len(pairs))
-	for key := range pairs {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b string) int {
+	return AppendMetadata(append(b, `,"metadata":`...), pairs), nil
+}
+
+// AppendMetadata writes metadata as a JSON object with its keys in the order in which jsonb
+// keeps them: by length in bytes, then by bytes. So it has the same text before and after it
+// was stored, for providers that compare bodies and for callers that compare ETags.
+func AppendMetadata(b []byte, pairs map[string]string) []byte {
+	keys := slices.SortedFunc(maps.Keys(pairs), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 	})
-	b = append(b, `,"metadata":{`...)
+	b = append(b, '{')
 	for i, key := range keys {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = appendMember(b, key, pairs[key])
 	}
-	return append(b, '}'), nil
+	return append(b, '}')
 }
 
 // appendString writes a JSON string (RFC 8259, section 7), escaping only what must be.

@@ -5,11 +5,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -35,7 +33,7 @@ func newHTTP(s *policy.Step, of fsm.Step) (Executor, error) {
 	}
 	for _, op := range []Operation{Do, Undo} {
 		if text, ok := e.urls[op]; ok {
-			if _, err := parseURL(text); err != nil {
+			if _, err := policy.ParseURL(text); err != nil {
 				return nil, fmt.Errorf("%s of %s: %w", op, of, err)
 			}
 		}
@@ -43,25 +41,11 @@ func newHTTP(s *policy.Step, of fsm.Step) (Executor, error) {
 	if s.LookupURL == "" {
 		return &e, nil
 	}
-	lookup, err := parseURL(s.LookupURL)
+	lookup, err := policy.ParseURL(s.LookupURL)
 	if err != nil {
 		return nil, fmt.Errorf("lookup of %s: %w", of, err)
 	}
 	return &lookEndpoint{endpoint: e, lookup: *lookup}, nil
-}
-
-// parseURL says no more of a URL that is refused than what is wrong: it may hold a token.
-func parseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil:
-		return nil, errors.New("not a URL")
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, errors.New("not an http or https URL")
-	case u.User != nil:
-		return nil, errors.New("a URL must not hold a password")
-	}
-	return u, nil
 }
 
 // dialTimeout ends a dial that its call has given up: it goes on, to serve the next call.

@@ -10,7 +10,7 @@ import (
 // newSimulator makes an executor of a step at `pawl simulate`, which answers as an http
 // provider does under addresses below its base URL.
 func newSimulator(s *policy.Step, of fsm.Step) (Executor, error) {
-	base, err := parseURL(s.URL)
+	base, err := policy.ParseURL(s.URL)
 	if err != nil {
 		return nil, fmt.Errorf("simulator of %s: %w", of, err)
 	}

@@ -36,7 +36,7 @@ func newStripeAPI(s *policy.Step) (*stripeAPI, error) {
 		EnableTelemetry:   stripe.Bool(false),
 	}
 	if s.URL != "" {
-		if _, err := parseURL(s.URL); err != nil {
+		if _, err := policy.ParseURL(s.URL); err != nil {
 			return nil, err
 		}
 		config.URL = stripe.String(s.URL)

@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v4"
+
+	"pawl/iso4217"
+	"pawl/policy"
+)
+
+// config is everything the service can be told. A flag wins over its environment
+// variable (PAWL_ and the flag's name in capitals; PORT and DATABASE_URL too), which
+// wins over the file named by --config.
+type config struct {
+	File          string
+	DatabaseURL   string
+	DataDir       string
+	PostgresBin   string
+	PostgresUser  string
+	AllowDataLoss bool
+
+	Listen   string
+	Port     int
+	Currency string
+	Wait     time.Duration
+	Policy   string
+
+	PublicURL string
+
+	Lease       time.Duration
+	Poll        time.Duration
+	MaxSet      int
+	MaxInFlight int
+	MaxConns    int
+	Grace       time.Duration
+
+	LogFormat string
+	LogLevel  string
+}
+
+// databaseFlags are those of every command that opens the database.
+func (c *config) databaseFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: start one of our own (also DATABASE_URL)")
+	f.StringVar(&c.DataDir, "data-dir", "", "where our own PostgreSQL keeps its data; empty: the usual place for this user")
+	f.StringVar(&c.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
+	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root")
+	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&c.File, "config", "", "file of settings: YAML, the flags' names as keys")
+}
+
+func (c *config) serveFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: all interfaces")
+	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
+	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
+	f.DurationVar(&c.Wait, "wait", 30*time.Second, "how long a caller waits for the end of an order")
+	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
+	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
+	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
+	f.DurationVar(&c.Poll, "poll", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
+	f.IntVar(&c.MaxSet, "max-set", 512, "most orders in one statement")
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
+	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
+	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
+	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
+}
+
+// load fills the flags that were not given from the environment and the file, and
+// checks the whole.
+func (c *config) load(cmd *cobra.Command) error {
+	file, err := readFile(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" || f.Name == "version" {
+			return
+		}
+		name, value, ok := lookUp(f.Name, file)
+		if !ok {
+			return
+		}
+		if err := cmd.Flags().Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	})
+	errs = append(errs, unknown(file, cmd.Flags())...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return c.validate(cmd.Flags())
+}
+
+// lookUp finds a setting outside the command line.
+func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
+	for _, name := range variables(flag) {
+		// Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service that is named pawl.
+		if value := os.Getenv(name); value != "" && !strings.HasPrefix(value, "tcp://") {
+			return name, value, true
+		}
+	}
+	value, ok = file[flag]
+	return flag, value, ok
+}
+
+// variables are the environment variables of a flag; the first one that is set counts.
+func variables(flag string) []string {
+	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	switch flag {
+	case "port":
+		names = append(names, "PORT")
+	case "database-url":
+		names = append(names, "DATABASE_URL")
+	}
+	return names
+}
+
+func readFile(flags *pflag.FlagSet) (map[string]string, error) {
+	path, _ := flags.GetString("config")
+	if path == "" {
+		path = os.Getenv("PAWL_CONFIG")
+	}
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read settings: %w", err)
+	}
+	values := map[string]string{}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return nil, fmt.Errorf("read settings: %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// unknown refuses what nobody reads: a misspelt setting is worse than a missing one.
+func unknown(file map[string]string, flags *pflag.FlagSet) []error {
+	var errs []error
+	for name := range file {
+		if flags.Lookup(name) == nil && !everyFlag[name] {
+			errs = append(errs, fmt.Errorf("the settings file has an unknown key %q", name))
+		}
+	}
+	return errs
+}
+
+// everyFlag names the flags of all commands, which share one settings file.
+var everyFlag = func() map[string]bool {
+	set := pflag.NewFlagSet("all", pflag.ContinueOnError)
+	var c config
+	c.databaseFlags(set)
+	c.serveFlags(set)
+	names := map[string]bool{}
+	set.VisitAll(func(f *pflag.Flag) { names[f.Name] = true })
+	return names
+}()
+
+// validate checks the settings that the command has.
+func (c *config) validate(flags *pflag.FlagSet) error {
+	var errs []error
+	check := func(flag string, good bool, wants string) {
+		if !good && flags.Lookup(flag) != nil {
+			errs = append(errs, fmt.Errorf("%s: %s", flag, wants))
+		}
+	}
+	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
+	check("wait", c.Wait >= 0 && c.Wait <= time.Minute, "from 0s to 60s")
+	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
+	check("lease", c.Lease >= time.Second, "at least 1s")
+	check("poll", c.Poll > 0 && c.Poll <= c.Lease, "more than 0s, and no longer than the lease")
+	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
+	check("max-set", c.MaxSet >= 1 && c.MaxSet <= 10_000, "from 1 to 10000")
+	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
+	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
+	check("grace", c.Grace >= 0, "at least 0s")
+	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
+	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
+	return errors.Join(errs...)
+}
+
+// isWebAddress reports whether paths can be added to a text to make URLs of a website.
+func isWebAddress(text string) bool {
+	_, err := policy.ParseURL(text)
+	return err == nil && !strings.Contains(text, "?")
+}
+
+// publicURL is where providers reach the service that listens at an address.
+func (c *config) publicURL(listening net.Addr) string {
+	_, port, _ := net.SplitHostPort(listening.String())
+	return cmp.Or(c.PublicURL, "http://localhost:"+port)
+}
+
+func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }
+
+// masked is a database URL without its passwords.
+func masked(databaseURL string) string {
+	u, err := url.Parse(databaseURL)
+	if err != nil || u.Scheme == "" {
+		return "(set)" // a keyword string; it may hold a password anywhere
+	}
+	query := u.Query()
+	for _, name := range []string{"password", "sslpassword"} {
+		if query.Has(name) {
+			query.Set(name, "xxxxx")
+			u.RawQuery = query.Encode()
+		}
+	}
+	return u.Redacted()
+}

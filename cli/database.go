@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/pgembed"
+)
+
+// database is the PostgreSQL in use: one that was given, or our own.
+type database struct {
+	url    string
+	place  string // where the data lies, for people
+	exited <-chan struct{}
+	server *pgembed.Server // nil when the database was given
+}
+
+// openDatabase finds the database for a command: the one of ownDatabase, or where a
+// service is running on our own, that one.
+func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
+	d, err := ownDatabase(ctx, cfg, log)
+	if errors.Is(err, pgembed.ErrInUse) {
+		dir, dirErr := dataDir(cfg)
+		if dirErr != nil {
+			return nil, dirErr
+		}
+		if running, ok := pgembed.Running(dir); ok {
+			return &database{url: running, place: dir}, nil
+		}
+	}
+	return d, err
+}
+
+// ownDatabase finds the database to serve, starting our own if none was given. Our own
+// serves one process: it ends with it.
+func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
+	if cfg.DatabaseURL != "" {
+		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
+	}
+	dir, err := dataDir(cfg)
+	if err != nil {
+		return nil, err
+	}
+	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return &database{url: server.URL("postgres"), place: dir, exited: server.Exited(), server: server}, nil
+}
+
+func dataDir(cfg *config) (string, error) {
+	if cfg.DataDir == "" {
+		return pgembed.DefaultDir()
+	}
+	return filepath.Abs(cfg.DataDir)
+}
+
+func (d *database) close() error {
+	if d.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return d.server.Stop(ctx)
+}
+
+// checkDurable refuses a server that may lose what it has acknowledged: an order that
+// was answered as completed would be gone after a crash, and charged again.
+func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
+	config, err := db.ParseConfig(databaseURL)
+	if err != nil {
+		return configError{err}
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // also behind a pooler
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer conn.Close(ctx)
+	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
+		var value string
+		if err := conn.QueryRow(ctx, "SHOW "+name).Scan(&value); err != nil {
+			return fmt.Errorf("%w: %w", errUnavailable, err)
+		}
+		if value != "off" {
+			continue
+		}
+		if !allow {
+			return configError{fmt.Errorf("the database has %s off and may lose orders it has acknowledged; turn it on, or set --allow-data-loss", name)}
+		}
+		log.Warn("the database may lose what it has committed", "setting", name, "value", value)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// load is a closed loop of callers that send a number of new orders.
+type load struct {
+	orders, concurrency, items int
+	url                        string
+	sent                       func() // after every order, from any caller
+}
+
+// loadResult is what the callers saw.
+type loadResult struct {
+	took      time.Duration
+	latencies []time.Duration // of the orders that were answered
+	answers   map[string]int  // by status code, and what the order was then
+	failed    int             // answers other than 2xx, or none
+	first     error           // of those
+}
+
+// answerLimit is longer than any service lets a caller wait.
+const answerLimit = 90 * time.Second
+
+// run sends the orders. When ctx ends, callers stop after the order they are at.
+func (l *load) run(ctx context.Context) *loadResult {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = l.concurrency, l.concurrency
+	client := &http.Client{Transport: transport, Timeout: answerLimit}
+	defer client.CloseIdleConnections()
+
+	result := &loadResult{answers: map[string]int{}}
+	var left atomic.Int64
+	left.Store(int64(l.orders))
+	var mutex sync.Mutex
+	var callers sync.WaitGroup
+	began := time.Now()
+	for range l.concurrency {
+		callers.Go(func() {
+			for ctx.Err() == nil && left.Add(-1) >= 0 {
+				sent := time.Now()
+				answer, err := l.send(client)
+				took := time.Since(sent)
+				mutex.Lock()
+				result.add(answer, err, took)
+				mutex.Unlock()
+				l.sent()
+			}
+		})
+	}
+	callers.Wait()
+	result.took = time.Since(began)
+	return result
+}
+
+func (r *loadResult) add(answer string, err error, took time.Duration) {
+	r.answers[answer]++
+	if err == nil {
+		r.latencies = append(r.latencies, took)
+		return
+	}
+	r.failed++
+	if r.first == nil {
+		r.first = err
+	}
+}
+
+func (r *loadResult) percentile(p int) time.Duration {
+	if len(r.latencies) == 0 {
+		return 0
+	}
+	rank := min(len(r.latencies)*p/100, len(r.latencies)-1)
+	return r.latencies[rank].Round(10 * time.Microsecond)
+}
+
+// send sends one new order and says what came back. The error is for answers other
+// than 2xx, and for none: then it is not known what became of the order.
+func (l *load) send(client *http.Client) (answer string, err error) {
+	body := fmt.Sprintf(`{"orderId":"%016x%016x","amount":%d.%02d,"item":"item-%d"}`,
+		rand.Uint64(), rand.Uint64(), rand.IntN(200), rand.IntN(100), rand.IntN(l.items))
+	response, err := client.Post(l.url+"/api/orders/process", "application/json", strings.NewReader(body))
+	if err != nil {
+		return "none", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return "none", fmt.Errorf("read answer: %w", err)
+	}
+	var order struct{ Status, Code string } // of a problem: Code, and Status is a number
+	decoded := json.Unmarshal(text, &order)
+	if response.StatusCode/100 != 2 {
+		answer = strings.TrimSpace(response.Status + " " + order.Code)
+		return answer, errors.New(answer)
+	}
+	if decoded != nil {
+		return response.Status, fmt.Errorf("decode answer: %w", decoded)
+	}
+	return response.Status + " " + order.Status, nil
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"pawl/fsm"
+	"pawl/policy"
+)
+
+func policyCheckCommand() *cobra.Command {
+	var order, currency string
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Find every mistake in a policy, and try it on an order",
+		Long: "Reads a policy (- is standard input) and prints every mistake with its line and column; ends with 1\n" +
+			"if there is one. Needs no database and calls nobody.",
+		Example: `  pawl policy check shop.yaml --order '{"amount": 700, "item": "car", "customerId": "bob"}'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := checkPolicy(args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			if order == "" {
+				return nil
+			}
+			o, err := parseOrder(order, currency)
+			if err != nil {
+				return usageError{fmt.Errorf("order: %w", err)}
+			}
+			explainOrder(cmd.OutOrStdout(), p, o)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&order, "order", "", "an order as POST /api/process takes it (JSON): print what would happen to it")
+	cmd.Flags().StringVar(&currency, "currency", "USD", "currency of an order that names none")
+	return cmd
+}
+
+// checkPolicy prints what is wrong with a policy file, or what it comes to.
+func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, error) {
+	source, err := readPolicy(path, in)
+	if err != nil {
+		return nil, err
+	}
+	p, err := policy.Parse(source)
+	var problems policy.Problems
+	if errors.As(err, &problems) {
+		for _, problem := range problems {
+			fmt.Fprintf(out, "%s:%d:%d: %s\n", path, problem.Line, problem.Column, problem.Says())
+		}
+		return nil, fmt.Errorf("%s: mistakes: %d", path, len(problems))
+	}
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(out, "%s is a policy: charge %s, reserve %s, confirm %s\n", path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
+	for _, s := range fsm.Steps() {
+		if err := p.Usable(s); err != nil {
+			fmt.Fprintf(out, "here it could not %v\n", err)
+		}
+	}
+	return p, nil
+}
+
+// maxPolicyFile bounds what is read of a file named by mistake; Parse says what is too long.
+const maxPolicyFile = 1 << 20
+
+// readPolicy reads a policy file; - is in.
+func readPolicy(path string, in io.Reader) ([]byte, error) {
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read policy: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	source, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return source, nil
+}

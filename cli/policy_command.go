@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/aymanbagabas/go-udiff"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/policy"
+)
+
+func policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "List, compare, check and activate policies: how orders are done",
+		Long: "A policy says how orders are done: what does each step, how long it is tried, what a person has to\n" +
+			"approve. Every policy that was served is kept as a version. All of it is in docs/policy.md.",
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("policy: list, show, diff, activate, check or schema")}
+		},
+	}
+	list := policyQuery("list", "List the versions", cobra.NoArgs, listPolicies)
+	show := policyQuery("show N", "Print a version", cobra.ExactArgs(1), showPolicy)
+	diff := policyQuery("diff N M", "Print what changed between two versions", cobra.ExactArgs(2), diffPolicies)
+	var actor string
+	activate := policyQuery("activate N", "Make a version the one new orders start with", cobra.ExactArgs(1),
+		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
+			if actor == "" {
+				return usageError{errors.New("actor: want a name")}
+			}
+			if err := activatePolicy(ctx, query, versions[0], actor); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
+			return nil
+		})
+	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
+	schema := &cobra.Command{
+		Use: "schema", Short: "Print the JSON schema of policies, for editors", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), policy.Schema())
+			return err
+		},
+	}
+	cmd.AddCommand(list, show, diff, activate, policyCheckCommand(), schema)
+	return cmd
+}
+
+// policyQuery is a command that asks the database about the versions in its arguments.
+func policyQuery(use, short string, args cobra.PositionalArgs,
+	run func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error,
+) *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			versions, err := parseVersions(args)
+			if err != nil {
+				return err
+			}
+			if err := cfg.load(cmd); err != nil {
+				return configError{err}
+			}
+			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
+			if err != nil {
+				return err
+			}
+			defer database.close()
+			pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 1})
+			if err != nil {
+				return fmt.Errorf("%w: %w", errUnavailable, err)
+			}
+			defer pool.Close()
+			err = run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout())
+			var refused *pgconn.PgError
+			if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+				return fmt.Errorf("the database has no policies yet, run pawl migrate up: %w", err)
+			}
+			return err
+		},
+	}
+	cfg.databaseFlags(cmd.Flags())
+	return cmd
+}
+
+func parseVersions(args []string) (versions []int32, err error) {
+	for _, arg := range args {
+		n, err := strconv.ParseInt(arg, 10, 32)
+		if err != nil || n < 1 {
+			return nil, usageError{fmt.Errorf("version %q: want a number from 1", arg)}
+		}
+		versions = append(versions, int32(n))
+	}
+	return versions, nil
+}
+
+// listPolicies marks the active version with a star.
+func listPolicies(ctx context.Context, query *db.Queries, _ []int32, out io.Writer) error {
+	list, err := query.PoliciesList(ctx)
+	if err != nil {
+		return fmt.Errorf("list policies: %w", err)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "version\tstored\tlast activated\tby\tcharge\treserve\tconfirm")
+	for _, row := range list {
+		star, activated, actor := "", "never", ""
+		if row.Active {
+			star = "*"
+		}
+		if row.ActivatedAt != nil {
+			activated, actor = row.ActivatedAt.UTC().Format(time.RFC3339), *row.Actor
+		}
+		fmt.Fprintf(table, "%d%s\t%s\t%s\t%.40q\t%s\n", row.Version, star,
+			row.CreatedAt.UTC().Format(time.RFC3339), activated, actor, executors(row.Source))
+	}
+	return table.Flush()
+}
+
+// executors are what does the steps of a stored policy, in columns.
+func executors(source string) string {
+	p, err := policy.Parse([]byte(source))
+	if err != nil {
+		return "(not for this release)"
+	}
+	columns := ""
+	for _, s := range fsm.Steps() {
+		columns += string(p.Of(s).Executor) + "\t"
+	}
+	return columns
+}
+
+func sourceOf(ctx context.Context, query *db.Queries, version int32) (string, error) {
+	source, err := query.PolicyGet(ctx, version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", fmt.Errorf("there is no policy %d", version)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read policy: %w", err)
+	}
+	return source, nil
+}
+
+func showPolicy(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
+	source, err := sourceOf(ctx, query, versions[0])
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, source)
+	return err
+}
+
+func diffPolicies(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
+	var sources [2]string
+	for i, version := range versions {
+		var err error
+		if sources[i], err = sourceOf(ctx, query, version); err != nil {
+			return err
+		}
+	}
+	name := func(version int32) string { return fmt.Sprintf("policy %d", version) }
+	_, err := io.WriteString(out, udiff.Unified(name(versions[0]), name(versions[1]), sources[0], sources[1]))
+	return err
+}
+
+func activatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
+	err := engine.ActivatePolicy(ctx, query, version, actor)
+	if errors.Is(err, engine.ErrNotFound) {
+		return fmt.Errorf("there is no policy %d", version)
+	}
+	return err
+}
+
+// userName is who runs this process, as far as it can be told.
+func userName() string {
+	if current, err := user.Current(); err == nil && current.Username != "" {
+		return current.Username
+	}
+	return "uid " + strconv.Itoa(os.Getuid())
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/httpapi"
+	"pawl/migrations"
+)
+
+func serveCommand() *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve orders over HTTP (the default)",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.load(cmd); err != nil {
+				return configError{err}
+			}
+			if os.Getenv("GOGC") == "" {
+				// The heap is a few megabytes: to collect it less often costs little memory
+				// and saves a good part of the service's CPU time.
+				debug.SetGCPercent(200)
+			}
+			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				err = nil // asked to end before it had begun
+			}
+			return err
+		},
+	}
+	cfg.databaseFlags(cmd.Flags())
+	cfg.serveFlags(cmd.Flags())
+	return cmd
+}
+
+// serve runs the service until ctx ends or the database server does. What was started
+// is stopped in the opposite order: no new orders, those in flight, the connections, the
+// database.
+func serve(ctx context.Context, cfg *config, out io.Writer) error {
+	log := newLogger(cfg)
+	source, err := loadPolicy(cfg.Policy)
+	if err != nil {
+		return configError{err}
+	}
+	database, err := ownDatabase(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := database.close(); err != nil {
+			log.Error("stop database", "error", err)
+		}
+	}()
+
+	if err := checkDurable(ctx, database.url, cfg.AllowDataLoss, log); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, database.url); err != nil {
+		return migrationError(err)
+	}
+	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns)})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
+		return schemaError(err)
+	}
+	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
+		return err
+	}
+
+	listener, err := net.Listen("tcp", cfg.address())
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	orders := engine.New(pool, engine.Config{
+		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
+		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()),
+	})
+	registry := newMetrics(orders, pool)
+	handler := httpapi.New(orders, httpapi.Config{
+		Currency: cfg.Currency, Wait: cfg.Wait, Log: log,
+		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+	})
+	traces := startTracing(ctx, os.Getenv, log)
+	server := httpapi.NewServer(cfg.address(), traces.wrap(handler))
+	orders.Start()
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	announce(out, cfg, listener.Addr(), database)
+
+	grace := cfg.Grace
+	select {
+	case <-ctx.Done():
+		log.Info("stopping")
+	case <-database.exited:
+		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
+	case err = <-failed:
+	}
+	deadline := time.Now().Add(grace)
+	err = errors.Join(err, drain(orders, server, grace, log))
+	traces.close(deadline, log)
+	return err
+}
+
+// answerTime is how much of the grace period is kept, half of it at most, for handing
+// orders back and for the answers of callers who wait for them. A database that does not
+// answer makes each take two seconds.
+const answerTime = 5 * time.Second
+
+// drain ends the service: the engine first says no to new orders and lets callers that
+// wait have their answers, then the server waits for those answers to be written.
+func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	finish, cancel := context.WithTimeout(ctx, grace-min(grace/2, answerTime))
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- server.Shutdown(ctx) }()
+	if err := orders.Stop(finish); err != nil {
+		log.Warn("orders were handed back unfinished", "error", err)
+	}
+	if err := <-closed; err != nil {
+		log.Warn("callers were cut off", "error", err)
+		return server.Close()
+	}
+	return nil
+}
+
+// announce prints the one line a person needs.
+func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if cfg.Listen == "" {
+		host = "localhost"
+	}
+	fmt.Fprintf(out, "pawl serves http://%s, data in %s\n", net.JoinHostPort(host, port), database.place)
+	if cfg.Listen == "" {
+		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
+	}
+}

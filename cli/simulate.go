@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/simulator"
+)
+
+// simulate is what the command is told. The settings of the service are none of it: a
+// provider that takes the service's port or file from the environment would be in its way.
+type simulate struct {
+	listen    string
+	port      int
+	faults    []string
+	secretEnv string
+	hookEnv   string
+	config    simulator.Config
+}
+
+func simulateCommand() *cobra.Command {
+	var sim simulate
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Be a provider that is not real: charges, reservations and faults to order",
+		Long: "Serves a provider that remembers what it did under each idempotency key, counts every effect and\n" +
+			"fails as it is told: by the item of an order, by --fault, or by POST /faults. Prints its books when it is\n" +
+			"ended, and ends with 1 if anything happened twice. All of it is in docs/simulator.md.",
+		Example: "  pawl simulate --latency 50ms --fault timeout-after@charge,fraction=0.05",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := sim.validate(); err != nil {
+				return usageError{err}
+			}
+			sim.config.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return sim.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&sim.listen, "listen", "127.0.0.1", "address to listen on; empty: all interfaces")
+	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
+	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "where it keeps what it did; empty: in memory alone")
+	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a do or an undo takes")
+	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: for ever")
+	f.Uint64Var(&sim.config.Seed, "seed", 1, "decides which requests a rule with a fraction applies to")
+	f.StringArrayVar(&sim.faults, "fault", nil, "a rule: fault[times][:argument][@step[/operation]][,item=,amount=,order=,fraction=,code=]; may be repeated")
+	f.StringVar(&sim.secretEnv, "secret-env", "", "environment variable with the secret of Standard Webhooks signatures; empty: none are asked for")
+	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "URL that events of Stripe's API are sent to; empty: none are sent")
+	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment variable with the secret that they are signed with")
+	return cmd
+}
+
+func (sim *simulate) validate() error {
+	if sim.port < 0 || sim.port > 65535 {
+		return errors.New("port: from 0 to 65535")
+	}
+	if sim.config.Latency < 0 {
+		return errors.New("latency: at least 0s")
+	}
+	if sim.config.KeyRetention < 0 {
+		return errors.New("key-retention: at least 0s")
+	}
+	if sim.secretEnv != "" {
+		if sim.config.Secret = os.Getenv(sim.secretEnv); sim.config.Secret == "" {
+			return fmt.Errorf("secret-env: %s is not set", sim.secretEnv)
+		}
+	}
+	if (sim.config.StripeWebhook == "") != (sim.hookEnv == "") {
+		return errors.New("stripe-webhook: want it and stripe-webhook-secret-env, or neither")
+	}
+	if sim.hookEnv != "" {
+		if sim.config.StripeWebhookSecret = os.Getenv(sim.hookEnv); sim.config.StripeWebhookSecret == "" {
+			return fmt.Errorf("stripe-webhook-secret-env: %s is not set", sim.hookEnv)
+		}
+	}
+	for _, text := range sim.faults {
+		rule, err := simulator.ParseRule(text)
+		if err != nil {
+			return fmt.Errorf("fault: %w", err)
+		}
+		sim.config.Faults = append(sim.config.Faults, rule)
+	}
+	return nil
+}
+
+// run serves until ctx ends, and then says what the books come to.
+func (sim *simulate) run(ctx context.Context, out io.Writer) error {
+	provider, err := simulator.Open(sim.config)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(sim.listen, strconv.Itoa(sim.port)))
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen: %w", err), provider.Close())
+	}
+	server := &http.Server{Handler: provider, ReadHeaderTimeout: 10 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	sim.announce(out, listener.Addr())
+
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	err = errors.Join(err, provider.Close()) // before the server: it ends requests that wait for nothing
+	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if server.Shutdown(finish) != nil {
+		_ = server.Close()
+	}
+	return errors.Join(err, printSummary(out, provider.Summary()))
+}
+
+func (sim *simulate) announce(out io.Writer, addr net.Addr) {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if sim.listen == "" {
+		host = "localhost"
+	}
+	place := "memory alone"
+	if sim.config.File != "" {
+		place = sim.config.File
+	}
+	fmt.Fprintf(out, "simulated provider at http://%s, its books in %s\n", net.JoinHostPort(host, port), place)
+}
+
+// printSummary returns an error when something happened twice.
+func printSummary(out io.Writer, sum simulator.Summary) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "\n\teffects\tlive\tundone\trefused\tvoided\tpending\t\n")
+	for _, step := range []string{"charge", "reserve", "confirm"} {
+		tally := sum.Steps[step]
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
+			step, tally.Effects, tally.Live, tally.Undone, tally.Refused, tally.Voided, tally.Pending)
+	}
+	_ = table.Flush()
+	for _, m := range sum.Money {
+		fmt.Fprintf(out, "%q: charged %s, refunded %s, kept %s\n", m.Currency, m.Charged, m.Refunded, m.Kept)
+	}
+	fmt.Fprintf(out, "%d requests, %d duplicates suppressed, %d refused because their key was undone\n",
+		sum.Requests, sum.DuplicatesSuppressed, sum.RefusedAfterUndo)
+	if !sum.OK() {
+		return fmt.Errorf("something happened twice: %d orders with two live charges, %d effects beside a live one, %d keys with more than one effect",
+			sum.DoubleLive, sum.Overlaps, sum.RepeatedEffects)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/term"
+
+	"pawl/db"
+	"pawl/engine"
+)
+
+// newLogger logs to standard error, so that standard output is the command's own.
+func newLogger(cfg *config) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		level = slog.LevelInfo
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.LogFormat == "text" || cfg.LogFormat == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
+		return slog.New(slog.NewTextHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, options))
+}
+
+// newMetrics collects what the engine, the pool and the process count. No label holds
+// anything of an order.
+func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	counter := func(name, help string, read func() int64) {
+		registry.MustRegister(prometheus.NewCounterFunc(
+			prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
+	}
+	gauge := func(name, help string, read func() int64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
+	}
+	stats := &orders.Stats
+	counter("pawl_orders_admitted_total", "Orders stored by this replica.", stats.Admitted.Load)
+	counter("pawl_orders_known_total", "Requests for orders that existed.", stats.Known.Load)
+	counter("pawl_orders_taken_over_total", "Orders claimed after their lease had ended.", stats.TakenOver.Load)
+	counter("pawl_orders_held_total", "Orders put on hold.", stats.Held.Load)
+	counter("pawl_move_sets_total", "Move statements that committed.", stats.Sets.Load)
+	counter("pawl_moves_total", "Moves of orders that committed.", stats.Moves.Load)
+	counter("pawl_moves_lost_total", "Compare-and-sets that did not match.", stats.Lost.Load)
+	counter("pawl_moves_fenced_total", "Orders found to be another replica's after a lost move.", stats.Fenced.Load)
+	counter("pawl_outcomes_unknown_total", "Statements whose outcome had to be read back.", stats.UnknownOutcome.Load)
+	counter("pawl_statements_retried_total", "Statements sent again after a rollback.", stats.Retried.Load)
+	counter("pawl_requests_overloaded_total", "Requests turned away because the backlog was long.", stats.Overloaded.Load)
+	gauge("pawl_orders_in_flight", "Orders in this replica's memory.", orders.InFlight)
+	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
+	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
+	counter("pawl_orders_expired_total", "Orders asked to stop because their time was up.", stats.Expired.Load)
+	counter("pawl_orders_unknown_policy_total", "Looks at due orders that were left alone, because this replica can't run their policy.", stats.UnknownPolicy.Load)
+	counter("pawl_step_answers_fenced_total", "Answers of providers that came when the order was another replica's.", stats.FencedAnswers.Load)
+	registry.MustRegister(newStepCollector(orders))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"pawl/books"
+	"pawl/db"
+)
+
+func verifyCommand() *cobra.Command {
+	var cfg config
+	var opt books.Options
+	var asJSON bool
+	var provider string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove the books: read the whole database and look for what must not be",
+		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
+			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
+			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
+			"books could not be read.\n\n" +
+			"With --provider the books are also compared with those of a provider.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.load(cmd); err != nil {
+				return configError{err}
+			}
+			if provider != "" {
+				opt.Provider = &books.Provider{URL: provider}
+			}
+			report, _, err := proveBooks(cmd, &cfg, opt)
+			if err != nil && report.OK() {
+				return err
+			}
+			wrong := printReport(cmd.OutOrStdout(), report, asJSON)
+			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
+				return fmt.Errorf("%w; %s", wrong, err.Error())
+			}
+			return wrong
+		},
+	}
+	cfg.databaseFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
+	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
+	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
+	return cmd
+}
+
+// errNoVerdict is wrapped by whatever kept us from reading the books to their end. Who runs verify must be able
+// to tell it from books that are wrong, so it has an exit code of its own.
+var errNoVerdict = errors.New("no verdict on the books")
+
+// proveBooks verifies the database of the settings, which lies at place. Its errors wrap errNoVerdict.
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, place string, err error) {
+	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
+	if err != nil {
+		return report, "", fmt.Errorf("%w: %w", errNoVerdict, err)
+	}
+	defer database.close()
+	report, err = readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errNoVerdict, err)
+	}
+	return report, database.place, err
+}
+
+// readBooks verifies the database at url, with a progress bar for a person.
+func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
+	pool, err := db.Open(ctx, url, db.Options{MaxConns: 2})
+	if err != nil {
+		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+	if opt.Provider != nil {
+		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
+			return books.Report{}, noBooks(err)
+		}
+	}
+	var bar *progressbar.ProgressBar
+	opt.Progress = func(done, total int64) {
+		if bar == nil { // a bar without an end would turn in a goroutine that outlives it
+			bar = progress(total, "books", bars)
+		}
+		bar.ChangeMax64(total)
+		_ = bar.Set64(done)
+	}
+	report, err := books.Verify(ctx, pool, opt)
+	if bar != nil {
+		_ = bar.Exit()
+	}
+	return report, noBooks(err)
+}
+
+// noBooks says what to do about a database without tables.
+func noBooks(err error) error {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+		return fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
+	}
+	return err
+}
+
+// printReport returns an error when the books are wrong, or right and nobody could be told.
+func printReport(out io.Writer, report books.Report, asJSON bool) error {
+	var text bytes.Buffer
+	if asJSON {
+		encoder := json.NewEncoder(&text)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(report) // it is text and numbers
+	} else {
+		printChecks(&text, report)
+		printTotals(&text, report)
+	}
+	_, err := out.Write(text.Bytes())
+	wrong := 0
+	for _, check := range report.Checks {
+		if check.Violations > 0 && !check.Warning {
+			wrong++
+		}
+	}
+	switch {
+	case wrong > 0:
+		return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+	case err != nil:
+		return fmt.Errorf("%w: print report: %w", errNoVerdict, err)
+	}
+	return nil
+}
+
+// printChecks writes a line for each check and, below it, what is wrong. Identifiers
+// come from callers: they are quoted, so that they can't speak to the terminal.
+func printChecks(out io.Writer, report books.Report) {
+	for _, check := range report.Checks {
+		if check.Violations == 0 {
+			fmt.Fprintf(out, "ok     %-18s %12d\n", check.Name, check.Checked)
+			continue
+		}
+		verdict := "WRONG"
+		if check.Warning {
+			verdict = "warn"
+		}
+		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
+		fmt.Fprintf(out, "       Not so: %s\n", check.Proves)
+		for _, offender := range check.Offenders {
+			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)
+		}
+		if more := check.Violations - int64(len(check.Offenders)); more > 0 {
+			fmt.Fprintf(out, "       and %d more\n", more)
+		}
+	}
+}
+
+func printTotals(out io.Writer, report books.Report) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table)
+	for _, status := range slices.Sorted(maps.Keys(report.Orders)) {
+		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
+	}
+	if len(report.Money) > 0 {
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tauthorized\tkept\t\n")
+	}
+	for _, m := range report.Money {
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(out, "\n%d checks in %.1f s\n", len(report.Checks), report.Seconds)
+}

@@ -1,0 +1,241 @@
+package engine_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/step"
+)
+
+// gates holds statements back in the wire, by their names.
+type gates map[string]*gate
+
+type gate struct {
+	arrived atomic.Int32
+	open    chan struct{}
+	release func()
+}
+
+func newGates(t *testing.T, p *proxy, names ...string) gates {
+	t.Helper()
+	g := gates{}
+	for _, name := range names {
+		open := make(chan struct{})
+		g[name] = &gate{open: open, release: sync.OnceFunc(func() { close(open) })}
+		t.Cleanup(g[name].release)
+	}
+	p.On(func(statement string) fate {
+		if at := g[statement]; at != nil {
+			at.arrived.Add(1)
+			<-at.open
+		}
+		return passes
+	})
+	return g
+}
+
+func (g gates) wait(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, name+" arrives", func() bool { return g[name].arrived.Load() > 0 })
+}
+
+// openToldLate is a keeper whose order "one" has failed because a person said so; its charge stands there as ch_1, and
+// tell has it say so. Everything goes through the proxy.
+func openToldLate(t *testing.T) (s *shop, k *keeper, p *proxy, tell func()) {
+	t.Helper()
+	k = &keeper{mute: true}
+	s = openKeeper(t, k)
+	token := s.tokenOf(t, "one")
+	s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+	s.until(t, "one", "failed")
+	stop(t, s.engine)
+	p = newProxy(t, s.URL)
+	s.engine = startEngine(t, p.URL, s.cfg)
+	s.engines = []*engine.Engine{s.engine}
+	k.says(func(k *keeper) { k.mute = false })
+	return s, k, p, func() {
+		t.Helper()
+		if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (s *shop) lateUndosDone(t *testing.T) {
+	t.Helper()
+	eventually(t, "it is undone late", func() bool {
+		s.exec(t, `UPDATE late_undos SET due_at = now() WHERE code IS NOT NULL`)
+		return value[bool](t, s.Pool, `SELECT coalesce(bool_and(finished_at IS NOT NULL), false) FROM late_undos`)
+	})
+}
+
+// A driver and a late undo go for one key at one moment. Each has looked up what an undo says before the other has begun.
+func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, s *shop, k *keeper, name string) {
+		t.Helper()
+		s.until(t, "one", "retry") // charged again, and waits for its reservation
+		k.says(func(k *keeper) {
+			if len(k.faults) > 0 || len(k.live) != 1 || k.live["ch_1"] {
+				t.Errorf("charged: %v; %q", k.live, k.faults)
+			}
+		})
+		if names := k.named(); !slices.Equal(names, []string{name}) {
+			t.Errorf("named: %q, want %q", names, name)
+		}
+		s.verified(t)
+	}
+	t.Run("the late undo begins first", func(t *testing.T) {
+		t.Parallel()
+		s, k, p, tell := openToldLate(t)
+		g := newGates(t, p, "AttemptsBegin")
+		s.verb(t, engine.Retry, nil)
+		g.wait(t, "AttemptsBegin")
+		tell()
+		s.lateUndosDone(t)
+		g["AttemptsBegin"].release()
+		check(t, s, k, "ch_1")
+	})
+	t.Run("the driver begins first", func(t *testing.T) {
+		t.Parallel()
+		s, k, p, tell := openToldLate(t)
+		g := newGates(t, p, "AttemptsBegin", "LateUndoBegin")
+		s.verb(t, engine.Retry, nil)
+		g.wait(t, "AttemptsBegin")
+		tell()
+		g.wait(t, "LateUndoBegin")
+		g["AttemptsBegin"].release()
+		s.until(t, "one", "retry")
+		g["LateUndoBegin"].release()
+		s.lateUndosDone(t)
+		check(t, s, k, "")
+	})
+}
+
+// A replica that dies between the claim of a late undo and its attempt holds it up for a lease, not for longer.
+func TestALateUndoOfAReplicaThatDied(t *testing.T) {
+	t.Parallel()
+	s, k, p, tell := openToldLate(t)
+	g := newGates(t, p, "LateUndoBegin")
+	tell()
+	g.wait(t, "LateUndoBegin")
+	if left := value[float64](t, s.Pool, `SELECT extract(epoch FROM due_at - now())::float8 FROM late_undos`); left > 10 {
+		t.Errorf("claimed for %.0f more seconds", left)
+	}
+	s.exec(t, `UPDATE late_undos SET due_at = now()`) // its lease is over
+	other := startEngine(t, s.URL, s.cfg)
+	s.lateUndosDone(t)
+	stop(t, other)
+	g["LateUndoBegin"].release()
+	stop(t, s.engine)
+	if calls := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE attempt < 0`); calls != 1 || len(k.named()) != 1 {
+		t.Errorf("%d calls, undone %q", calls, k.named())
+	}
+	s.engine = startEngine(t, s.URL, s.cfg)
+	s.engines = []*engine.Engine{s.engine}
+	s.undone(t, k, fsm.Failed)
+}
+
+// While it is called, a late undo is nobody else's, and a person who closes it then has the last word.
+func TestALateUndoThatHangs(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/undo") {
+			<-hang
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusPaymentRequired)
+	}))
+	t.Cleanup(server.Close)
+	s := openShop(t, 2, engine.Config{Poll: 10 * time.Millisecond, Lease: time.Second})
+	s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
+	s.admit(t, request("one"))
+	s.until(t, "one", "failed")
+	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
+	eventually(t, "it is called for, and the lease outlasts the call", func() bool {
+		return value[bool](t, s.Pool, `SELECT due_at > now() + interval '50 seconds' FROM late_undos`)
+	})
+	q := engine.Request{Verb: engine.StepResult, OrderID: "one", Actor: "ann", Reason: "seen to it",
+		Settle: &engine.Settled{Step: fsm.Charge, Generation: new(int32(0)), Outcome: engine.SettledDone}}
+	if _, err := s.engine.Do(t.Context(), q); err != nil {
+		t.Error(err)
+	}
+	close(hang)
+	eventually(t, "the call is answered", func() bool {
+		return value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL FROM step_attempts WHERE attempt = -1`)
+	})
+	if !value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL AND code IS NULL AND detail = 'undone by hand' FROM late_undos`) {
+		t.Error("it is open again")
+	}
+}
+
+// A late undo that goes by nothing is closed by a person, with a verb that is in the history, also of an order that ended.
+func TestALateUndoIsClosedByAPerson(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	b := outside(t, byCallers, p.quick(""))
+	p.fail(t, rules("reserve", "decline")...)
+	b.process(t, request("order"))
+	before, err := b.engine.Get(t.Context(), "order")
+	if err != nil || before.Order.Status != fsm.Failed {
+		t.Fatalf("%v, %s", err, before.Order.Status)
+	}
+	b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
+	q := asked(engine.StepResult)
+	q.RequestID = "ticket"
+	settle := func(step fsm.Step, generation int32, outcome string) *engine.Settled {
+		return &engine.Settled{Step: step, Generation: &generation, Outcome: outcome}
+	}
+	for _, wrong := range []*engine.Settled{settle(fsm.Reserve, 0, "done"), settle(fsm.Charge, 1, "done"), settle(fsm.Confirm, 0, "done")} {
+		q.Settle = wrong
+		b.refused(t, q, engine.RefusedNoLateUndo)
+	}
+	q.Settle = settle(fsm.Charge, 0, engine.SettledNotDone)
+	b.refused(t, q, engine.RefusedState)
+	b.refused(t, asked(engine.Retry), engine.RefusedStillUndoing)
+	q.Settle = settle(fsm.Charge, 0, engine.SettledDone)
+	q.DryRun = true
+	b.writesNothing(t, func() { b.do(t, q) })
+	q.DryRun = false
+	o := b.do(t, q)
+	if o.Order.Seq != before.Order.Seq+1 || o.Order.Status != fsm.Failed {
+		t.Errorf("%s, seq %d after %d", o.Order.Status, o.Order.Seq, before.Order.Seq)
+	}
+	b.heard(t, "order", engine.StepResult)
+	b.writesNothing(t, func() { b.do(t, q) }) // the same request again
+	q.RequestID = ""
+	b.refused(t, q, engine.RefusedNoLateUndo)
+	p.fail(t)
+	b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+}
+
+// Who reports a late effect reports it again, until its undoing is written down.
+func TestACallbackAboutALateEffectIsNotTakenBeforeItsUndoIsOpen(t *testing.T) {
+	t.Parallel()
+	s, k, p, tell := openToldLate(t)
+	token := s.tokenOf(t, "one")
+	var lost atomic.Bool
+	p.On(func(statement string) fate {
+		if statement == "LateUndoOpen" && !lost.Swap(true) {
+			return loseRequest
+		}
+		return passes
+	})
+	if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("answered %v", err)
+	}
+	tell()
+	s.lateUndosDone(t)
+	s.undone(t, k, fsm.Failed)
+}

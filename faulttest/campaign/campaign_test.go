@@ -1,0 +1,108 @@
+package campaign
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+)
+
+// row is one campaign.
+type row struct {
+	name   string
+	weight float64       // of the time of all campaigns
+	least  time.Duration // that the fault takes at least
+	skip   func() string // why it can't be done here
+
+	servers func(*field)                  // starts f.server
+	prepare func(*field)                  // changes what the replicas are, before they start
+	disturb func(context.Context, *field) // goes on with the fault until the context ends, then heals it
+
+	people, policies bool // people act at random, another policy becomes active
+	quiet            bool // the fault may bite nobody
+
+	gap     func(*field) time.Duration // for how long nobody may be without an answer, asserted on demand
+	refused float64                    // and how many of a hundred requests to be refused
+}
+
+// rowsOfTable are the campaigns.
+var rowsOfTable = []row{
+	{name: "wire-silent", weight: 1.2, people: true, policies: true, disturb: silence, gap: atMost(time.Second), refused: 1},
+	{name: "wire-cut", weight: 1, people: true, policies: true, disturb: cutReplies, refused: 1},
+	{name: "pooler-restarts", weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
+	{name: "postgres-restarts", weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
+	{name: "failover", weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
+	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
+	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
+	{name: "disk-full", weight: 1, people: true, skip: noMount, servers: onSmallDisk, disturb: fillDisk},
+	{name: "locks", weight: 1, people: true, policies: true, disturb: holdLocks},
+	{name: "serializable", quiet: true, weight: 0.8, people: true, policies: true, prepare: serializable, disturb: countRollbacks},
+	{name: "policies", weight: 0.8, people: true, policies: true, disturb: nothing},
+	{name: "kill-and-stop", weight: 1.2, people: true, policies: true, disturb: killAndStop},
+}
+
+// TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of ours.
+func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share the machine badly
+	if testing.Short() {
+		t.Skip("NOT TESTED: -short")
+	}
+	seconds := number(t, "PAWL_FAULT_SECONDS", 60)
+	seed := number(t, "PAWL_FAULT_SEED", rand.IntN(1_000_000_000))
+	strict := number(t, "PAWL_FAULT_STRICT", 0) == 1
+	t.Logf("PAWL_FAULT_SEED=%d", seed)
+	yard := newYard(t)
+	template := newTemplate(t, func(url string) { yard.run(yard.present().path, "migrate", "up", "--database-url", url) })
+	table := report{seed: seed, seconds: seconds}
+	defer func() { table.print(os.Stdout) }()
+	var weights float64
+	for i := range rowsOfTable {
+		weights += rowsOfTable[i].weight
+	}
+	for i := range rowsOfTable { //nolint:paralleltest // as above
+		r := &rowsOfTable[i]
+		t.Run(r.name, func(t *testing.T) {
+			if r.skip != nil && r.skip() != "" {
+				table.skipped(r.name, r.skip())
+				t.Skip("NOT TESTED: " + r.skip())
+			}
+			share := time.Duration(r.weight / weights * float64(seconds) * float64(time.Second))
+			f := &field{t: t, yard: yard, row: r, seed: seed + i, dice: newDice(seed+i, 1), template: template,
+				limit: max(share-overhead, 2500*time.Millisecond, r.least)}
+			table.add(f.campaign(), strict)
+		})
+	}
+}
+
+// overhead is about what a campaign takes besides its fault: to start, to settle and to be checked.
+const overhead = 3 * time.Second
+
+// campaign runs one and returns what came of it.
+func (f *field) campaign() *result {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	defer cancel()
+	f.prepare(ctx)
+	began, ended := f.fight(ctx)
+	r := &result{field: f, began: began, ended: ended}
+	r.violations = append(r.violations, f.settle(ctx, settleLimit)...)
+	r.violations = append(r.violations, f.check(ctx)...)
+	f.fleet.close()
+	r.violations = append(r.violations, f.fleet.broken()...)
+	return r
+}
+
+// settleLimit is how long the end of all orders may take after the faults. It is for a machine that is busy with other things.
+const settleLimit = 90 * time.Second
+
+func atMost(d time.Duration) func(*field) time.Duration {
+	return func(*field) time.Duration { return d }
+}
+
+// outage is how long the server was away, and a second to find it again.
+func outage(f *field) time.Duration { return f.outage + time.Second }
+
+// nothing waits: the fault is what others do meanwhile.
+func nothing(ctx context.Context, f *field) {
+	f.what = "activations"
+	<-ctx.Done()
+}

@@ -1,0 +1,248 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// check compares what the database, the provider, the callers and the people have. It returns what the documents say can't be.
+func (f *field) check(ctx context.Context) (broken []string) {
+	books := f.readBooks()
+	broken = append(broken, f.checkOrders(books)...)
+	broken = append(broken, f.checkProvider(books)...)
+	broken = append(broken, f.checkAnswers(books)...)
+	broken = append(broken, f.checkVerbs(books)...)
+	broken = append(broken, f.checkStock()...)
+	broken = append(broken, f.checkCallbacks(ctx)...)
+	broken = append(broken, f.people.doubts...)
+	return append(broken, f.verify(ctx)...)
+}
+
+// booked is an order as the schema books has it.
+type booked struct {
+	ID, Status          string
+	Generation, Seq     int
+	Policy              int
+	Charges, Standing   int // charges, and those that were not refunded
+	Reservations, Stand int
+	Rows, First, Last   int // of the history
+	StandingOutside     int // charges that a provider has made
+	ReservedOutside     int
+}
+
+func (f *field) readBooks() map[string]booked {
+	list := rows[booked](f, `
+		SELECT o.order_id, o.status, o.generation, o.seq, coalesce(o.policy, 0),
+			coalesce(c.n, 0), coalesce(c.standing, 0), coalesce(r.n, 0), coalesce(r.standing, 0),
+			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.outside, 0), coalesce(r.outside, 0)
+		FROM books.orders AS o
+		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE refunded_at IS NULL) AS standing,
+			count(*) FILTER (WHERE refunded_at IS NULL AND executor <> 'ledger') AS outside FROM books.charges GROUP BY 1) AS c USING (order_id)
+		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE released_at IS NULL) AS standing,
+			count(*) FILTER (WHERE released_at IS NULL AND executor <> 'ledger') AS outside FROM books.reservations GROUP BY 1) AS r USING (order_id)
+		LEFT JOIN (SELECT order_id, count(*) AS n, min(seq) AS first, max(seq) AS last FROM books.transitions GROUP BY 1) AS t USING (order_id)`)
+	books := map[string]booked{}
+	for _, o := range list {
+		books[o.ID] = o
+	}
+	return books
+}
+
+// checkOrders: a completed order has one of each, another one nothing, and the history has no gaps.
+func (f *field) checkOrders(books map[string]booked) (broken []string) {
+	for id, o := range books {
+		want := 0
+		if o.Status == "completed" {
+			want = 1
+		}
+		if o.Standing != want || o.Stand != want {
+			broken = append(broken, fmt.Sprintf("order %s: %s with %d charges and %d reservations", id, o.Status, o.Standing, o.Stand))
+		}
+		if o.First != 1 || o.Last != o.Seq || o.Rows != o.Seq {
+			broken = append(broken, fmt.Sprintf("order %s: seq is %d, and its history has %d rows from %d to %d", id, o.Seq, o.Rows, o.First, o.Last))
+		}
+	}
+	for _, o := range f.callers.orders {
+		if _, there := books[o.id]; !there && o.stored {
+			broken = append(broken, "order "+o.id+": the service has said that it is stored, and it is not")
+		}
+	}
+	return broken
+}
+
+// checkProvider: what the provider has is what the books say, and it was never asked for what it should not have been.
+func (f *field) checkProvider(books map[string]booked) (broken []string) {
+	outside := map[int]bool{} // version of a policy → the provider confirms
+	for version := range replicasOfField {
+		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(version+1), "--database-url", f.server.url()).Output()
+		if err != nil {
+			f.t.Errorf("pawl policy show: %v", err)
+		}
+		outside[version+1] = strings.Contains(string(text), "confirm:")
+	}
+	p := f.provider
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	live := map[string]map[string]int{} // order → step → effects that stand
+	for _, e := range p.order {
+		if e.happened > 1 {
+			broken = append(broken, fmt.Sprintf("order %s: key %s had its effect %d times", e.ask.OrderID, e.key, e.happened))
+		}
+		if e.state != "live" {
+			continue
+		}
+		if live[e.ask.OrderID] == nil {
+			live[e.ask.OrderID] = map[string]int{}
+		}
+		live[e.ask.OrderID][e.ask.Step]++
+		if o := books[e.ask.OrderID]; o.Generation != e.ask.Generation {
+			broken = append(broken, fmt.Sprintf("order %s: %s of generation %d stands, and the order is at %d", o.ID, e.ask.Step, e.ask.Generation, o.Generation))
+		}
+	}
+	for id := range live {
+		if _, there := books[id]; !there {
+			broken = append(broken, fmt.Sprintf("order %s: the provider has %v, and the books have no such order", id, live[id]))
+		}
+	}
+	for id, o := range books {
+		confirmed := 0
+		if o.Status == "completed" && outside[o.Policy] {
+			confirmed = 1
+		}
+		has := live[id]
+		if has["charge"] != o.StandingOutside || has["reserve"] != o.ReservedOutside || has["confirm"] != confirmed {
+			broken = append(broken, fmt.Sprintf("order %s: %s, and the provider has %v: want %d charges, %d reservations, %d confirmations",
+				id, o.Status, has, o.StandingOutside, o.ReservedOutside, confirmed))
+		}
+	}
+	return append(broken, p.complains...)
+}
+
+// checkAnswers: what was answered once is true for ever.
+func (f *field) checkAnswers(books map[string]booked) (broken []string) {
+	for i := range f.callers.answers {
+		a := &f.callers.answers[i]
+		o, there := books[a.orderID]
+		switch {
+		case a.orderID == "":
+		case a.asked == "other amount" && a.status < 300 && a.status > 0:
+			broken = append(broken, fmt.Sprintf("order %s: another amount was answered %d", a.orderID, a.status))
+		case a.asked == "other amount":
+		case (a.asked == "order" || a.asked == "order again") && a.status >= 400 && a.status < 500:
+			broken = append(broken, fmt.Sprintf("order %s: the same body was answered %s", a.orderID, a.code))
+		case a.status == http.StatusNotFound:
+			broken = append(broken, fmt.Sprintf("order %s: it was stored, and %s was answered 404", a.orderID, a.asked))
+		case a.status >= 300 || a.status == 0 || !a.order.final():
+		case !there:
+			broken = append(broken, fmt.Sprintf("order %s: answered %s, and it is not there", a.orderID, a.order.Status))
+		case a.order.Generation == o.Generation && a.order.Status != o.Status,
+			a.order.Generation < o.Generation && a.order.Status != "failed",
+			a.order.Generation > o.Generation, a.order.Seq > o.Seq:
+			broken = append(broken, fmt.Sprintf("order %s: answered %s of generation %d at seq %d, and it is %s of %d at %d", a.orderID,
+				a.order.Status, a.order.Generation, a.order.Seq, o.Status, o.Generation, o.Seq))
+		}
+	}
+	return append(broken, f.checkMemory()...)
+}
+
+// checkMemory: an order that was answered as final is not answered as anything else later, but for a new generation.
+func (f *field) checkMemory() (broken []string) {
+	finals := map[string][]*answer{}
+	for i := range f.callers.answers {
+		a := &f.callers.answers[i]
+		if a.status == 0 || a.order.Status == "" {
+			continue
+		}
+		for _, before := range finals[a.orderID] {
+			if a.sent.After(before.at) && (a.order.Generation < before.order.Generation ||
+				a.order.Generation == before.order.Generation && a.order.Status != before.order.Status) {
+				broken = append(broken, fmt.Sprintf("order %s: answered %s of generation %d, and then %s of %d", a.orderID,
+					before.order.Status, before.order.Generation, a.order.Status, a.order.Generation))
+			}
+		}
+		if a.order.final() && a.status == http.StatusOK && len(finals[a.orderID]) < 20 {
+			finals[a.orderID] = append(finals[a.orderID], a)
+		}
+	}
+	return broken
+}
+
+// checkVerbs: what people were told is done is in the history, under the name of their request.
+func (f *field) checkVerbs(books map[string]booked) (broken []string) {
+	type request struct{ ID, Order, Verb string }
+	seen := map[request]bool{}
+	for _, r := range rows[request](f, `SELECT request_id, order_id, verb FROM books.transitions WHERE request_id IS NOT NULL`) {
+		if seen[r] {
+			broken = append(broken, fmt.Sprintf("order %s: %s was done twice by %s", r.Order, r.Verb, r.ID))
+		}
+		seen[r] = true
+	}
+	for i := range f.callers.answers {
+		a := &f.callers.answers[i]
+		if a.requestID == "" || a.status != http.StatusOK && a.status != http.StatusAccepted || seen[request{a.requestID, a.orderID, a.asked}] {
+			continue
+		}
+		if a.asked == "cancel" && books[a.orderID].Status == "canceled" {
+			continue // a cancellation of an order that is being canceled waits with the first
+		}
+		broken = append(broken, fmt.Sprintf("order %s: %s %s was answered %d, and is not in the history", a.orderID, a.asked, a.requestID, a.status))
+	}
+	return broken
+}
+
+// checkStock: what was sold is what is missing, nothing is oversold, and the last stock that somebody set is there.
+func (f *field) checkStock() (broken []string) {
+	type item struct {
+		Name                 string
+		OnHand, Reserved     int
+		Tracked              bool
+		Sold, Held, Released int
+	}
+	for _, i := range rows[item](f, `
+		SELECT i.item, i.on_hand, i.reserved, i.tracked, coalesce(r.sold, 0), coalesce(r.held, 0), coalesce(r.released, 0)
+		FROM books.inventory AS i
+		LEFT JOIN (SELECT item, sum(quantity) FILTER (WHERE state = 'sold') AS sold, sum(quantity) FILTER (WHERE state = 'held') AS held,
+			sum(quantity) FILTER (WHERE state = 'released') AS released FROM books.reservations WHERE executor = 'ledger' GROUP BY 1) AS r USING (item)`) {
+		if i.Reserved != i.Held || i.Reserved < 0 {
+			broken = append(broken, fmt.Sprintf("item %s: %d reserved, and orders hold %d", i.Name, i.Reserved, i.Held))
+		}
+		if strings.HasPrefix(i.Name, "scarce-") && (!i.Tracked || i.OnHand != scarceStock-i.Sold || i.OnHand < 0) {
+			broken = append(broken, fmt.Sprintf("item %s: there were %d, %d were sold, and %d are left", i.Name, scarceStock, i.Sold, i.OnHand))
+		}
+		var shelf int
+		if n, _ := fmt.Sscanf(i.Name, "shelf-%d", &shelf); n == 1 {
+			if s := f.people.shelves[shelf]; i.OnHand < s.answered || i.OnHand > s.sent {
+				broken = append(broken, fmt.Sprintf("item %s: set to %d and answered, and there are %d", i.Name, s.answered, i.OnHand))
+			}
+		}
+	}
+	return broken
+}
+
+// checkCallbacks sends those that were answered again: they must be known, and have the same answer, but where a person has
+// settled the step after it (a confirmation that was refused while an earlier call of it was in doubt).
+func (f *field) checkCallbacks(ctx context.Context) (broken []string) {
+	settled := map[string]bool{}
+	for _, a := range f.callers.answers {
+		settled[a.orderID] = settled[a.orderID] || a.asked == "step-result" && a.settled() && a.status < 300
+	}
+	for _, c := range f.provider.told {
+		a := f.people.repeat(ctx, call{method: http.MethodPost, path: "/" + c.url, body: c.body})
+		if accepted := strings.Contains(string(a.body), `"accepted":true`); a.status != http.StatusOK || accepted != c.accepted && !settled[c.orderID] {
+			broken = append(broken, fmt.Sprintf("order %s: a callback was answered accepted %v, and again: %d %s", c.orderID, c.accepted, a.status, a.body))
+		}
+	}
+	return broken
+}
+
+// verify lets the program prove its own books, and compare them with the provider's.
+func (f *field) verify(ctx context.Context) (broken []string) {
+	said, err := f.command(ctx, "verify", "--database-url", f.server.url(), "--provider", f.provider.server.URL).CombinedOutput()
+	if err != nil {
+		broken = append(broken, fmt.Sprintf("pawl verify: %v\n%s", err, said))
+	}
+	return broken
+}

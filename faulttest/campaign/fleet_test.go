@@ -1,0 +1,237 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// replica is a run of the program as a server.
+type replica struct {
+	cmd    *exec.Cmd
+	folder string
+	exited chan struct{}
+	asked  bool // somebody ended it
+	served bool
+}
+
+// post is the place of a replica: what is started there when it ends, as a service manager does.
+type post struct {
+	program program
+	flags   []string
+	env     []string
+}
+
+// fleet is the replicas of a campaign. Callers know the last address of each, also while it is dead.
+type fleet struct {
+	t       *testing.T
+	posts   []post
+	folder  string
+	keepers sync.WaitGroup
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	all       []*replica
+	urls      []string
+	starts    int
+	surprises []string // what no replica should do: end unasked, panic
+	dismiss   func()   // ends the keepers
+}
+
+// startFleet starts a replica at each post and returns when all serve. Until the context ends, each is started again when
+// it ends.
+func startFleet(ctx context.Context, t *testing.T, posts []post) *fleet {
+	t.Helper()
+	f := &fleet{t: t, posts: posts, folder: t.TempDir(), all: make([]*replica, len(posts)), urls: make([]string, len(posts))}
+	for i := range posts {
+		f.launch(i)
+		if !f.serves(ctx, i) {
+			t.Fatalf("replica %d does not serve:\n%s", i, f.all[i].said("stderr"))
+		}
+	}
+	keeping, dismiss := context.WithCancel(ctx)
+	f.dismiss = dismiss
+	for i := range posts {
+		f.keepers.Go(func() { f.keep(keeping, i) })
+	}
+	t.Cleanup(f.close)
+	return f
+}
+
+// launch starts the program at a post.
+func (f *fleet) launch(i int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.starts++
+	folder := filepath.Join(f.folder, strconv.Itoa(f.starts))
+	r := &replica{folder: folder, exited: make(chan struct{})}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		f.t.Error(err)
+	}
+	p := f.posts[i]
+	r.cmd = exec.Command(p.program.path, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
+	r.cmd.Env = append(withoutSettings(os.Environ()), p.env...)
+	r.cmd.Dir = folder
+	r.cmd.SysProcAttr = endsWithUs(&syscall.SysProcAttr{})
+	out, err := os.Create(filepath.Join(folder, "stdout"))
+	log, err2 := os.Create(filepath.Join(folder, "stderr"))
+	if err != nil || err2 != nil {
+		f.t.Error(err, err2)
+	}
+	r.cmd.Stdout, r.cmd.Stderr = out, log
+	started := make(chan error, 1)
+	f.running.Go(func() {
+		runtime.LockOSThread() // the child ends with the thread that has started it
+		defer runtime.UnlockOSThread()
+		defer close(r.exited)
+		defer out.Close()
+		defer log.Close()
+		err := r.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = r.cmd.Wait()
+		}
+	})
+	if err := <-started; err != nil {
+		f.t.Error(err)
+	}
+	f.all[i] = r
+}
+
+// withoutSettings leaves out what the program would take for settings.
+func withoutSettings(environment []string) []string {
+	return slices.DeleteFunc(environment, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return name == "PORT" || name == "DATABASE_URL" || strings.HasPrefix(name, "PAWL_") || strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")
+	})
+}
+
+var announcement = regexp.MustCompile(`^pawl serves (http://\S+), `)
+
+// serves waits until the replica says where it serves. It is false when it ends before.
+func (f *fleet) serves(ctx context.Context, i int) bool {
+	f.mu.Lock()
+	r := f.all[i]
+	f.mu.Unlock()
+	var found []string
+	await(ctx, startLimit, func() bool {
+		ended := r.ended()
+		found = announcement.FindStringSubmatch(r.said("stdout"))
+		return found != nil || ended
+	})
+	if found == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.urls[i], r.served = found[1], true
+	return true
+}
+
+func (r *replica) said(where string) string {
+	text, _ := os.ReadFile(filepath.Join(r.folder, where)) // nothing is said yet
+	return string(text)
+}
+
+func (r *replica) ended() bool {
+	select {
+	case <-r.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// lastWords are where the log says why the process ended, or its end.
+func (r *replica) lastWords() string {
+	log := r.said("stderr")
+	at := max(0, len(log)-1500)
+	for _, words := range []string{"panic: ", "fatal error: "} {
+		if i := strings.Index(log, words); i >= 0 {
+			at = i
+		}
+	}
+	return log[at:min(at+1500, len(log))]
+}
+
+// keep starts a replica again whenever it has ended. One that ended without a reason is remembered; that one can't start
+// while the database is away is documented.
+func (f *fleet) keep(ctx context.Context, i int) {
+	for {
+		f.mu.Lock()
+		r := f.all[i]
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.exited:
+		}
+		f.mu.Lock()
+		if r.served && !r.asked {
+			f.surprises = append(f.surprises, fmt.Sprintf("replica %d ended by itself: %s\n%s", i, r.cmd.ProcessState, r.lastWords()))
+		}
+		f.mu.Unlock()
+		if !pause(ctx, 100*time.Millisecond) {
+			return
+		}
+		f.launch(i)
+		f.serves(ctx, i)
+	}
+}
+
+// kill ends a replica as the out-of-memory killer does.
+func (f *fleet) kill(i int) { f.signal(i, syscall.SIGKILL) }
+
+// signal sends a signal to a replica.
+func (f *fleet) signal(i int, signal syscall.Signal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if signal == syscall.SIGKILL || signal == syscall.SIGTERM {
+		f.all[i].asked = true
+	}
+	_ = f.all[i].cmd.Process.Signal(signal)
+}
+
+// addresses are what callers know.
+func (f *fleet) addresses() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.urls)
+}
+
+// close ends all replicas.
+func (f *fleet) close() {
+	f.dismiss()
+	f.keepers.Wait()
+	for i := range f.posts {
+		f.kill(i)
+	}
+	f.running.Wait()
+}
+
+// broken reads the logs of all replicas for words that no log may have.
+func (f *fleet) broken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	logs, _ := filepath.Glob(filepath.Join(f.folder, "*", "stderr"))
+	for _, log := range logs {
+		text, _ := os.ReadFile(log)
+		for _, words := range []string{"panic: ", "DATA RACE", "fatal error: "} {
+			if strings.Contains(string(text), words) {
+				f.surprises = append(f.surprises, "a replica logged "+words)
+			}
+		}
+	}
+	return f.surprises
+}

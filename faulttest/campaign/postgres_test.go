@@ -1,0 +1,172 @@
+package campaign
+
+import (
+	"context"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/pgembed"
+)
+
+// postgres is a server of one campaign. It keeps what it commits: fsync and the rest are on.
+type postgres struct {
+	t        *testing.T
+	folder   string
+	settings map[string]string
+	running  *pgembed.Server
+}
+
+const startLimit = 2 * time.Minute // on a busy machine; a download of the server where there is none
+
+// newFolder makes a folder that the user can enter whom root runs PostgreSQL as; in memory, where there is room.
+func newFolder(t *testing.T) string {
+	t.Helper()
+	parent := "/tmp"
+	var memory syscall.Statfs_t
+	if err := syscall.Statfs("/dev/shm", &memory); err == nil && memory.Bavail*uint64(memory.Bsize) > 4<<30 {
+		parent = "/dev/shm"
+	}
+	folder, err := os.MkdirTemp(parent, "pawl-campaign-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// newTemplate makes a migrated data folder, to be copied.
+func newTemplate(t *testing.T, migrate func(url string)) *postgres {
+	t.Helper()
+	p := &postgres{t: t, folder: newFolder(t)}
+	p.start()
+	migrate(p.url())
+	p.stop()
+	return p
+}
+
+// copyTo makes a server with a copy of the data of this one, which does not run.
+func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]string) *postgres {
+	t.Helper()
+	target := filepath.Join(folder, "data")
+	if said, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(p.folder, "data"), target).CombinedOutput(); err != nil {
+		t.Fatalf("copy a database: %v\n%s", err, said)
+	}
+	return &postgres{t: t, folder: folder, settings: settings}
+}
+
+// start starts the server and returns when it answers.
+func (p *postgres) start() {
+	p.t.Helper()
+	if err := p.tryStart(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *postgres) tryStart() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), startLimit)
+	defer cancel()
+	settings := map[string]string{"max_connections": "300", "max_wal_size": "256MB", "shared_buffers": "64MB", "wal_compression": "off"}
+	maps.Copy(settings, p.settings)
+	running, err := pgembed.Start(ctx, pgembed.Config{Dir: p.folder, Settings: settings})
+	if err == nil {
+		p.running = running
+	}
+	return err
+}
+
+func (p *postgres) url() string { return p.running.URL("postgres") }
+
+// socket is where the server listens.
+func (p *postgres) socket() (network, address string) {
+	config, err := pgconn.ParseConfig(p.url())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pgconn.NetworkAddress(config.Host, config.Port)
+}
+
+// stop is pg_ctl stop -m fast.
+func (p *postgres) stop() { p.end(0) }
+
+// end sends a signal to the first process of the server and waits for its end: SIGQUIT is an immediate shutdown, SIGKILL
+// what the out-of-memory killer does.
+func (p *postgres) end(signal syscall.Signal) {
+	if p.running == nil {
+		return
+	}
+	if signal != 0 {
+		_ = syscall.Kill(p.running.PID(), signal)
+		<-p.running.Exited()
+	}
+	_ = p.running.Stop(context.WithoutCancel(p.t.Context())) // it may have ended by itself, on a full disk
+}
+
+func (p *postgres) ended() bool {
+	select {
+	case <-p.running.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// session connects to the server itself, past all proxies. It is closed with the test.
+func (p *postgres) session(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return pgx.Connect(ctx, p.url())
+}
+
+// ask reads a number.
+func (p *postgres) ask(ctx context.Context, query string) (n int) {
+	conn, err := p.session(ctx)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_ = conn.QueryRow(ctx, query).Scan(&n) // 0 where there is no answer
+	return n
+}
+
+// exec runs a statement that must succeed.
+func (p *postgres) exec(statement string) {
+	p.t.Helper()
+	conn, err := p.session(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close(p.t.Context())
+	if _, err := conn.Exec(p.t.Context(), statement); err != nil {
+		p.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// user is the name that the URLs of the server have.
+func (p *postgres) user() string {
+	config, err := pgconn.ParseConfig(p.url())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return config.User
+}
+
+// throughTCP is the URL of the server's database at another address.
+func (p *postgres) throughTCP(address net.Addr) string {
+	return "postgres://" + p.user() + "@" + address.String() + "/postgres?sslmode=disable"
+}
+
+// escaped is a path within a connection string of libpq.
+func escaped(path string) string { return "'" + strings.ReplaceAll(path, "'", `\'`) + "'" }

@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// schemas holds the schemas by which bodies are read: the same that huma makes for the
+// document, from the same types.
+var schemas = huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+
+// schemaOf is the schema of the type that documents a body.
+func schemaOf[T any]() *huma.Schema {
+	return resolved(schemas.Schema(reflect.TypeFor[T](), true, ""))
+}
+
+func resolved(s *huma.Schema) *huma.Schema {
+	if s.Ref != "" {
+		return schemas.SchemaFromRef(s.Ref)
+	}
+	return s
+}
+
+// fields are the members of an object, as its schema says: string, int64, time.Time,
+// []any, fields, or json.RawMessage for what has no schema. A member that was left out
+// reads as the zero value.
+type fields map[string]any
+
+func (f fields) has(name string) bool       { _, given := f[name]; return given }
+func (f fields) text(name string) string    { value, _ := f[name].(string); return value }
+func (f fields) integer(name string) int64  { value, _ := f[name].(int64); return value }
+func (f fields) time(name string) time.Time { value, _ := f[name].(time.Time); return value }
+func (f fields) list(name string) []any     { value, _ := f[name].([]any); return value }
+func (f fields) object(name string) fields  { value, _ := f[name].(fields); return value }
+
+// readFields reads a body by a schema. Check may be nil; it looks at what the schema does
+// not say.
+func readFields(data []byte, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
+	got := fields{}
+	err := decode(data, slices.Collect(maps.Keys(s.Properties)), func(d *decoder, name string) {
+		got[name] = d.value("/"+name, s.Properties[name])
+	}, func(d *decoder) {
+		for _, name := range s.Required {
+			d.require(got.has(name), "/"+name)
+		}
+		if check != nil {
+			check(d, got)
+		}
+	})
+	return got, err
+}
+
+// readBody reads the body of a request by a schema.
+func readBody(w http.ResponseWriter, r *http.Request, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return nil, err
+	}
+	return readFields(body.bytes, s, check)
+}
+
+// value reads a value by its schema, which has the shapes that types of this package make.
+func (d *decoder) value(pointer string, s *huma.Schema) any {
+	s = resolved(s)
+	switch {
+	case len(s.Enum) > 0:
+		return d.word(pointer, s.Enum)
+	case s.Format == "date-time":
+		return d.time(pointer)
+	case s.Type == huma.TypeString && s.MinLength != nil:
+		return d.text(pointer, *s.MaxLength)
+	case s.Type == huma.TypeString:
+		return d.anyText(pointer)
+	case s.Type == huma.TypeInteger:
+		return d.integer(pointer, int64(*s.Minimum), int64(*s.Maximum))
+	case s.Type == huma.TypeArray:
+		return d.list(pointer, s)
+	case len(s.Properties) > 0:
+		return d.object(pointer, s)
+	}
+	return json.RawMessage(bytes.Clone(d.skip()))
+}
+
+// word reads one of some strings.
+func (d *decoder) word(pointer string, known []any) string {
+	raw, ok := d.stringOf(pointer)
+	word := string(raw)
+	if ok && !slices.Contains(known, any(word)) {
+		d.fault(pointer, "unknown_word", "must be one of those documented")
+	}
+	return word
+}
+
+// anyText reads any string, or null for none: a provider that answers must not be turned
+// away for how it fills in what is not needed.
+func (d *decoder) anyText(pointer string) string {
+	if d.kind() == 'n' {
+		d.skip()
+		return ""
+	}
+	raw, _ := d.stringOf(pointer)
+	return string(raw)
+}
+
+func (d *decoder) list(pointer string, s *huma.Schema) (list []any) {
+	if d.kind() != '[' {
+		d.fault(pointer, "wrong_type", "must be an array")
+		d.skip()
+		return nil
+	}
+	for d.next(); d.more(']'); {
+		list = append(list, d.value(pointer+"/"+strconv.Itoa(len(list)), s.Items))
+	}
+	d.next()
+	if len(list) < *s.MinItems || len(list) > *s.MaxItems {
+		d.fault(pointer, "out_of_range", "must have from "+strconv.Itoa(*s.MinItems)+" to "+strconv.Itoa(*s.MaxItems)+" entries")
+	}
+	return list
+}
+
+// object reads an object within the body, which knows all its names.
+func (d *decoder) object(pointer string, s *huma.Schema) fields {
+	if d.kind() != '{' {
+		d.fault(pointer, "wrong_type", "must be a JSON object")
+		d.skip()
+		return nil
+	}
+	got := fields{}
+	d.members(func(raw []byte) {
+		name := string(raw)
+		if property, known := s.Properties[name]; known {
+			got[name] = d.value(pointer+"/"+name, property)
+			return
+		}
+		d.fault(pointer, "unknown_field", "has a field that is not known")
+		d.skip()
+	})
+	return got
+}
