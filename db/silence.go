@@ -33,6 +33,7 @@ type silence struct {
 type statement struct {
 	silence *silence
 	conn    *pgxpool.Conn
+	pid     int32 // of the server process; 0: not ours to know
 	text    string
 	began   time.Time
 	timer   *time.Timer
@@ -63,6 +64,9 @@ func (s *silence) close() {
 
 func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
 	st := &statement{silence: s, conn: conn, text: sql, began: time.Now()}
+	if !s.pooled { // read now: once the statement has ended, its connection is not to be touched
+		st.pid = int32(conn.Conn().PgConn().PID())
+	}
 	s.mu.Lock()
 	s.running[st] = true
 	s.mu.Unlock()
@@ -133,11 +137,7 @@ func (s *silence) late() (late []*statement) {
 func (s *silence) look(ctx context.Context, late []*statement) {
 	p := StatementsRunningParams{}
 	for _, st := range late {
-		pid := int32(0)
-		if !s.pooled {
-			pid = int32(st.conn.Conn().PgConn().PID())
-		}
-		p.Pids, p.Texts = append(p.Pids, pid), append(p.Texts, beginning(st.text))
+		p.Pids, p.Texts = append(p.Pids, st.pid), append(p.Texts, beginning(st.text))
 		p.Ages = append(p.Ages, time.Since(st.began).Seconds())
 	}
 	running, err := s.stillRunning(ctx, p)
