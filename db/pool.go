@@ -119,6 +119,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 
 // Close waits for the statements under way and closes all connections.
 func (p *Pool) Close() {
+	p.silence.dropAll()
 	p.pool.Close()
 	p.silence.close()
 }

@@ -22,6 +22,7 @@ type silence struct {
 
 	mu      sync.Mutex
 	running map[*statement]bool
+	closing bool // nothing that was cut off is kept any more
 	overdue chan struct{}
 
 	ask    *pgx.Conn // the loop's
@@ -33,6 +34,7 @@ type silence struct {
 type statement struct {
 	silence *silence
 	conn    *pgxpool.Conn
+	cutOff  bool  // its context has ended, and the server may still be at work on it; guarded by silence.mu
 	pid     int32 // of the server process; 0: not ours to know
 	text    string
 	began   time.Time
@@ -67,6 +69,7 @@ func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
 	if !s.pooled { // read now: once the statement has ended, its connection is not to be touched
 		st.pid = int32(conn.Conn().PgConn().PID())
 	}
+	wireOf(conn.Conn().PgConn()).watched.Store(true)
 	s.mu.Lock()
 	s.running[st] = true
 	s.mu.Unlock()
@@ -79,27 +82,69 @@ func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
 	return st
 }
 
-// end releases the connection. Its error is one that the driver does not know of.
+// end releases the connection, unless the statement was cut off: then its place in the pool is taken until the server is
+// done with it. Its error is one that the driver does not know of.
 func (st *statement) end() error {
-	st.timer.Stop()
-	s := st.silence
-	s.mu.Lock()
-	delete(s.running, st)
-	s.mu.Unlock()
-	unreplicated := takeUnreplicated(st.conn.Conn().PgConn())
-	st.conn.Release()
+	conn := st.conn.Conn().PgConn()
+	unreplicated := takeUnreplicated(conn)
+	if !st.leave(wireOf(conn).cutOff.Load()) {
+		wireOf(conn).watched.Store(false)
+		st.conn.Release()
+	}
 	if unreplicated {
 		return ErrNotReplicated
 	}
 	return nil
 }
 
+// leave takes the statement from those that are under way, and reports whether its connection is dealt with.
+func (st *statement) leave(cutOff bool) bool {
+	s := st.silence
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.cutOff = cutOff
+	if cutOff && !s.closing {
+		return true // silence looks after it
+	}
+	st.timer.Stop()
+	delete(s.running, st)
+	if cutOff {
+		st.drop()
+	}
+	return cutOff
+}
+
+// drop gives the place of a statement that was cut off back to the pool.
+func (st *statement) drop() {
+	wireOf(st.conn.Conn().PgConn()).drop()
+	_ = st.conn.Conn().Close(context.Background()) // it is closed; this tells the driver
+	st.conn.Release()
+}
+
 // giveUp closes the socket of a statement, unless it has ended: then the connection is somebody else's by now.
 func (s *silence) giveUp(st *statement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running[st] {
-		wireOf(st.conn.Conn().PgConn()).Close()
+	switch {
+	case !s.running[st]:
+	case st.cutOff:
+		delete(s.running, st)
+		st.drop()
+	default:
+		wireOf(st.conn.Conn().PgConn()).drop()
+	}
+}
+
+// dropAll gives up what was cut off, and keeps nothing that is from now on.
+func (s *silence) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing = true
+	for st := range s.running {
+		if st.cutOff {
+			delete(s.running, st)
+			st.drop()
+		}
 	}
 }
 
@@ -178,7 +223,7 @@ func (s *silence) askOnce(ctx context.Context, p StatementsRunningParams) (numbe
 
 func (s *silence) hangUp() {
 	if s.ask != nil {
-		wireOf(s.ask.PgConn()).Close()
+		wireOf(s.ask.PgConn()).drop()
 		_ = s.ask.Close(context.Background()) // it is closed; this tells the driver
 		s.ask = nil
 	}
