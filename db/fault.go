@@ -49,6 +49,9 @@ func FaultOf(err error) Fault {
 	if err == nil {
 		return None
 	}
+	if errors.Is(err, ErrNotSent) {
+		return Again
+	}
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) != 5 {
 		return Unknown

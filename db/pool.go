@@ -44,14 +44,43 @@ func (p *Pool) Check(ctx context.Context) error {
 // made for us may be to somebody who does not answer, while another becomes free.
 const acquireTry = 400 * time.Millisecond
 
-// acquire waits for a connection until ctx ends.
+// ErrNotSent: whoever wanted the statement had gone before there was a connection for it. FaultOf calls it Again.
+var ErrNotSent = errors.New("not sent: nobody waits for it any more")
+
+type callerKey struct{}
+
+// WhileWanted returns a context for statements that are sent only while their caller waits: one that is sent long after its
+// caller was told that its outcome is not known could overwrite what he wrote since. Once sent, a statement
+// runs until ctx ends.
+func WhileWanted(ctx, caller context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller)
+}
+
+// acquire waits for a connection until ctx ends, or whoever wants it has gone.
 func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	caller, _ := ctx.Value(callerKey{}).(context.Context)
+	if caller == nil {
+		return p.acquireFor(ctx, ctx)
+	}
+	conn, err := p.acquireFor(ctx, caller)
+	if caller.Err() == nil {
+		return conn, err
+	}
+	if err == nil {
+		conn.Release()
+	}
+	return nil, ErrNotSent
+}
+
+func (p *Pool) acquireFor(ctx, caller context.Context) (*pgxpool.Conn, error) {
 	for {
 		short, cancel := context.WithTimeout(ctx, acquireTry)
+		stop := context.AfterFunc(caller, cancel)
 		conn, err := p.pool.Acquire(short)
 		tooLong := short.Err() != nil
+		stop()
 		cancel()
-		if err == nil || !tooLong || ctx.Err() != nil {
+		if err == nil || !tooLong || ctx.Err() != nil || caller.Err() != nil {
 			return conn, err
 		}
 	}
@@ -90,6 +119,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 
 // Close waits for the statements under way and closes all connections.
 func (p *Pool) Close() {
+	p.silence.dropAll()
 	p.pool.Close()
 	p.silence.close()
 }

@@ -22,6 +22,7 @@ type silence struct {
 
 	mu      sync.Mutex
 	running map[*statement]bool
+	closing bool // nothing that was cut off is kept any more
 	overdue chan struct{}
 
 	ask    *pgx.Conn // the loop's
@@ -33,7 +34,10 @@ type silence struct {
 type statement struct {
 	silence *silence
 	conn    *pgxpool.Conn
-	process uint32 // of the server; asked of conn while the statement owns it: the loop may look when it has been released
+	cutOff  bool  // its context has ended, and the server may still be at work on it; guarded by silence.mu
+	pid     int32 // of the server process; 0: not ours to know
+	wire    *wire
+	unseen  int // how often in a row the server was not at work on it; the loop's
 	text    string
 	began   time.Time
 	timer   *time.Timer
@@ -44,6 +48,7 @@ const (
 	// server takes longer, and is left alone, since the server says that it works on it.
 	DefaultPatience = 250 * time.Millisecond
 
+	looks    = 2                      // in vain, before a statement is given up: a starved server may not have read it yet
 	askAgain = 100 * time.Millisecond // between two questions while a statement is overdue
 	askLimit = 500 * time.Millisecond // for the answer
 	textMost = 60                     // of a statement, to know it by: the name that sqlc gave it is at its beginning
@@ -63,7 +68,12 @@ func (s *silence) close() {
 }
 
 func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
-	st := &statement{silence: s, conn: conn, process: conn.Conn().PgConn().PID(), text: sql, began: time.Now()}
+	st := &statement{silence: s, conn: conn, text: sql, began: time.Now()}
+	if !s.pooled { // read now: once the statement has ended, its connection is not to be touched
+		st.pid = int32(conn.Conn().PgConn().PID())
+	}
+	st.wire = wireOf(conn.Conn().PgConn())
+	st.wire.watched.Store(true)
 	s.mu.Lock()
 	s.running[st] = true
 	s.mu.Unlock()
@@ -76,27 +86,69 @@ func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
 	return st
 }
 
-// end releases the connection. Its error is one that the driver does not know of.
+// end releases the connection, unless the statement was cut off: then its place in the pool is taken until the server is
+// done with it. Its error is one that the driver does not know of.
 func (st *statement) end() error {
-	st.timer.Stop()
-	s := st.silence
-	s.mu.Lock()
-	delete(s.running, st)
-	s.mu.Unlock()
-	unreplicated := takeUnreplicated(st.conn.Conn().PgConn())
-	st.conn.Release()
+	conn := st.conn.Conn().PgConn()
+	unreplicated := takeUnreplicated(conn)
+	if !st.leave(wireOf(conn).cutOff.Load()) {
+		wireOf(conn).watched.Store(false)
+		st.conn.Release()
+	}
 	if unreplicated {
 		return ErrNotReplicated
 	}
 	return nil
 }
 
+// leave takes the statement from those that are under way, and reports whether its connection is dealt with.
+func (st *statement) leave(cutOff bool) bool {
+	s := st.silence
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.cutOff = cutOff
+	if cutOff && !s.closing {
+		return true // silence looks after it
+	}
+	st.timer.Stop()
+	delete(s.running, st)
+	if cutOff {
+		st.drop()
+	}
+	return cutOff
+}
+
+// drop gives the place of a statement that was cut off back to the pool.
+func (st *statement) drop() {
+	wireOf(st.conn.Conn().PgConn()).drop()
+	_ = st.conn.Conn().Close(context.Background()) // it is closed; this tells the driver
+	st.conn.Release()
+}
+
 // giveUp closes the socket of a statement, unless it has ended: then the connection is somebody else's by now.
 func (s *silence) giveUp(st *statement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running[st] {
-		wireOf(st.conn.Conn().PgConn()).Close()
+	switch {
+	case !s.running[st]:
+	case st.cutOff:
+		delete(s.running, st)
+		st.drop()
+	default:
+		wireOf(st.conn.Conn().PgConn()).drop()
+	}
+}
+
+// dropAll gives up what was cut off, and keeps nothing that is from now on.
+func (s *silence) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing = true
+	for st := range s.running {
+		if st.cutOff {
+			delete(s.running, st)
+			st.drop()
+		}
 	}
 }
 
@@ -108,8 +160,10 @@ func (s *silence) loop(ctx context.Context) {
 			return
 		case <-s.overdue:
 		}
-		for late := s.late(); len(late) > 0 && ctx.Err() == nil; late = s.late() {
-			s.look(ctx, late)
+		for late, overdue := s.late(); overdue && ctx.Err() == nil; late, overdue = s.late() {
+			if len(late) > 0 {
+				s.look(ctx, late)
+			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(askAgain):
@@ -118,27 +172,28 @@ func (s *silence) loop(ctx context.Context) {
 	}
 }
 
-// late are the statements that have been under way for a while.
-func (s *silence) late() (late []*statement) {
+// late are the statements that have been under way for a while, and of which nothing has come or gone lately: a large one
+// takes its time on the wire. overdue reports whether there are any that have been under way for a while.
+func (s *silence) late() (late []*statement, overdue bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.running {
-		if time.Since(st.began) >= s.patience {
+		if time.Since(st.began) < s.patience {
+			continue
+		}
+		overdue = true
+		if st.wire.still() >= s.patience {
 			late = append(late, st)
 		}
 	}
-	return late
+	return late, overdue
 }
 
 // look gives up those that the server does not work on.
 func (s *silence) look(ctx context.Context, late []*statement) {
 	p := StatementsRunningParams{}
 	for _, st := range late {
-		pid := int32(0)
-		if !s.pooled {
-			pid = int32(st.process)
-		}
-		p.Pids, p.Texts = append(p.Pids, pid), append(p.Texts, beginning(st.text))
+		p.Pids, p.Texts = append(p.Pids, st.pid), append(p.Texts, beginning(st.text))
 		p.Ages = append(p.Ages, time.Since(st.began).Seconds())
 	}
 	running, err := s.stillRunning(ctx, p)
@@ -146,10 +201,14 @@ func (s *silence) look(ctx context.Context, late []*statement) {
 		return
 	}
 	for _, n := range running {
+		late[n-1].unseen = 0
 		late[n-1] = nil
 	}
 	for _, st := range late {
-		if st != nil {
+		if st == nil {
+			continue
+		}
+		if st.unseen++; st.unseen >= looks {
 			s.giveUp(st)
 		}
 	}
@@ -179,7 +238,7 @@ func (s *silence) askOnce(ctx context.Context, p StatementsRunningParams) (numbe
 
 func (s *silence) hangUp() {
 	if s.ask != nil {
-		wireOf(s.ask.PgConn()).Close()
+		wireOf(s.ask.PgConn()).drop()
 		_ = s.ask.Close(context.Background()) // it is closed; this tells the driver
 		s.ask = nil
 	}

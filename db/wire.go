@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,7 @@ import (
 // ParseConfig reads the url of a database. Connections made with the result never send a request to cancel
 // a statement: where the server waits for a synchronous standby, such a request ends the wait and not the commit,
 // which then stands on this server alone and is lost in a failover (PostgreSQL manual, "Synchronous
-// Replication"). When a context ends under a statement, the socket is closed; the server carries on.
+// Replication"). When a context ends under a statement, nothing more is read or written, and the server carries on.
 func ParseConfig(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -37,8 +38,57 @@ func harden(config *pgx.ConnConfig) {
 }
 
 // wire is the socket of a connection. pgx asks it for the address to send a request to cancel to, and gets
-// one that dial refuses.
-type wire struct{ net.Conn }
+// one that dial refuses. Where the context of a statement that silence watches over ends, the wire is cut off from the
+// driver, which reads and writes nothing more, and stays open: the server may go on with the statement for long, and a
+// connection that is closed makes room for another, whose statement may wait in the server as well. So callers
+// who come and go would leave ever more server processes behind.
+type wire struct {
+	net.Conn
+	watched atomic.Bool // silence knows of the statement under way
+	cutOff  atomic.Bool
+	moved   atomic.Int64 // when a piece last went through, in nanoseconds of this process's monotonic clock
+}
+
+// pieceMost is how much is written at a time, so that a large statement on its way can be told from a silent wire.
+const pieceMost = 64 << 10
+
+var processStart = time.Now()
+
+// still is for how long nothing has gone through.
+func (w *wire) still() time.Duration { return time.Since(processStart) - time.Duration(w.moved.Load()) }
+
+func (w *wire) note() { w.moved.Store(int64(time.Since(processStart))) }
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 {
+		w.note()
+	}
+	return n, err
+}
+
+func (w *wire) Write(b []byte) (sent int, err error) {
+	for len(b) > 0 && err == nil {
+		if w.cutOff.Load() {
+			return sent + len(b), nil
+		}
+		var n int
+		n, err = w.Conn.Write(b[:min(len(b), pieceMost)])
+		w.note()
+		sent, b = sent+n, b[n:]
+	}
+	return sent, err
+}
+
+// Close closes the socket, unless it was cut off: that is for silence to drop.
+func (w *wire) Close() error {
+	if w.cutOff.Load() {
+		return nil
+	}
+	return w.Conn.Close()
+}
+
+func (w *wire) drop() { w.Conn.Close() }
 
 const uncancelable = "uncancelable"
 
@@ -70,22 +120,29 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire{conn}, nil
+	return &wire{Conn: conn}, nil
 }
 
 // wireOf is the socket under a connection, below its encryption: to close an encrypted connection politely one writes to
 // it, which may block.
-func wireOf(c *pgconn.PgConn) net.Conn {
+func wireOf(c *pgconn.PgConn) *wire {
 	conn := c.Conn()
 	if encrypted, ok := conn.(*tls.Conn); ok {
-		return encrypted.NetConn()
+		conn = encrypted.NetConn()
 	}
-	return conn
+	return conn.(*wire) //nolint:forcetypeassert // dial makes no other
 }
 
-// closer closes the socket when the context of a statement ends. pgx would set a deadline, and then hold on to
-// the connection for 15 more seconds.
-type closer struct{ conn net.Conn }
+// closer ends a statement for this process when its context ends. pgx would set a deadline, send a request to cancel, and
+// hold on to the connection for 15 more seconds.
+type closer struct{ wire *wire }
 
-func (c closer) HandleCancel(context.Context) { c.conn.Close() }
-func (closer) HandleUnwatchAfterCancel()      {}
+func (c closer) HandleCancel(context.Context) {
+	if !c.wire.watched.Load() {
+		c.wire.drop()
+		return
+	}
+	c.wire.cutOff.Store(true)
+	c.wire.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // then it is closed already
+}
+func (closer) HandleUnwatchAfterCancel() {}

@@ -68,6 +68,7 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, text provid
 	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, unavailable("store an answer", err)
 	}
+	ctx = e.ctx // what was sent has to be found out, whoever still waits for it
 	kept, readErr := again(ctx, e, func() (db.AnswerOfRow, error) {
 		return e.query.AnswerOf(ctx, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	})

@@ -48,12 +48,22 @@ func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
 		if d := differences(&r.stored, &in); d != nil {
 			return Order{}, e.conflict(ctx, in.OrderID, d)
 		}
-		return e.Get(ctx, in.OrderID)
+		return e.getAsync(ctx, in.OrderID)
 	case <-r.done:
 		return e.outcome(ctx, r, &in)
 	case <-ctx.Done():
 		return Order{}, ended(ctx)
 	}
+}
+
+// getAsync reads an order that is known to be stored, which is all that its caller is told while it is under way. That it
+// has ended is more than that.
+func (e *Engine) getAsync(ctx context.Context, orderID string) (Order, error) {
+	order, err := e.Get(ctx, orderID)
+	if err == nil && order.Order.Status.Final() {
+		return e.get(ctx, orderID, true)
+	}
+	return order, err
 }
 
 // enter joins the run of the order, or sends a new one to be admitted.

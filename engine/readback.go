@@ -215,7 +215,7 @@ func again[T any](ctx context.Context, e *Engine, read func() (T, error)) (T, er
 }
 
 // detached runs do to its end, even if its caller goes: what is written has to be known to this process. A caller
-// whose time is up is told that the outcome is not known.
+// whose time is up is told that the outcome is not known. The context of do sends no statement for a caller who has gone.
 func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -223,7 +223,7 @@ func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T
 	}
 	done := make(chan result, 1)
 	e.wg.Go(func() {
-		value, err := do(e.ctx)
+		value, err := do(db.WhileWanted(e.ctx, ctx))
 		done <- result{value, err}
 	})
 	select {

@@ -125,6 +125,7 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *cha
 			return written, err
 		}
 		e.unknown(string(q.Verb)+" order", err)
+		ctx = e.ctx // what was sent has to be found out, whoever still waits for it
 		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
 	}
 }
