@@ -97,5 +97,18 @@ func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog
 		}
 		log.Warn("the database may lose what it has committed", "setting", name, "value", value)
 	}
+	return checkNotices(ctx, conn)
+}
+
+// checkNotices refuses a role or database that hears no warnings: by one of those PostgreSQL says that the wait of a commit
+// for its standby was ended, and by nothing else.
+func checkNotices(ctx context.Context, conn *pgx.Conn) error {
+	var level string
+	if err := conn.QueryRow(ctx, "SHOW client_min_messages").Scan(&level); err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	if level == "error" {
+		return configError{errors.New("client_min_messages is error for this role or database: a commit that no standby has would be told as done; set it to warning or lower")}
+	}
 	return nil
 }
