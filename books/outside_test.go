@@ -41,10 +41,10 @@ var stepOf = map[fsm.State]fsm.Step{
 }
 
 // answer takes an order out of its state. Charges only authorize.
-func (s *shop) answer(id string, verdict step.Verdict, consumes bool) {
+func (s *shop) answer(id string, verdict fsm.Outcome, consumes bool) {
 	s.Helper()
 	set := s.set(id)
-	a := step.Answers{Set: set, Verdict: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
+	a := step.Answers{Set: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
 		Of: map[int64]step.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
 	if set.Expected == fsm.Charging {
 		a.Capture = "on_confirm"
@@ -64,7 +64,7 @@ func (s *shop) done(id string, states ...fsm.State) {
 			s.Fatalf("order %q is %s, not %s", id, at, state)
 		}
 		s.call(id)
-		s.answer(id, step.WasDone, false)
+		s.answer(id, fsm.Done, false)
 	}
 }
 
@@ -85,12 +85,12 @@ func (s *shop) fillOutside() {
 
 	s.done("refused", fsm.Charging, fsm.Reserving)
 	s.call("refused")
-	s.answer("refused", step.WasRefused, false)
+	s.answer("refused", fsm.Refused, false)
 	s.done("refused", fsm.Releasing, fsm.Refunding)
 
 	s.call("stopped")
 	s.stop("stopped")
-	s.answer("stopped", step.WasStopped, false)
+	s.answer("stopped", fsm.Stopped, false)
 	s.done("stopped", fsm.Refunding)
 
 	s.call("in doubt")
@@ -103,14 +103,14 @@ func (s *shop) fillOutside() {
 	s.call("told")
 	s.sql("UPDATE step_attempts SET finished_at = now(), outcome = 'waiting' WHERE" + of("told"))
 	s.tell("told", fsm.Charge)
-	s.answer("told", step.WasDone, true)
+	s.answer("told", fsm.Done, true)
 
 	s.done("voiding", fsm.Charging)
 	s.call("voiding")
 	s.stop("voiding")
-	s.answer("voiding", step.WasStopped, false)
+	s.answer("voiding", fsm.Stopped, false)
 
 	s.call("late")
-	s.answer("late", step.WasRefused, false)
+	s.answer("late", fsm.Refused, false)
 	s.sql("INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders WHERE order_id = 'late'")
 }

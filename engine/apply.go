@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"pawl/db"
@@ -13,12 +14,12 @@ import (
 // apply is the one door to orders.status: it sends the statement of a move for runs that
 // stand at the same status, fence and seq, and writes its verdict into them. The runs
 // are sorted in place; those that did not move come back as lost. With an error nothing
-// is known but what db.FaultOf says of it.
-func (e *Engine) apply(ctx context.Context, move step.Move, runs []*run) (moved, lost []*run, err error) {
+// is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
+func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order.Order
 	set := step.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
-	verdicts, err := move(ctx, e.query, set)
+	verdicts, err := m.move(ctx, e.query, set)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -33,10 +34,14 @@ func (e *Engine) apply(ctx context.Context, move step.Move, runs []*run) (moved,
 		if !ok {
 			panic("apply: the database moved an order that was not asked for")
 		}
+		if !m.leads(first.Status, v.ToStatus) {
+			e.halt(runs[i], v)
+			continue
+		}
 		runs[i].record(v)
 		moved = append(moved, runs[i])
 	}
-	if len(moved) < len(runs) {
+	if len(verdicts) < len(runs) {
 		for _, r := range runs {
 			if r.order.Order.Seq == set.Seq {
 				lost = append(lost, r)
@@ -50,18 +55,35 @@ func (e *Engine) apply(ctx context.Context, move step.Move, runs []*run) (moved,
 // the move itself; an order that goes back is read before it is shown.
 func (r *run) record(v step.Moved) {
 	o, at := &r.order, v.At
+	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
 	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
-	switch v.ToStatus {
-	case fsm.Reserving:
+	switch event {
+	case fsm.Charged:
 		o.ChargedAt = &at
-	case fsm.Confirming:
+	case fsm.Reserved:
 		o.ReservedAt = &at
-	case fsm.Completed:
-		o.Order.EndedAs, o.Order.FinishedAt = new(fsm.Completed), &at
+	case fsm.Confirmed:
+		o.Order.EndedAs, o.Order.FinishedAt = &v.ToStatus, &at
 		o.Order.Owner, o.Order.DueAt = nil, nil
 	default:
 		r.moved = false
 	}
+}
+
+// halt stops an order that the database has moved where the machine knows no way: one of the two is wrong, and
+// whoever believed the move would charge, ship or refund by it. It waits for a person, if it has not ended, and nobody is told of it.
+func (e *Engine) halt(r *run, v step.Moved) {
+	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
+	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
+	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
+	ctx, cancel := e.statement()
+	defer cancel()
+	_, holdErr := e.query.OrdersHold(ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
+		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: holdAttention, HoldReason: err.Error()})
+	if holdErr != nil {
+		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
+	}
+	e.finish(err, r)
 }
 
 // redrive takes a failed order back to its beginning, as its next generation. No row: it

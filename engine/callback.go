@@ -28,9 +28,6 @@ type BadWords struct{ Reason string }
 
 func (b *BadWords) Error() string { return "can't be kept: " + b.Reason }
 
-// stateOf is where an order waits for an answer of a step.
-var stateOf = map[fsm.Step]fsm.State{fsm.Charge: fsm.Charging, fsm.Reserve: fsm.Reserving, fsm.Confirm: fsm.Confirming}
-
 // Answer takes the answer of a provider to a step that was called for. It may come before
 // the call itself was answered, late, and more than once. An order that waits for it goes
 // on, driven by this replica. An effect that the books say is absent or undone is undone.
@@ -110,7 +107,7 @@ func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, words s
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
 			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,
 			Code: words.Code, Detail: words.Detail, Ref: words.Reference, Data: words.Data,
-			WaitingIn: stateOf[of.step], Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			WaitingIn: fsm.DoneIn(of.step), Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		})
 		switch {
 		case db.FaultOf(err) == db.Busy && try < storeTries:

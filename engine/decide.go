@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pawl/db"
-	"pawl/fsm"
 	"pawl/policy"
 	"pawl/step"
 )
@@ -56,7 +55,7 @@ type judge struct {
 func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
 	ofStep := a.operation == step.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
-	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || o.Status != fsm.Confirming) {
+	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
 		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone, or for what was to come before it
 	}
 	return s

@@ -52,16 +52,29 @@ func (e *Engine) moveOr(state fsm.State, move step.Move, set []*run, busy func([
 
 // mover is a move and what comes after it.
 type mover struct {
-	move  step.Move
-	moved func([]*run) // takes the orders that moved
-	busy  func([]*run) // takes the set when a stock row stayed locked
+	move    step.Move
+	outcome fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
+	moved   func([]*run) // takes the orders that moved
+	busy    func([]*run) // takes the set when a stock row stayed locked
+}
+
+// leads reports whether the machine lets the move take an order from one state to the other.
+func (m *mover) leads(from, to fsm.State) bool {
+	switch m.outcome {
+	case "":
+		return fsm.Legal(from, to)
+	case stays:
+		return from == to
+	default:
+		return from.Leads(m.outcome, to)
+	}
 }
 
 // moveAlike moves runs of the same status, fence and seq.
 func (e *Engine) moveAlike(state fsm.State, m mover, set []*run) {
 	ctx, cancel := e.statement()
 	defer cancel()
-	moved, lost, err := e.apply(ctx, m.move, set)
+	moved, lost, err := e.apply(ctx, &m, set)
 	switch db.FaultOf(err) {
 	case db.None:
 		m.moved(moved)

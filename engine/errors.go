@@ -23,6 +23,8 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
+	// errUnknownMove: the database moved an order along an edge that the machine does not have.
+	errUnknownMove = errors.New("unknown_move")
 	// ErrRequestID: another verb was asked of the order with this request id.
 	ErrRequestID = errors.New("request id was used for another verb")
 )

@@ -197,7 +197,7 @@ func TestReadyBelievesAProof(t *testing.T) {
 	if _, err := b.engine.Transitions(t.Context(), "one", 0, 10); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("a statement that meets it: %v", err)
 	}
-	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "TransitionsOf: ") {
+	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), `column "actor"`) {
 		t.Errorf("once it was met: %v", err)
 	}
 	if _, err := b.engine.Process(t.Context(), request("two")); err != nil {

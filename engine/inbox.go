@@ -34,7 +34,7 @@ func (e *Engine) lookInbox(set []*run) {
 	for _, r := range set {
 		o := &r.order.Order
 		r.looked = true
-		if row, ok := answers[key{r.no(), stepOf(o.Status), string(operationIn(o.Status))}]; ok {
+		if row, ok := answers[key{r.no(), o.Status.Step(), string(operationIn(o.Status))}]; ok {
 			r.attempt = e.answerFor(r, row)
 		}
 	}
@@ -45,8 +45,8 @@ func (e *Engine) lookInbox(set []*run) {
 func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
 	o := &r.order.Order
 	p, _ := e.policies.of(o.Policy)
-	a := &attempt{lane: e.lane(*o.Policy, stepOf(o.Status), p), state: o.Status, generation: o.Generation,
-		step: stepOf(o.Status), operation: operationIn(o.Status), number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
+	a := &attempt{lane: e.lane(*o.Policy, o.Status.Step(), p), state: o.Status, generation: o.Generation,
+		step: o.Status.Step(), operation: operationIn(o.Status), number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
 		a.result = step.Done{Reference: row.Reference, Data: []byte(row.Data)}

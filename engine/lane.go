@@ -75,7 +75,7 @@ func (l *lane) add(r *run) {
 		l.e.leaving.add(r)
 	case (o.InDoubtSince != nil || o.Tries != nil) && !r.looked:
 		l.e.inbox.add(r)
-	case o.Generation > 0 && !r.voided && (o.Status == fsm.Charging || o.Status == fsm.Reserving):
+	case o.Generation > 0 && !r.voided && !o.Status.Undoing() && !o.Status.Pivot(): // a confirmation has no undo
 		l.e.voids.add(r)
 	case o.Status.Undoing() && r.undo == nil:
 		l.e.undos.add(r)

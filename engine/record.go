@@ -13,7 +13,7 @@ import (
 
 // recordKey is what the answers of one statement have in common.
 type recordKey struct {
-	verdict  step.Verdict // or stays
+	outcome  fsm.Outcome // or stays
 	policy   int32
 	state    fsm.State
 	fence    int64
@@ -32,7 +32,7 @@ type recordKey struct {
 // one of 512.
 const answersMost = 128
 
-const stays step.Verdict = "stays"
+const stays fsm.Outcome = "stays"
 
 // recordSet is the flush of the line of answers: it commits what they mean.
 func (e *Engine) recordSet(set []*run) {
@@ -42,7 +42,7 @@ func (e *Engine) recordSet(set []*run) {
 // recordOr gives what waited for a stock row in vain to busy.
 func (e *Engine) recordOr(set []*run, busy func([]*run)) {
 	for key, group := range groupBy(set, e.recordKey) {
-		if key.verdict == stays {
+		if key.outcome == stays {
 			e.stay(key, group)
 		} else {
 			e.leave(key, group, busy)
@@ -52,8 +52,8 @@ func (e *Engine) recordOr(set []*run, busy func([]*run)) {
 
 func (e *Engine) recordKey(r *run) recordKey {
 	o, a := &r.order.Order, r.attempt
-	key := recordKey{verdict: verdictOf(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
-	if key.verdict == stays {
+	key := recordKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
+	if key.outcome == stays {
 		return key
 	}
 	key.policy = *o.Policy
@@ -70,40 +70,28 @@ func (e *Engine) recordKey(r *run) recordKey {
 	return key
 }
 
-// verdictOf says which move an answer leads to.
-func verdictOf(a *attempt, o *db.Order) step.Verdict {
+// outcomeFor says what an answer is to the machine.
+func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
 	switch result := a.result.(type) {
 	case stop:
-		return step.WasStopped
+		return fsm.Stopped
 	case beside:
-		return step.WasDone
+		return fsm.Done
 	case step.Done:
-		if a.generation == o.Generation && a.step == stepOf(o.Status) {
-			return step.WasDone
+		if a.generation == o.Generation && a.step == o.Status.Step() {
+			return fsm.Done
 		}
 	case step.Refused:
-		if !o.Status.Undoing() && a.operation != step.Undo && (o.Status != fsm.Confirming || !a.refusedInDoubt()) {
-			return step.WasRefused
+		if !o.Status.Undoing() && a.operation != step.Undo && (!o.Status.Pivot() || !a.refusedInDoubt()) {
+			return fsm.Refused
 		}
 	case step.Retry:
 		// What is certainly not done, and not worth another try, is as good as refused.
 		if !a.doubted && !a.uncalled && a.operation == step.Do && slices.Contains(a.lane.cfg.Retry.NonRetryable, result.Code) {
-			return step.WasRefused
+			return fsm.Refused
 		}
 	}
 	return stays
-}
-
-// stepOf is the step an order in a state does or undoes.
-func stepOf(s fsm.State) fsm.Step {
-	switch s {
-	case fsm.Reserving, fsm.Releasing:
-		return fsm.Reserve
-	case fsm.Confirming:
-		return fsm.Confirm
-	default:
-		return fsm.Charge
-	}
 }
 
 // leave moves orders out of their state. As many as there are free slots for begin the
@@ -121,18 +109,15 @@ func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
 // there is none, or they may have to stop first.
 func (e *Engine) nextLane(key recordKey, r *run) *lane {
 	o := &r.order.Order
-	if key.verdict != step.WasDone || key.state.Undoing() || key.state == fsm.Confirming || o.StopRequested != nil {
+	next, _ := key.state.Next(key.outcome)
+	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
 		return nil
-	}
-	next := fsm.Reserve
-	if key.state == fsm.Reserving {
-		next = fsm.Confirm
 	}
 	p, _ := e.policies.of(o.Policy)
-	if !p.Of(next).Executor.Outside() {
+	if !p.Of(next.Step()).Executor.Outside() {
 		return nil
 	}
-	return e.lane(*o.Policy, next, p)
+	return e.lane(*o.Policy, next.Step(), p)
 }
 
 // leaveTo moves a set; with a lane the calls of those that arrive are made.
@@ -148,11 +133,11 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run
 	defer slots.giveBack()
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Record(ctx, q, step.Answers{
-			Set: s, Verdict: key.verdict, Step: key.step, Executor: string(key.executor), Capture: key.capture,
+			Set: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
 		})
 	}
-	e.moveAlike(key.state, mover{move: move, busy: busy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
+	e.moveAlike(key.state, mover{move: move, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
 }
 
 // moveOn drives orders that left a state with an answer, and calls for those whose next
@@ -172,14 +157,14 @@ func (e *Engine) moveOn(runs []*run, s *slots) {
 
 // answered writes into the run what its answer has changed in the row.
 func (r *run) answered() {
-	o := &r.order
-	if done, ok := r.attempt.result.(step.Done); ok && done.Reference != "" {
-		switch o.Order.Status {
-		case fsm.Reserving:
+	o, a := &r.order, r.attempt
+	if done, ok := a.result.(step.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
+		switch a.step {
+		case fsm.Charge:
 			o.ChargeReference = &done.Reference
-		case fsm.Confirming:
+		case fsm.Reserve:
 			o.ReserveReference = &done.Reference
-		default: // other references are read when somebody asks
+		default: // that of a confirmation is read when somebody asks
 		}
 	}
 	o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil

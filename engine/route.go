@@ -5,7 +5,6 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
 )
 
 // special reports whether more than its state decides where an order goes.
@@ -37,8 +36,8 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 			}
 		case p == nil:
 			ledger = append(ledger, r)
-		case p.Of(stepOf(o.Status)).Executor.Outside():
-			e.lane(*o.Policy, stepOf(o.Status), p).add(r)
+		case p.Of(o.Status.Step()).Executor.Outside():
+			e.lane(*o.Policy, o.Status.Step(), p).add(r)
 		case o.Status == fsm.Confirming && p.Reserve.Executor.Outside():
 			e.confirmBeside(r)
 		default:
@@ -51,7 +50,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 // recordAfter records an answer after all: somebody wrote to the order meanwhile. If that
 // was an answer without a call, one of the call that says anything but done has had its time.
 func (e *Engine) recordAfter(r *run) {
-	if !r.looked && slices.Contains([]step.Verdict{stays, step.WasRefused}, verdictOf(r.attempt, &r.order.Order)) {
+	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
 		e.inbox.add(r)
 		return
 	}

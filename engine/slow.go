@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/step"
 )
 
 // slowLane keeps a locked stock row from stalling the orders of other items. A set that
@@ -109,7 +108,7 @@ func waitsForStock(r *run) bool {
 // reserved.
 func (e *Engine) sellsStock(r *run) bool {
 	key := e.recordKey(r)
-	return key.verdict == step.WasDone && key.state == fsm.Confirming && key.sells
+	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
 }
 
 // leave lets the orders of an item go the fast way again.

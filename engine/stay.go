@@ -17,7 +17,7 @@ func (e *Engine) stay(key recordKey, set []*run) {
 	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
 		return step.Stay(ctx, q, step.Holds{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
 	}
-	e.moveAlike(key.state, mover{move: move, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
+	e.moveAlike(key.state, mover{move: move, outcome: stays, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
 }
 
 func staysOf(orderNos []int64, results map[int64]stay) []step.Hold {

@@ -58,7 +58,7 @@ func (e *Engine) lookUndos(set []*run) {
 	for _, r := range set {
 		p.OrderNos = append(p.OrderNos, r.no())
 		p.Generations = append(p.Generations, r.order.Order.Generation)
-		p.Steps = append(p.Steps, string(stepOf(r.status())))
+		p.Steps = append(p.Steps, string(r.status().Step()))
 	}
 	rows, err := e.query.UndosKnown(ctx, p)
 	if e.standsDown("look for what an undo can go by", err, set) {

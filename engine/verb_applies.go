@@ -49,7 +49,7 @@ func heldFor(o *db.Order, holds ...string) bool {
 
 // confirmInDoubt: nothing stops an order whose confirmation may have been done.
 func confirmInDoubt(o *db.Order) bool {
-	return o.Status == fsm.Confirming && o.InDoubtSince != nil
+	return o.Status.Pivot() && o.InDoubtSince != nil
 }
 
 func heldAsUnknown(o *db.Order) bool {

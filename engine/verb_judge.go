@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -95,13 +96,13 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 			return "", err
 		}
 	}
-	if q.Verb == StepResult && stepOf(row.Status) != q.Settle.Step {
+	if q.Verb == StepResult && row.Status.Step() != q.Settle.Step {
 		return RefusedState, nil
 	}
 	if !redrives && !forgotten && q.Verb != StepResult {
 		return "", nil
 	}
-	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(stepOf(row.Status)), Operation: string(operationIn(row.Status))})
+	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(cmp.Or(row.Status.Step(), fsm.Charge)), Operation: string(operationIn(row.Status))})
 	switch {
 	case err != nil:
 		return "", unavailable("read effects", err)
@@ -121,10 +122,10 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 // again and can't be asked after it either. An undo is not asked after; it may go by a name.
 func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bool, error) {
 	p, known := e.policies.of(version)
-	if !known || p == nil || !p.Of(stepOf(o.Status)).Executor.Outside() {
+	if !known || p == nil || o.Status.Step() == "" || !p.Of(o.Status.Step()).Executor.Outside() {
 		return false, nil
 	}
-	l := e.lane(*version, stepOf(o.Status), p)
+	l := e.lane(*version, o.Status.Step(), p)
 	if o.Status.Undoing() {
 		undo, err := e.undoOf(ctx, o.OrderNo, o.Generation, l.step)
 		return err == nil && undo.forgotten(l.cfg, o, o.InDoubtSince, e.now()), err
@@ -182,7 +183,7 @@ func needsPinned(o *Order, pinned, other *policy.Policy) bool {
 		stands = append(stands, fsm.Reserve)
 	}
 	if o.Order.InDoubtSince != nil {
-		stands = append(stands, stepOf(o.Order.Status))
+		stands = append(stands, o.Order.Status.Step())
 	}
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := howOf(pinned, s), howOf(other, s)

@@ -76,7 +76,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint step.Hint, b
 // orders of the account it is of.
 func (e *Engine) heeds(o *db.Order, hint step.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.of(o.Policy)
-	return p != nil && p.Charge.WebhookSecret == secret && p.Of(stepOf(o.Status)).Executor == policy.Stripe &&
+	return p != nil && p.Charge.WebhookSecret == secret && p.Of(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
 		o.Hold != nil && (*o.Hold == holdCallback || *o.Hold == holdRetry)
 }

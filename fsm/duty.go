@@ -66,6 +66,10 @@ func (s State) Leads(o Outcome, to State) bool {
 	return ok && slices.Contains(duties[s].outcomes[o], event)
 }
 
+// Pivot reports whether nothing stops an order in s once its step has been called for: what a confirmation has begun,
+// nothing undoes ("pivot transaction": Garcia-Molina and Salem, "Sagas", 1987; Richardson, "Microservices Patterns").
+func (s State) Pivot() bool { return s == Confirming }
+
 // DoneIn is the state in which a step is done.
 func DoneIn(step Step) State {
 	for _, s := range states {

@@ -9,20 +9,10 @@ import (
 	"pawl/fsm"
 )
 
-// Verdict is what the answers of a set have in common.
-type Verdict string
-
-// The verdicts.
-const (
-	WasDone    Verdict = "done"
-	WasRefused Verdict = "refused"
-	WasStopped Verdict = "stopped" // no answer is waited for: somebody asked to stop
-)
-
-// Answers is a set whose calls came to the same verdict, with what differs between them.
+// Answers is a set whose calls came to the same outcome, with what differs between them.
 type Answers struct {
 	Set
-	Verdict  Verdict
+	Outcome  fsm.Outcome
 	Step     fsm.Step
 	Executor string           // empty: the ledger did it
 	Capture  string           // of a charge that only authorizes
@@ -46,10 +36,10 @@ type Answer struct {
 // returned have moved if and only if the error is nil.
 func Record(ctx context.Context, q *db.Queries, a Answers) ([]Moved, error) {
 	switch {
-	case a.Verdict == WasStopped:
+	case a.Outcome == fsm.Stopped:
 		return movedBy(q.OutsideStopped(ctx, db.OutsideStoppedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Executor: a.Executor}))
-	case a.Verdict == WasRefused:
+	case a.Outcome == fsm.Refused:
 		return movedBy(q.OutsideRefused(ctx, db.OutsideRefusedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Step: string(a.Step), Consumes: a.Consumes,
 			Executor: a.Executor, Doubted: a.Doubted,
