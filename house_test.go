@@ -16,9 +16,12 @@ import (
 
 // mayImport is the layout of the service: which folder may import which.
 //
-//	      fsm  ←  db  ←  step  ←  engine  ←  httpapi  ←  main
-//	               ↑                                      │
-//	migrations   outbox, books      pgembed  console  ←───┘
+//	main → cli → httpapi → engine → ledger → db → fsm
+//	        │                 ├───→ provider → policy → fsm
+//	        │                 └───→ policy
+//	        ├──→ books → db          ledger and provider do not know each other
+//	        ├──→ migrations → db
+//	        └──→ pgembed, simulator, fsm/diagram
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
 // its own and uses the service as a customer does.
@@ -29,18 +32,19 @@ var mayImport = map[string][]string{
 	"db":          {"fsm"},
 	"iso4217":     {},
 	"policy":      {"fsm", "iso4217"},
-	"step":        {"fsm", "db", "policy"},
-	"engine":      {"fsm", "db", "policy", "step"},
+	"ledger":      {"fsm", "db"},
+	"provider":    {"fsm", "policy"},
+	"engine":      {"fsm", "db", "policy", "ledger", "provider"},
 	"books":       {"fsm", "db"},
-	"httpapi":     {"fsm", "iso4217", "db", "policy", "step", "engine"},
+	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "step", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "engine", "books", "httpapi", "pgembed", "simulator"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "policy", "step", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// Only what starts PostgreSQL: what it shared with the service, it could not find wrong there.
@@ -51,7 +55,7 @@ var mayImport = map[string][]string{
 var strangers = []string{"faulttest/campaign"}
 
 // statusDoors may call the statements that set orders.status; nobody else may.
-var statusDoors = []string{"engine/admit.go", "engine/admit_terms.go", "engine/apply.go", "step"}
+var statusDoors = []string{"engine/admit.go", "engine/admit_terms.go", "engine/apply.go", "ledger"}
 
 // sqlSpeakers may hold SQL in Go: they work on servers and databases that the
 // service does not know yet.
@@ -71,7 +75,7 @@ var houseRules = []struct {
 }{{
 	"imports follow the arrows",
 	"the list of folders is the design; one wrong arrow is how a layer starts to rot",
-	checkImports, map[string]string{"step/charge.go": "package step\nimport _ \"pawl/engine\""},
+	checkImports, map[string]string{"ledger/charge.go": "package ledger\nimport _ \"pawl/engine\""},
 }, {
 	"folders are known",
 	"a folder earns its place by an import rule of its own",

@@ -100,7 +100,7 @@ func retryCodes(r repository) (codes []string) {
 		}
 	}
 	eachNode(r, "engine", find)
-	eachNode(r, "step", find)
+	eachNode(r, "provider", find)
 	return codes
 }
 

@@ -14,7 +14,7 @@ import (
 	"pawl/books"
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // Whatever the statements of the service do to orders, in whatever order, is in order.
@@ -190,7 +190,7 @@ func (w *writer) move(ctx context.Context, numbers []int64) (left int, err error
 		}
 	}
 	for v, set := range sets {
-		if _, err := step.Ledger[v.state](ctx, w.q, step.Set{OrderNos: set, Expected: v.state, Fence: v.fence, Seq: v.seq}); err != nil {
+		if _, err := ledger.Moves[v.state](ctx, w.q, ledger.Set{OrderNos: set, Expected: v.state, Fence: v.fence, Seq: v.seq}); err != nil {
 			return 0, fmt.Errorf("move from %s: %w", v.state, err)
 		}
 	}

@@ -5,7 +5,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
+	"pawl/provider"
 )
 
 // admitOutside begins an order whose steps are done by a provider.
@@ -15,18 +16,18 @@ func (s *shop) admitOutside(id, item string) {
 	s.sql("UPDATE orders SET policy = 1 WHERE order_id = '" + id + "'")
 }
 
-func (s *shop) set(id string) step.Set {
+func (s *shop) set(id string) ledger.Set {
 	o := s.order(id)
-	return step.Set{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
+	return ledger.Set{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 
 // call begins an attempt: its answer is still to come.
 func (s *shop) call(id string) {
 	s.Helper()
 	o := s.order(id)
-	operation := step.Do
+	operation := provider.Do
 	if o.Status.Undoing() {
-		operation = step.Undo
+		operation = provider.Undo
 	}
 	begun, err := s.q.AttemptsBegin(s.ctx, db.AttemptsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence,
 		Seq: o.Seq, Step: string(stepOf[o.Status]), Operation: string(operation), LeaseSeconds: 60})
@@ -44,12 +45,12 @@ var stepOf = map[fsm.State]fsm.Step{
 func (s *shop) answer(id string, verdict fsm.Outcome, consumes bool) {
 	s.Helper()
 	set := s.set(id)
-	a := step.Answers{Set: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
-		Of: map[int64]step.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
+	a := ledger.Results{Set: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
+		Of: map[int64]ledger.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
 	if set.Expected == fsm.Charging {
 		a.Capture = "on_confirm"
 	}
-	moved, err := step.Record(s.ctx, s.q, a)
+	moved, err := ledger.SaveResults(s.ctx, s.q, a)
 	s.must(err)
 	if len(moved) != 1 {
 		s.Fatalf("order %q did not leave %s", id, set.Expected)
@@ -97,7 +98,7 @@ func (s *shop) fillOutside() {
 
 	s.done("waiting", fsm.Charging)
 	s.call("waiting")
-	_, err := step.Stay(s.ctx, s.q, step.Holds{Set: s.set("waiting"), Of: []step.Hold{{Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
+	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Set: s.set("waiting"), Of: []ledger.Suspension{{Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
 	s.must(err)
 
 	s.call("told")

@@ -11,7 +11,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // providerAt is the provider whose books are at an address.
@@ -37,14 +37,14 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 // itself has no such books, what plays its part at an address of its own does; and it is not
 // asked for nothing.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
-	operation := step.Do
+	operation := provider.Do
 	if how.Executor == policy.Stripe {
 		if how.URL == "" || s.Amount.IsZero() {
 			return "", false
 		}
-		operation = map[fsm.Step]step.Operation{fsm.Charge: step.Create, fsm.Confirm: step.Capture}[s.Step]
+		operation = map[fsm.Step]provider.Operation{fsm.Charge: provider.Create, fsm.Confirm: provider.Capture}[s.Step]
 	}
-	call := step.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation}
+	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation}
 	return call.Key(operation), true
 }
 

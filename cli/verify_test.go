@@ -15,7 +15,7 @@ import (
 	"pawl/books"
 	"pawl/dbtest"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // runVerify runs the command on a database and returns what it printed.
@@ -166,7 +166,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 	t.Run("a provider that knows more than the books: the order by name, and exit code 1", func(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 1, "SELECT")
-		key := (&step.Call{OrderID: "order 9", Step: fsm.Charge}).Key(step.Do)
+		key := (&provider.Call{OrderID: "order 9", Step: fsm.Charge}).Key(provider.Do)
 		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(w, `{"key":%q,"orderId":"order 9","step":"charge","amount":"5","currency":"EUR","state":"live","effects":1}`, key)
 		}))

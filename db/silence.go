@@ -33,6 +33,7 @@ type silence struct {
 type statement struct {
 	silence *silence
 	conn    *pgxpool.Conn
+	process uint32 // of the server; asked of conn while the statement owns it: the loop may look when it has been released
 	text    string
 	began   time.Time
 	timer   *time.Timer
@@ -62,7 +63,7 @@ func (s *silence) close() {
 }
 
 func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
-	st := &statement{silence: s, conn: conn, text: sql, began: time.Now()}
+	st := &statement{silence: s, conn: conn, process: conn.Conn().PgConn().PID(), text: sql, began: time.Now()}
 	s.mu.Lock()
 	s.running[st] = true
 	s.mu.Unlock()
@@ -135,7 +136,7 @@ func (s *silence) look(ctx context.Context, late []*statement) {
 	for _, st := range late {
 		pid := int32(0)
 		if !s.pooled {
-			pid = int32(st.conn.Conn().PgConn().PID())
+			pid = int32(st.process)
 		}
 		p.Pids, p.Texts = append(p.Pids, pid), append(p.Texts, beginning(st.text))
 		p.Ages = append(p.Ages, time.Since(st.began).Seconds())

@@ -88,6 +88,27 @@ func TestSilentQuestion(t *testing.T) {
 	}
 }
 
+// A statement may end just when the server is to be asked about it. Its connection is somebody else's then, or nobody's:
+// the watcher neither touches it nor gives it up.
+func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
+	t.Parallel()
+	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	before, err := db.New(pool).BackendPID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.LookAtEnded(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := db.New(pool).BackendPID(t.Context()); err != nil || after != before {
+		t.Errorf("%v; the connection was to process %d, and is now to %d", err, before, after)
+	}
+}
+
 // What the server works on is left alone, for whatever it waits.
 func TestWorkingStatementIsLeftAlone(t *testing.T) {
 	t.Parallel()

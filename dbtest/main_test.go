@@ -1,9 +1,11 @@
 package dbtest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,9 +40,22 @@ func TestMainOfAPackage(t *testing.T) {
 	}
 }
 
-func runChild(t *testing.T, does string) (code int, output string) {
+// Most tests wait, so more of them run at a time than there are cores; who asks for a number gets it.
+func TestMainRunsMoreTestsThanCores(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flags []string
+		want  int
+	}{{nil, atOnce * runtime.GOMAXPROCS(0)}, {[]string{"-test.parallel=1"}, 1}} {
+		if _, output := runChild(t, "parallel", c.flags...); !strings.Contains(output, fmt.Sprintf("%d at a time\n", c.want)) {
+			t.Errorf("with %q, want %d:\n%s", c.flags, c.want, output)
+		}
+	}
+}
+
+func runChild(t *testing.T, does string, flags ...string) (code int, output string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append(flags, "-test.run=^TestChild$", "-test.v")...)
 	cmd.Env = append(os.Environ(), variable+"="+does)
 	printed, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -77,6 +92,8 @@ func TestChild(t *testing.T) {
 		} else {
 			t.Log("server at /nonexistent 2147483647")
 		}
+	case "parallel":
+		t.Logf("%s at a time", flag.Lookup("test.parallel").Value)
 	case "leak":
 		go func() { select {} }()
 	case "failure":

@@ -96,10 +96,11 @@ func config(folder string) pgembed.Config {
 	return pgembed.Config{Dir: folder, Settings: map[string]string{
 		"fsync":            "off",
 		"full_page_writes": "off",
-		"max_connections":  "300",
+		"max_connections":  "500",
 		"shared_buffers":   "128MB",
 		"max_wal_size":     "256MB",
 		"wal_compression":  "off", // a copy of a database goes through the log: compressed, it takes four times as long
+		"jit":              "off", // compiling a statement takes longer than anything that a test asks for
 	}}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // apply is the one door to orders.status: it sends the statement of a move for runs that
@@ -18,7 +18,7 @@ import (
 func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order.Order
-	set := step.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
+	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
 	verdicts, err := m.move(ctx, e.query, set)
 	if err != nil {
 		return nil, nil, err
@@ -53,7 +53,7 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 
 // record writes a verdict into the run. The effects of the forward path are known from
 // the move itself; an order that goes back is read before it is shown.
-func (r *run) record(v step.Moved) {
+func (r *run) record(v ledger.Moved) {
 	o, at := &r.order, v.At
 	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
 	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
@@ -72,7 +72,7 @@ func (r *run) record(v step.Moved) {
 
 // halt stops an order that the database has moved where the machine knows no way: one of the two is wrong, and
 // whoever believed the move would charge, ship or refund by it. It waits for a person, if it has not ended, and nobody is told of it.
-func (e *Engine) halt(r *run, v step.Moved) {
+func (e *Engine) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq

@@ -8,7 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // attempt is one call of a step that reaches outside, from before it is committed until
@@ -19,7 +19,7 @@ type attempt struct {
 	state      fsm.State // where the order stands meanwhile
 	step       fsm.Step
 	generation int32 // of the key: that of the order, or an earlier one that is voided
-	operation  step.Operation
+	operation  provider.Operation
 	number     int32
 	fence      int64
 	doubted    bool      // an earlier attempt may have had its effect
@@ -29,8 +29,8 @@ type attempt struct {
 	asked      time.Time // just before the statement that begins it was sent, on the clocks of this machine
 	report     func(error)
 
-	result step.Result // nil until it is answered
-	source string      // of an answer that came without a call: callback, webhook, operator
+	result provider.Result // nil until it is answered
+	source string          // of an answer that came without a call: callback, webhook, operator
 }
 
 // Who answers without having been called, as it stands in step_answers.
@@ -44,10 +44,10 @@ const (
 // beside: a ledger step of an order whose other steps are outside. attention: a person is
 // needed.
 type (
-	stop      struct{ step.Done }
-	beside    struct{ step.Done }
+	stop      struct{ provider.Done }
+	beside    struct{ provider.Done }
 	attention struct {
-		step.Unknown
+		provider.Unknown
 		reason string
 	}
 )
@@ -60,15 +60,15 @@ var (
 
 // stands reports whether the attempt still is about what the order needs.
 func (a *attempt) stands(o *db.Order) bool {
-	return a.state == o.Status && (a.generation == o.Generation || a.operation == step.Undo)
+	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
 }
 
 // operationIn is what the step of a state does there.
-func operationIn(s fsm.State) step.Operation {
+func operationIn(s fsm.State) provider.Operation {
 	if s.Undoing() {
-		return step.Undo
+		return provider.Undo
 	}
-	return step.Do
+	return provider.Do
 }
 
 // prepare says what the next call of a run is to do.
@@ -79,7 +79,7 @@ func (l *lane) prepare(r *run) *attempt {
 	switch {
 	case len(r.voids) > 0:
 		a.toVoid(&r.voids[0])
-	case a.operation == step.Undo: // one that must not be sent has not come this far
+	case a.operation == provider.Undo: // one that must not be sent has not come this far
 		a.named, a.lookOnly = r.undo.name(l.cfg.Executor), false
 	}
 	return a
@@ -90,7 +90,7 @@ func (l *lane) prepare(r *run) *attempt {
 // can't reach him, a person is asked.
 func (a *attempt) toVoid(void *voidKey) {
 	e := a.lane.e
-	a.step, a.generation, a.operation, a.doubted, a.lookOnly = void.step, void.generation, step.Undo, false, false
+	a.step, a.generation, a.operation, a.doubted, a.lookOnly = void.step, void.generation, provider.Undo, false, false
 	if p, ok := e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
 		a.lane = e.lane(void.policy, void.step, p)
 	} else {
@@ -103,8 +103,8 @@ func (a *attempt) toVoid(void *voidKey) {
 // one was refused. A person has the last word; and who can be asked what became of a key
 // remembers what was refused under it.
 func (a *attempt) refusedInDoubt() bool {
-	_, refused := a.result.(step.Refused)
-	_, remembers := a.lane.exec.(step.Looker)
+	_, refused := a.result.(provider.Refused)
+	_, remembers := a.lane.exec.(provider.Looker)
 	return refused && a.doubted && !remembers && a.source != byOperator
 }
 
@@ -119,27 +119,27 @@ func (l *lane) forgotten(o *db.Order, now time.Time) bool {
 const retentionMargin = time.Hour
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.
-func (a *attempt) perform(ctx context.Context, c *step.Call) step.Result {
+func (a *attempt) perform(ctx context.Context, c *provider.Call) provider.Result {
 	if a.stoodStill() {
-		return step.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
+		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}
 	exec := a.lane.exec
 	if exec == nil {
 		return attention{reason: "policy_unusable: " + a.lane.unusable.Error()}
 	}
-	if a.operation == step.Undo && a.lookOnly {
+	if a.operation == provider.Undo && a.lookOnly {
 		return attention{reason: outcomeUnknown}
 	}
-	if a.operation == step.Undo {
+	if a.operation == provider.Undo {
 		result := exec.Undo(ctx, c)
-		if _, ok := result.(step.Waiting); ok {
-			return step.Unknown{Code: "undo_pending"}
+		if _, ok := result.(provider.Waiting); ok {
+			return provider.Unknown{Code: "undo_pending"}
 		}
 		return result
 	}
-	if looker, ok := exec.(step.Looker); ok && a.doubted {
+	if looker, ok := exec.(provider.Looker); ok && a.doubted {
 		result := looker.Lookup(ctx, c)
-		if _, unseen := result.(step.Retry); !unseen {
+		if _, unseen := result.(provider.Retry); !unseen {
 			return result
 		}
 	}

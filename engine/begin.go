@@ -7,7 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // outsidePace is the time between two statements for answers of providers. It is short
@@ -21,7 +21,7 @@ type beginKey struct {
 	fence      int64
 	seq        int32
 	step       fsm.Step
-	operation  step.Operation
+	operation  provider.Operation
 	generation int32         // 0 but for voids: that of the order
 	call       time.Duration // how long it may take
 }
@@ -51,7 +51,7 @@ func (e *Engine) beginKey(r *run) beginKey {
 // replica starts the same call meanwhile.
 const leaseMargin = time.Second
 
-const lookup step.Operation = "lookup"
+const lookup provider.Operation = "lookup"
 
 func (e *Engine) beginAlike(key beginKey, set []*run) {
 	ctx, cancel := e.statement()
@@ -95,7 +95,7 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 	if set[0].attempt.generation != set[0].order.Order.Generation {
 		p.Generation = &key.generation
 	}
-	if key.operation == step.Undo {
+	if key.operation == provider.Undo {
 		for _, r := range set {
 			p.Names = append(p.Names, r.attempt.named)
 		}

@@ -8,13 +8,13 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
-// Told is the answer of a provider that came by callback.
-type Told struct {
+// CallbackResult is the answer of a provider that came by callback.
+type CallbackResult struct {
 	Outcome string // done, refused or not_done
-	step.Words
+	provider.CallbackText
 }
 
 // Receipt is what became of a callback.
@@ -23,17 +23,17 @@ type Receipt struct {
 	Reason   string // why not
 }
 
-// BadWords says what of a callback can't be kept.
-type BadWords struct{ Reason string }
+// InvalidCallback says what of a callback can't be kept.
+type InvalidCallback struct{ Reason string }
 
-func (b *BadWords) Error() string { return "can't be kept: " + b.Reason }
+func (b *InvalidCallback) Error() string { return "can't be kept: " + b.Reason }
 
 // Answer takes the answer of a provider to a step that was called for. It may come before
 // the call itself was answered, late, and more than once. An order that waits for it goes
 // on, driven by this replica. An effect that the books say is absent or undone is undone.
 // Errors: ErrNotFound for a token that is not ours, or of a step that was never called
-// for; *BadWords; ErrStopping; ErrUnavailable.
-func (e *Engine) Answer(ctx context.Context, token string, t Told) (Receipt, error) {
+// for; *InvalidCallback; ErrStopping; ErrUnavailable.
+func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Receipt, error) {
 	if e.stopping.Load() {
 		return Receipt{}, ErrStopping
 	}
@@ -52,19 +52,19 @@ func (e *Engine) Answer(ctx context.Context, token string, t Told) (Receipt, err
 	if len(rows) == 0 || !who.genuine(token, of, rows[0].Order.OrderID) {
 		return Receipt{}, ErrNotFound
 	}
-	words, err := t.Storable(or(rows[0].Order.PaymentMethod))
+	text, err := t.Storable(or(rows[0].Order.PaymentMethod))
 	if err != nil {
-		return Receipt{}, &BadWords{err.Error()}
+		return Receipt{}, &InvalidCallback{err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	// A caller who hangs up must not leave behind an order that was woken for nobody.
-	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, words) })
+	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
 // store keeps the answer, and looks at what was kept: the first one counts.
-func (e *Engine) store(ctx context.Context, of told, outcome string, words step.Answer) (Receipt, error) {
-	stored, err := e.storeOnce(ctx, of, outcome, words)
+func (e *Engine) store(ctx context.Context, of told, outcome string, text provider.CallbackText) (Receipt, error) {
+	stored, err := e.storeOnce(ctx, of, outcome, text)
 	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, unavailable("store an answer", err)
 	}
@@ -81,9 +81,9 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, words step.
 		}
 		e.takeUp(rows)
 	}
-	same := kept.Outcome == outcome && kept.Reference == words.Reference && kept.Code == words.Code
+	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
-		if err := e.reportLate(ctx, of, lateEffect{"a callback", words.Reference}); err != nil {
+		if err := e.reportLate(ctx, of, lateEffect{"a callback", text.Reference}); err != nil {
 			return Receipt{}, unavailable("store an answer", err) // it comes again
 		}
 	}
@@ -102,11 +102,11 @@ const storeTries = 20
 
 // storeOnce stores an answer and takes the order up if it waits for it. It tries again
 // while somebody holds the row.
-func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, words step.Answer) (stored bool, err error) {
+func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
 			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,
-			Code: words.Code, Detail: words.Detail, Ref: words.Reference, Data: words.Data,
+			Code: text.Code, Detail: text.Detail, Ref: text.Reference, Data: string(text.Data),
 			WaitingIn: fsm.DoneIn(of.step), Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		})
 		switch {

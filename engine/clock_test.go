@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 func TestClockGoesByTheDatabase(t *testing.T) {
@@ -44,9 +44,9 @@ func TestStoodStill(t *testing.T) {
 		"a wall clock that was set back": {now.Round(0).Add(retentionMargin), false},
 	} {
 		called := false
-		a := &attempt{lane: &lane{exec: caller(func() { called = true })}, operation: step.Do, step: fsm.Charge, asked: c.asked}
-		result := a.perform(t.Context(), &step.Call{})
-		retry, _ := result.(step.Retry)
+		a := &attempt{lane: &lane{exec: caller(func() { called = true })}, operation: provider.Do, step: fsm.Charge, asked: c.asked}
+		result := a.perform(t.Context(), &provider.Call{})
+		retry, _ := result.(provider.Retry)
 		if called == c.want || c.want != (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)) {
 			t.Errorf("%s: called %v, %+v", name, called, result)
 		}
@@ -56,12 +56,12 @@ func TestStoodStill(t *testing.T) {
 // caller is an executor that only notes that it was called.
 type caller func()
 
-func (c caller) Do(context.Context, *step.Call) step.Result {
+func (c caller) Do(context.Context, *provider.Call) provider.Result {
 	c()
-	return step.Done{}
+	return provider.Done{}
 }
 
-func (c caller) Undo(context.Context, *step.Call) step.Result {
+func (c caller) Undo(context.Context, *provider.Call) provider.Result {
 	c()
-	return step.Done{}
+	return provider.Done{}
 }

@@ -9,7 +9,7 @@ import (
 
 	"pawl/db"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // What an order may be held for, as it stands in orders.hold.
@@ -54,14 +54,14 @@ type judge struct {
 // decide says what becomes of the order. It depends on nothing else.
 func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
-	ofStep := a.operation == step.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
+	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
 	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
 		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone, or for what was to come before it
 	}
 	return s
 }
 
-func isAttention(result step.Result) bool {
+func isAttention(result provider.Result) bool {
 	_, is := result.(attention)
 	return is
 }
@@ -75,25 +75,25 @@ func (j judge) meaning() stay {
 	switch result := a.result.(type) {
 	case attention:
 		return stay{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
-	case step.Refused: // to undo what was done, or a confirmation that can't be undone
+	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
 		case j.voids():
 			reason = voidRefused
-		case a.operation != step.Undo:
+		case a.operation != provider.Undo:
 			reason = "refused_in_doubt: "
 		}
 		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
-	case step.Waiting:
+	case provider.Waiting:
 		return stay{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
-	case step.Retry:
+	case provider.Retry:
 		// A callback that says not done may be about another call than the last one.
 		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
 		// That an undo did nothing says nothing of what it was to undo.
-		s.cleared = s.cleared && !j.voids() && !a.uncalled && !(a.operation == step.Undo && a.source == byOperator)
+		s.cleared = s.cleared && !j.voids() && !a.uncalled && !(a.operation == provider.Undo && a.source == byOperator)
 		return j.again(s, result.After)
-	case step.Unknown:
+	case provider.Unknown:
 		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 		return j.again(s, result.After)
 	default: // an earlier key is dead: on to the next call

@@ -8,7 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // drive sends each run to the line of its state, and those that need no move to their
@@ -39,12 +39,12 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 
 // move is the flush of a line: it moves a set out of its state. Runs of one line share
 // the status; fence and seq differ rarely, and each group is a statement of its own.
-func (e *Engine) move(state fsm.State, move step.Move, set []*run) {
+func (e *Engine) move(state fsm.State, move ledger.Move, set []*run) {
 	e.moveOr(state, move, set, e.slow.add)
 }
 
 // moveOr gives what waited for a stock row in vain to busy.
-func (e *Engine) moveOr(state fsm.State, move step.Move, set []*run, busy func([]*run)) {
+func (e *Engine) moveOr(state fsm.State, move ledger.Move, set []*run, busy func([]*run)) {
 	for _, group := range alike(set) {
 		e.moveAlike(state, mover{move: move, moved: e.drive, busy: busy}, group)
 	}
@@ -52,7 +52,7 @@ func (e *Engine) moveOr(state fsm.State, move step.Move, set []*run, busy func([
 
 // mover is a move and what comes after it.
 type mover struct {
-	move    step.Move
+	move    ledger.Move
 	outcome fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
 	moved   func([]*run) // takes the orders that moved
 	busy    func([]*run) // takes the set when a stock row stayed locked

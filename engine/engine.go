@@ -13,7 +13,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // Order is the stored order with what stands and what was undone of its effects.
@@ -103,11 +103,11 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.admits = newLine(cfg.MaxSet, e.admit)
-	for state, move := range step.Ledger {
+	for state, move := range ledger.Moves {
 		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
 	}
 	e.slow = newSlowLane(e, cfg.MaxSet, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
-		e.moveOr(state, step.Ledger[state], set, busy)
+		e.moveOr(state, ledger.Moves[state], set, busy)
 	})
 	e.slowRecords = newSlowLane(e, answersMost, e.sellsStock, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
 	e.policies = newPolicies(e.query, e.log)

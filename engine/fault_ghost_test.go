@@ -10,7 +10,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // ghost is a replica that does what the test tells it, by the statements of a real one, and otherwise nothing: it
@@ -56,7 +56,7 @@ func (g *ghost) stored(t testing.TB, orderIDs ...string) []db.Order {
 }
 
 // move sends the move that leaves the state the orders are expected in, as if they were still what the ghost once saw.
-func (g *ghost) move(t testing.TB, seen []db.Order) []step.Moved {
+func (g *ghost) move(t testing.TB, seen []db.Order) []ledger.Moved {
 	t.Helper()
 	moved, err := g.try(t, seen)
 	if err != nil {
@@ -66,13 +66,13 @@ func (g *ghost) move(t testing.TB, seen []db.Order) []step.Moved {
 }
 
 // try is move for moves that may fail.
-func (g *ghost) try(t testing.TB, seen []db.Order) ([]step.Moved, error) {
+func (g *ghost) try(t testing.TB, seen []db.Order) ([]ledger.Moved, error) {
 	t.Helper()
-	set := step.Set{Expected: seen[0].Status, Fence: seen[0].Fence, Seq: seen[0].Seq}
+	set := ledger.Set{Expected: seen[0].Status, Fence: seen[0].Fence, Seq: seen[0].Seq}
 	for _, order := range seen {
 		set.OrderNos = append(set.OrderNos, order.OrderNo)
 	}
-	return step.Ledger[set.Expected](t.Context(), g.query, set)
+	return ledger.Moves[set.Expected](t.Context(), g.query, set)
 }
 
 // advance moves orders on until they are where they are wanted.

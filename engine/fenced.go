@@ -7,7 +7,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/ledger"
+	"pawl/provider"
 )
 
 // fenced keeps an answer that came when the order was no longer ours, or no longer where
@@ -37,7 +38,7 @@ func (e *Engine) keepFenced(r *run) error {
 	outcome, answer := namedResult(a.result)
 	err := e.query.AttemptFenced(ctx, db.AttemptFencedParams{OrderNo: r.no(), Attempt: a.number, Fence: a.fence,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference})
-	if err != nil || outcome != "done" || a.operation != step.Do {
+	if err != nil || outcome != "done" || a.operation != provider.Do {
 		return err
 	}
 	return e.reportLate(ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
@@ -64,20 +65,20 @@ func (e *Engine) keepUnwritten(set []*run) {
 }
 
 // namedResult is a result as it is stored.
-func namedResult(result step.Result) (outcome string, answer step.Answer) {
+func namedResult(result provider.Result) (outcome string, answer ledger.Answer) {
 	switch result := result.(type) {
-	case step.Done:
-		return "done", step.Answer{Reference: result.Reference, Data: string(result.Data)}
-	case step.Refused:
-		return "refused", step.Answer{Code: result.Code, Detail: result.Detail}
-	case step.Retry:
-		return "retry", step.Answer{Code: result.Code, Detail: result.Detail}
-	case step.Waiting:
-		return "waiting", step.Answer{Reference: result.Reference}
-	case step.Unknown:
-		return "unknown", step.Answer{Code: result.Code, Detail: result.Detail}
+	case provider.Done:
+		return "done", ledger.Answer{Reference: result.Reference, Data: string(result.Data)}
+	case provider.Refused:
+		return "refused", ledger.Answer{Code: result.Code, Detail: result.Detail}
+	case provider.Retry:
+		return "retry", ledger.Answer{Code: result.Code, Detail: result.Detail}
+	case provider.Waiting:
+		return "waiting", ledger.Answer{Reference: result.Reference}
+	case provider.Unknown:
+		return "unknown", ledger.Answer{Code: result.Code, Detail: result.Detail}
 	default:
-		return "unknown", step.Answer{}
+		return "unknown", ledger.Answer{}
 	}
 }
 

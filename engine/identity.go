@@ -8,7 +8,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // identity is who we are to providers.
@@ -31,19 +31,19 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 }
 
 // callOf is what the executor is told of a run's attempt.
-func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
+func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	who, err := e.identify(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o, a := &r.order.Order, r.attempt
-	c := &step.Call{
+	c := &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
 		Fence: o.Fence, Attempt: a.number, Clock: e.now,
 	}
-	if a.operation == step.Undo {
+	if a.operation == provider.Undo {
 		c.Reference = a.named
 		return c, nil
 	}
@@ -58,7 +58,7 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*step.Call, error) {
 // findReference fills in what the provider calls a charge or reservation, where a do
 // needs it and the run does not know: it may have been taken up after that was said. It is
 // what an undo of the step would go by.
-func (e *Engine) findReference(ctx context.Context, r *run, c *step.Call) error {
+func (e *Engine) findReference(ctx context.Context, r *run, c *provider.Call) error {
 	a := r.attempt
 	if c.Reference != "" || a.lane.cfg.Executor != policy.Stripe {
 		return nil

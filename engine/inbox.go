@@ -5,7 +5,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // lookInbox looks for answers that came without a call, before another call is made.
@@ -49,11 +49,11 @@ func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
 		step: o.Status.Step(), operation: operationIn(o.Status), number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
-		a.result = step.Done{Reference: row.Reference, Data: []byte(row.Data)}
+		a.result = provider.Done{Reference: row.Reference, Data: []byte(row.Data)}
 	case "refused":
-		a.result = step.Refused{Code: row.Code, Detail: row.Detail}
+		a.result = provider.Refused{Code: row.Code, Detail: row.Detail}
 	default:
-		a.result = step.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
+		a.result = provider.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
 	}
 	return a
 }

@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"pawl/step"
+	"pawl/provider"
 )
 
 // expired reports whether the key of an attempt was too old to be sent when the attempt
@@ -11,7 +11,7 @@ import (
 // this machine, nor its sleep, has a part in it.
 func (a *attempt) expired(r *run, now time.Time) bool {
 	o := &r.order.Order
-	if a.operation == step.Undo && a.generation == o.Generation {
+	if a.operation == provider.Undo && a.generation == o.Generation {
 		return r.undo.forgotten(a.lane.cfg, o, o.InDoubtSince, now)
 	}
 	return a.slot.forgotten(o, now)

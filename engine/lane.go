@@ -10,7 +10,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // lane takes orders through one step of one policy, at its executor. What waits in it is
@@ -24,7 +24,7 @@ type lane struct {
 	step    fsm.Step
 	policy  *policy.Policy
 	cfg     *policy.Step
-	exec    step.Executor // nil: could not be made, and unusable says why
+	exec    provider.Executor // nil: could not be made, and unusable says why
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 
 	mu       sync.Mutex
@@ -49,7 +49,7 @@ func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
 	}
 	cfg := p.Of(of)
 	l := &lane{e: e, step: of, policy: p, cfg: cfg}
-	l.exec, l.unusable = step.New(cfg, of)
+	l.exec, l.unusable = provider.New(cfg, of)
 	l.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
@@ -96,7 +96,7 @@ func (l *lane) enqueue(r *run) {
 	}
 	l.mu.Unlock()
 	if full {
-		l.stay(r, step.Retry{Code: "queue_full"})
+		l.stay(r, provider.Retry{Code: "queue_full"})
 		return
 	}
 	l.pump()
@@ -154,7 +154,7 @@ func (l *lane) begin(r *run) {
 	report, err := l.breaker.Allow()
 	if err != nil {
 		l.release()
-		l.stay(r, step.Retry{Code: "breaker_open", After: l.cfg.Breaker.Open})
+		l.stay(r, provider.Retry{Code: "breaker_open", After: l.cfg.Breaker.Open})
 		return
 	}
 	r.attempt = l.prepare(r)
@@ -175,7 +175,7 @@ func (l *lane) release() {
 }
 
 // stay lets the order wait without a call having been made.
-func (l *lane) stay(r *run, why step.Result) {
+func (l *lane) stay(r *run, why provider.Result) {
 	o := &r.order.Order
 	r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: why, uncalled: true}
 	l.e.records.add(r)
@@ -189,7 +189,7 @@ func (l *lane) call(r *run) {
 	defer cancel()
 	c, err := l.e.callOf(ctx, r)
 	if err != nil {
-		a.result = step.Retry{Code: "database_unavailable", Detail: err.Error()}
+		a.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
 		a.report(errUncalled)
 	} else {
 		a.result = a.perform(ctx, c)
@@ -202,11 +202,11 @@ func (l *lane) call(r *run) {
 
 // failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
 // ask for patience, is no illness.
-func failureOf(result step.Result) error {
+func failureOf(result provider.Result) error {
 	switch result := result.(type) {
-	case step.Unknown:
+	case provider.Unknown:
 		return errIll
-	case step.Retry:
+	case provider.Retry:
 		if result.Code == stoodStillCode {
 			return errUncalled
 		}

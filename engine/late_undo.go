@@ -7,7 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 const (
@@ -61,30 +61,30 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 
 // callLate undoes a key of an order that is at rest, unless that key may be forgotten: it
 // would find nothing, and say that all is well. The number of the attempt is 0 where no call was made.
-func (e *Engine) callLate(row db.LateUndosClaimRow) (result step.Result, number int32) {
+func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, known := e.policies.of(row.UndoPolicy)
 	if !known || p == nil || !p.Of(of).Executor.Outside() {
-		return step.Unknown{Code: "policy_unusable"}, 0
+		return provider.Unknown{Code: "policy_unusable"}, 0
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
 	defer cancel()
 	undo, err := e.undoOf(ctx, row.Order.OrderNo, row.UndoGeneration, of)
 	switch {
 	case err != nil:
-		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
+		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
 	case undo.forgotten(p.Of(of), &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order.Order, r.undo = row.Order, undo
-	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: step.Undo,
+	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
 		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
 	return e.attemptLate(ctx, r, row)
 }
 
 // attemptLate commits the attempt and makes its call.
-func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (step.Result, int32) {
+func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (provider.Result, int32) {
 	a := r.attempt
 	c, err := e.callOf(ctx, r)
 	a.asked = time.Now()
@@ -95,9 +95,9 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	}
 	switch {
 	case err != nil:
-		return step.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
+		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
 	case len(begun) == 0:
-		return step.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
+		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
 	a.number, a.lookOnly = begun[0].Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun[0].StartedAt)
 	return a.perform(ctx, c), a.number

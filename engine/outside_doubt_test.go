@@ -56,7 +56,7 @@ func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
 				}
 			}
 			s.until(t, "one", "callback")
-			if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "not_done"}); err != nil {
+			if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "not_done"}); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "the answer is used", func() bool {
@@ -104,7 +104,7 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 	s.until(t, "one", "paused")
 	token := s.tokenOf(t, "one")
 	for _, outcome := range []string{"not_done", "done"} {
-		r, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: outcome})
+		r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.Decline})
 	_, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
-	if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "done"}); err != nil {
+	if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"}); err != nil {
 		t.Fatal(err)
 	}
 	open()

@@ -6,7 +6,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // What a late callback calls the effect is the only name it is ever known by.
@@ -22,7 +22,7 @@ func TestALateEffectIsUndoneByItsName(t *testing.T) {
 		s.until(t, "one", "failed")
 		return s, k, func(reference string) {
 			t.Helper()
-			if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: reference}}); err != nil {
+			if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: reference}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // gates holds statements back in the wire, by their names.
@@ -64,7 +64,7 @@ func openToldLate(t *testing.T) (s *shop, k *keeper, p *proxy, tell func()) {
 	k.says(func(k *keeper) { k.mute = false })
 	return s, k, p, func() {
 		t.Helper()
-		if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); err != nil {
+		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestACallbackAboutALateEffectIsNotTakenBeforeItsUndoIsOpen(t *testing.T) {
 		}
 		return passes
 	})
-	if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("answered %v", err)
 	}
 	tell()

@@ -10,8 +10,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/provider"
 	"pawl/simulator"
-	"pawl/step"
 )
 
 // To find a payment intent by a key that Stripe has forgotten is to make another one, and to cancel that.
@@ -94,7 +94,7 @@ func TestAnOldLateUndo(t *testing.T) {
 		k.says(func(k *keeper) { k.dead = false })
 		s.verb(t, engine.Cancel, nil)
 		s.until(t, "one", "canceled")
-		if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); err != nil {
+		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "it is undone again", func() bool {

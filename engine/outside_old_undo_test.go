@@ -12,7 +12,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // keeper is an endpoint that charges each key once, undoes by reference or by key, and forgets keys when it may: an undo
@@ -285,7 +285,7 @@ func TestAnUndoKeepsTheBodyItBeganWith(t *testing.T) {
 		o := s.get(t, "one").Order
 		return o.Status == fsm.Refunding && o.Hold != nil
 	})
-	if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ch_1"}}); err != nil {
+	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
 		t.Fatal(err)
 	}
 	k.says(func(k *keeper) { k.dead = false })

@@ -12,13 +12,13 @@ import (
 )
 
 // provider is a simulator that an engine reaches over HTTP.
-type provider struct {
+type simulated struct {
 	*simulator.Simulator
 	door *door
 	url  string
 }
 
-func newProvider(t testing.TB) *provider {
+func newProvider(t testing.TB) *simulated {
 	t.Helper()
 	s := simulator.New()
 	way := &door{behind: s}
@@ -29,14 +29,14 @@ func newProvider(t testing.TB) *provider {
 		}
 		server.Close()
 	})
-	return &provider{s, way, server.URL}
+	return &simulated{s, way, server.URL}
 }
 
 // quick is a policy with all steps at the provider, tried again at once. No call ends by its time-out.
-func (p *provider) quick(more string) string { return p.within(time.Minute, more) }
+func (p *simulated) quick(more string) string { return p.within(time.Minute, more) }
 
 // within is quick with calls that may take so long.
-func (p *provider) within(timeout time.Duration, more string) string {
+func (p *simulated) within(timeout time.Duration, more string) string {
 	text := more
 	for _, step := range []string{"charge", "reserve", "confirm"} {
 		text += fmt.Sprintf(`
@@ -71,7 +71,7 @@ func (b *bundle) activate(t testing.TB, policy string) int32 {
 }
 
 // standing is what the provider did for an order, net: how often each step stands.
-func (p *provider) standing(orderID string) string {
+func (p *simulated) standing(orderID string) string {
 	n := map[string]int{}
 	for _, e := range p.Books(orderID) {
 		if e.State == simulator.Live {

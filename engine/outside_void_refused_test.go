@@ -11,7 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // strict is an endpoint that refuses to undo by a name it never gave, and may refuse to let keys of reservations die.
@@ -108,7 +108,7 @@ func TestRetryAfterAnUndoByHand(t *testing.T) {
 		token := s.tokenOf(t, "one")
 		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
 		s.until(t, "one", "failed")
-		if _, err := s.engine.Answer(t.Context(), token, engine.Told{Outcome: "done", Words: step.Words{Reference: "ticket-7"}}); err != nil {
+		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ticket-7"}}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "its undo is refused", func() bool {

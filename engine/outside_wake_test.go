@@ -35,7 +35,7 @@ func TestCallbackWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	eventually(t, "the order waits", func() bool {
 		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'callback', false) FROM orders`)
 	})
-	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.Told{Outcome: "done"}); err != nil || !r.Accepted {
+	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	eventually(t, "the order is woken", func() bool { return value[bool](t, s.Pool, `SELECT hold IS NULL FROM orders`) })
@@ -93,7 +93,7 @@ func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	eventually(t, "the second waits for its turn", func() bool {
 		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'queued', false) FROM orders WHERE order_id = 'second'`)
 	})
-	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.Told{Outcome: "done"}); err != nil || !r.Accepted {
+	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	eventually(t, "the second was given its turn", func() bool {

@@ -7,8 +7,9 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/ledger"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // recordKey is what the answers of one statement have in common.
@@ -77,17 +78,17 @@ func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
 		return fsm.Stopped
 	case beside:
 		return fsm.Done
-	case step.Done:
+	case provider.Done:
 		if a.generation == o.Generation && a.step == o.Status.Step() {
 			return fsm.Done
 		}
-	case step.Refused:
-		if !o.Status.Undoing() && a.operation != step.Undo && (!o.Status.Pivot() || !a.refusedInDoubt()) {
+	case provider.Refused:
+		if !o.Status.Undoing() && a.operation != provider.Undo && (!o.Status.Pivot() || !a.refusedInDoubt()) {
 			return fsm.Refused
 		}
-	case step.Retry:
+	case provider.Retry:
 		// What is certainly not done, and not worth another try, is as good as refused.
-		if !a.doubted && !a.uncalled && a.operation == step.Do && slices.Contains(a.lane.cfg.Retry.NonRetryable, result.Code) {
+		if !a.doubted && !a.uncalled && a.operation == provider.Do && slices.Contains(a.lane.cfg.Retry.NonRetryable, result.Code) {
 			return fsm.Refused
 		}
 	}
@@ -125,14 +126,14 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run
 	if len(set) == 0 {
 		return
 	}
-	results := make(map[int64]step.Answer, len(set))
+	results := make(map[int64]ledger.Answer, len(set))
 	for _, r := range set {
 		_, results[r.no()] = namedResult(r.attempt.result)
 	}
 	slots := slots{lane: next, free: len(set), asked: time.Now()}
 	defer slots.giveBack()
-	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
-		return step.Record(ctx, q, step.Answers{
+	move := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
+		return ledger.SaveResults(ctx, q, ledger.Results{
 			Set: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
 		})
@@ -158,7 +159,7 @@ func (e *Engine) moveOn(runs []*run, s *slots) {
 // answered writes into the run what its answer has changed in the row.
 func (r *run) answered() {
 	o, a := &r.order, r.attempt
-	if done, ok := a.result.(step.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
+	if done, ok := a.result.(provider.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
 		switch a.step {
 		case fsm.Charge:
 			o.ChargeReference = &done.Reference

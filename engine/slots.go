@@ -5,7 +5,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"pawl/step"
+	"pawl/provider"
 )
 
 // slots are places for calls in a lane, taken before the commit that begins the attempts
@@ -51,7 +51,7 @@ func (s *slots) start(r *run, number int32) {
 	o, now := &r.order.Order, s.lane.e.now()
 	o.Attempts, o.InDoubtSince, o.WindowFrom = &number, &now, &now
 	r.attempt = &attempt{lane: s.lane, slot: s.lane, state: o.Status, step: s.lane.step, generation: o.Generation,
-		operation: step.Do, number: number, fence: o.Fence, report: s.lane.allowed(), asked: s.asked}
+		operation: provider.Do, number: number, fence: o.Fence, report: s.lane.allowed(), asked: s.asked}
 	r.moved = false
 	s.free--
 	s.lane.e.wg.Go(func() { s.lane.call(r) })

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 
 	"pawl/db"
-	"pawl/step"
+	"pawl/ledger"
 )
 
 // stay commits answers that leave orders in their state: most are held.
@@ -14,17 +14,17 @@ func (e *Engine) stay(key recordKey, set []*run) {
 	for _, r := range set {
 		results[r.no()] = judge{r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()}.decide()
 	}
-	move := func(ctx context.Context, q *db.Queries, s step.Set) ([]step.Moved, error) {
-		return step.Stay(ctx, q, step.Holds{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
+	move := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
+		return ledger.Suspend(ctx, q, ledger.Suspensions{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
 	}
 	e.moveAlike(key.state, mover{move: move, outcome: stays, busy: e.later, moved: func(runs []*run) { e.stayed(runs, results) }}, set)
 }
 
-func staysOf(orderNos []int64, results map[int64]stay) []step.Hold {
-	out := make([]step.Hold, len(orderNos))
+func staysOf(orderNos []int64, results map[int64]stay) []ledger.Suspension {
+	out := make([]ledger.Suspension, len(orderNos))
 	for i, no := range orderNos {
 		s := results[no]
-		out[i] = step.Hold{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
+		out[i] = ledger.Suspension{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
 			Outcome: s.outcome, Code: s.code, Detail: s.detail, Reference: s.ref, Action: string(s.action)}
 	}
 	return out

@@ -8,7 +8,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // undoKnown is what an undo can go by.
@@ -46,7 +46,7 @@ func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, n
 	if since != nil && since.Before(sent) {
 		sent = *since
 	}
-	return !step.ByName(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
+	return !provider.ByName(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
 // lookUndos finds what orders on their way back can go by.

@@ -8,7 +8,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 // judge says what a verb changes in the order, or why it does not apply: *NotApplicable.
@@ -130,7 +130,7 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 		undo, err := e.undoOf(ctx, o.OrderNo, o.Generation, l.step)
 		return err == nil && undo.forgotten(l.cfg, o, o.InDoubtSince, e.now()), err
 	}
-	_, looks := l.exec.(step.Looker)
+	_, looks := l.exec.(provider.Looker)
 	return !looks && l.forgotten(o, e.now()), nil
 }
 

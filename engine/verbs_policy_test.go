@@ -13,7 +13,7 @@ import (
 )
 
 // deaf is a policy whose provider can't be asked what became of a key.
-func (p *provider) deaf() string {
+func (p *simulated) deaf() string {
 	return fmt.Sprintf(`
 charge:
   executor: http
@@ -26,7 +26,7 @@ charge:
 
 func TestForgottenKeys(t *testing.T) {
 	t.Parallel()
-	forgotten := func(t *testing.T) (*bundle, *provider) {
+	forgotten := func(t *testing.T) (*bundle, *simulated) {
 		t.Helper()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})

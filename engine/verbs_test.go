@@ -14,7 +14,7 @@ import (
 )
 
 // impatient is a policy whose steps come to a person after their first try. Calls may take so long.
-func (p *provider) impatient(timeout time.Duration) string {
+func (p *simulated) impatient(timeout time.Duration) string {
 	text := ""
 	for _, step := range []string{"charge", "reserve", "confirm"} {
 		text += fmt.Sprintf(`
@@ -28,7 +28,7 @@ func (p *provider) impatient(timeout time.Duration) string {
 	return text
 }
 
-func (p *provider) fail(t testing.TB, rules ...simulator.Rule) {
+func (p *simulated) fail(t testing.TB, rules ...simulator.Rule) {
 	t.Helper()
 	if err := p.SetFaults(rules...); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func (p *provider) fail(t testing.TB, rules ...simulator.Rule) {
 }
 
 // stuck is a bundle whose order is held for a person, because of what the provider does.
-func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *provider) {
+func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 	t.Helper()
 	p := newProvider(t)
 	p.fail(t, rules...)
@@ -58,7 +58,7 @@ func asked(verb engine.Verb) engine.Request {
 const allStands, noneStands = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
 
 // ends checks how the order ended, here and at the provider.
-func (b *bundle) ends(t testing.TB, o engine.Order, p *provider, want fsm.State) {
+func (b *bundle) ends(t testing.TB, o engine.Order, p *simulated, want fsm.State) {
 	t.Helper()
 	stands := noneStands
 	if want == fsm.Completed {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/provider"
 	"pawl/simulator"
-	"pawl/step"
 )
 
 // TestCallbacksRacingTheir202 has a thousand orders answered by callbacks that come before, with and right after the
@@ -131,7 +131,7 @@ func (d *desk) token(t *testing.T, of string) (token string) {
 
 func (d *desk) tell(t *testing.T, token, outcome, reference string) engine.Receipt {
 	t.Helper()
-	receipt, err := d.engine.Answer(t.Context(), token, engine.Told{Outcome: outcome, Words: step.Words{Reference: reference}})
+	receipt, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome, CallbackText: provider.CallbackText{Reference: reference}})
 	if err != nil {
 		t.Fatalf("tell %s: %v", outcome, err)
 	}
@@ -194,7 +194,7 @@ func TestCallbacksOutOfTurn(t *testing.T) {
 		d := openDesk(t, "")
 		d.mu.Lock()
 		d.answer = func(of string) (int, string) {
-			if r, err := d.engine.Answer(t.Context(), d.tokens[of], engine.Told{Outcome: "done"}); err != nil || !r.Accepted {
+			if r, err := d.engine.Answer(t.Context(), d.tokens[of], engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 				t.Errorf("%+v, %v", r, err)
 			}
 			return 202, `{}`
@@ -238,7 +238,7 @@ func TestCallbacksForNothing(t *testing.T) {
 	refused := func(t *testing.T, token string) {
 		t.Helper()
 		before := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`)
-		if _, err := d.engine.Answer(t.Context(), token, engine.Told{Outcome: "done"}); !errors.Is(err, engine.ErrNotFound) {
+		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, engine.ErrNotFound) {
 			t.Errorf("%q: %v", token, err)
 		}
 		if after := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`); after != before {

@@ -11,7 +11,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/step"
+	"pawl/provider"
 )
 
 func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {
@@ -38,10 +38,10 @@ func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
 		o.WindowFrom = &from
 	}
-	a := &attempt{state: fsm.Charging, step: fsm.Charge, operation: step.Do, doubted: rapid.Bool().Draw(t, "doubted"),
-		result: step.Retry{Code: "not_done", After: after, Counts: counts}}
+	a := &attempt{state: fsm.Charging, step: fsm.Charge, operation: provider.Do, doubted: rapid.Bool().Draw(t, "doubted"),
+		result: provider.Retry{Code: "not_done", After: after, Counts: counts}}
 	if counts && rapid.Bool().Draw(t, "unknown") {
-		a.result = step.Unknown{Code: "timeout", After: after}
+		a.result = provider.Unknown{Code: "timeout", After: after}
 	}
 	return judge{cfg: &policy.Step{Retry: retry}, a: a, o: o, now: now, chance: rapid.Float64Range(0, 1).Draw(t, "chance")}, after, counts
 }
@@ -95,7 +95,7 @@ func TestDelays(t *testing.T) {
 		tries := int32(3)
 		j := judge{
 			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 8, Budget: time.Hour}},
-			a:   &attempt{operation: step.Do, result: step.Unknown{Code: "timeout"}}, o: &db.Order{Status: fsm.Charging, Tries: &tries},
+			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &db.Order{Status: fsm.Charging, Tries: &tries},
 		}
 		var buckets [8]int
 		for i := range 800 {
@@ -129,7 +129,7 @@ func TestTriesEnd(t *testing.T) {
 			if s.hold == holdAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
 				t.Fatal(s.reason)
 			}
-			if _, unknown := j.a.result.(step.Unknown); unknown && s.cleared || j.a.doubted && s.cleared {
+			if _, unknown := j.a.result.(provider.Unknown); unknown && s.cleared || j.a.doubted && s.cleared {
 				t.Fatal("a doubt is forgotten")
 			}
 		})
@@ -137,7 +137,7 @@ func TestTriesEnd(t *testing.T) {
 	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
 		t.Parallel()
 		j := judge{cfg: &policy.Step{Retry: policy.Retry{Attempts: 8, Budget: time.Hour, NonRetryable: []string{"closed"}}},
-			a: &attempt{operation: step.Do, doubted: true, result: step.Retry{Code: "closed", Counts: true}}, o: &db.Order{Status: fsm.Charging}}
+			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &db.Order{Status: fsm.Charging}}
 		if s := j.decide(); s.hold != holdAttention || s.reason != "non_retryable: closed" || s.cleared {
 			t.Errorf("%+v", s)
 		}
@@ -150,7 +150,7 @@ func TestTriesEnd(t *testing.T) {
 			j.o.StopRequested = &cancel
 			j.o.Status = rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Releasing, fsm.Refunding}).Draw(t, "status")
 			if rapid.Bool().Draw(t, "waits") {
-				j.a.result = step.Waiting{}
+				j.a.result = provider.Waiting{}
 			}
 			s := j.decide()
 			stays := j.o.Status.Undoing() || j.o.Status == fsm.Confirming && !s.cleared

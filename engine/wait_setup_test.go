@@ -40,12 +40,12 @@ func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	t.Helper()
 	s := &shop{sim: simulator.New(), fronts: map[*engine.Engine]http.Handler{}}
 	s.door = &door{behind: s.sim}
-	provider, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
+	behind, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
 	cfg.PublicURL = front.URL
-	s.urls, s.cfg = strings.NewReplacer("SIM", provider.URL), cfg
+	s.urls, s.cfg = strings.NewReplacer("SIM", behind.URL), cfg
 	t.Cleanup(func() {
 		front.Close()
-		provider.Close()
+		behind.Close()
 	})
 	s.bundle = setupWith(t, cfg)
 	s.engines = []*engine.Engine{s.engine}

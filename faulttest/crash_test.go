@@ -15,11 +15,11 @@ func TestKilledReplicas(t *testing.T) {
 	t.Parallel()
 	t.Run("a lone replica, again and again", func(t *testing.T) {
 		t.Parallel()
-		crash(t, 1, rounds(t, 8))
+		crash(t, 1, rounds(t, 4))
 	})
 	t.Run("one of three, again and again", func(t *testing.T) {
 		t.Parallel()
-		crash(t, 3, rounds(t, 10))
+		crash(t, 3, rounds(t, 5))
 	})
 	t.Run("one of three with the default settings, and nobody asks again", func(t *testing.T) {
 		t.Parallel()

@@ -140,7 +140,7 @@ func TestMatrixOfFaults(t *testing.T) {
 func matrixOfFaults(t *testing.T, executor string, n int) {
 	t.Helper()
 	s := openShop(t, executor, callLimit)
-	all, perCell := cells(executor == looking), rounds(t, 3)
+	all, perCell := cells(executor == looking), rounds(t, 1)
 	if executor == stripeNow || executor == stripeLater {
 		all = stripeCells(executor)
 	}

@@ -53,7 +53,7 @@ func matrixAtRandom(t *testing.T, executor string, n int) {
 	s.faults(unreliable()...)
 	r := s.open(n)
 	load := s.send(16, random.Uint64())
-	kills, redriven := rounds(t, 3), 0
+	kills, redriven := rounds(t, 2), 0
 	for range kills {
 		before, more := s.finished(), int64(50+random.IntN(100))
 		eventually(t, patience, "orders end", func() bool { return s.finished() >= before+more })

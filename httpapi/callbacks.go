@@ -53,13 +53,13 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	told := engine.Told{Outcome: body.text("outcome")}
+	told := engine.CallbackResult{Outcome: body.text("outcome")}
 	told.Reference, told.Code, told.Detail = body.text("reference"), body.text("code"), body.text("detail")
 	told.Data, _ = body["data"].(json.RawMessage)
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
 	got, err := s.engine.Answer(ctx, r.PathValue("token"), told)
-	var unfit *engine.BadWords
+	var unfit *engine.InvalidCallback
 	switch {
 	case errors.As(err, &unfit):
 		return newProblem("invalid_input", unfit.Error()+".")

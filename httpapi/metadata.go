@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pawl/step"
+	"pawl/provider"
 )
 
 // The limits of an order's metadata; lengths are in characters.
@@ -49,7 +49,7 @@ func (d *decoder) metadata() []byte {
 	if len(d.faults) > noted || len(pairs) == 0 {
 		return nil
 	}
-	return step.AppendMetadata(nil, pairs)
+	return provider.AppendMetadata(nil, pairs)
 }
 
 // pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).

@@ -1,0 +1,8 @@
+// Package ledger moves orders in the database. A move is one statement for a set of orders: it compares status, fence and
+// seq, sets the next status, and writes the effect and the history row, all in one commit. So the effect exists
+// if and only if the move won.
+//
+// Moves are for steps that the database does itself. SaveResults and Suspend commit what came of calls to
+// providers. The engine calls all of them through one function, and nobody else does; which move leads where is the
+// machine's business (fsm). This package calls nobody outside the database and keeps nothing in memory.
+package ledger

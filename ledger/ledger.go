@@ -1,0 +1,68 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+)
+
+// Set is a group of orders that are expected at the same status, fence and seq. The
+// numbers need no order: the statements lock in theirs.
+type Set struct {
+	OrderNos []int64
+	Expected fsm.State
+	Fence    int64
+	Seq      int32
+}
+
+// Moved is the verdict on one order that moved: the row of its history.
+type Moved struct {
+	OrderNo  int64
+	Seq      int32
+	ToStatus fsm.State
+	At       time.Time
+}
+
+// Move takes a set out of its state, effect and history included, in one commit. The
+// orders returned have moved if and only if the error is nil; an order of the set that
+// is not returned has not been touched.
+type Move func(ctx context.Context, q *db.Queries, set Set) ([]Moved, error)
+
+// Moves is the in-commit move of every state that is ours to leave.
+var Moves = map[fsm.State]Move{
+	fsm.Pending:    inCommit((*db.Queries).OrdersStart),
+	fsm.Charging:   inCommit((*db.Queries).OrdersCharge),
+	fsm.Reserving:  inCommit((*db.Queries).OrdersReserve),
+	fsm.Confirming: inCommit((*db.Queries).OrdersConfirm),
+	fsm.Releasing:  inCommit((*db.Queries).OrdersRelease),
+	fsm.Refunding:  inCommit((*db.Queries).OrdersRefund),
+}
+
+// All moves take the parameters of Set and answer with the columns of Moved. sqlc
+// gives each its own types; a statement that strays from the shape does not compile.
+type (
+	params interface {
+		~struct {
+			OrderNos []int64
+			Expected fsm.State
+			Fence    int64
+			Seq      int32
+		}
+	}
+	row interface {
+		~struct {
+			OrderNo  int64
+			Seq      int32
+			ToStatus fsm.State
+			At       time.Time
+		}
+	}
+)
+
+func inCommit[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
+	return func(ctx context.Context, q *db.Queries, set Set) ([]Moved, error) {
+		return movedBy(statement(q, ctx, P(set)))
+	}
+}

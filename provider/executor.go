@@ -1,0 +1,119 @@
+package provider
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/govalues/decimal"
+
+	"pawl/fsm"
+)
+
+// Executor does a step outside the database. It is called with no transaction and no
+// lock held, after the attempt has been committed; the answer is committed after it.
+// A call may come again, from this process or from another, at the same time too: each
+// has the same key and the same body. Methods are safe for concurrent use and return by
+// the end of ctx.
+type Executor interface {
+	// Do does the step.
+	Do(ctx context.Context, c *Call) Result
+	// Undo takes back what Do did under the same generation, or sees to it that it never
+	// happens: after Done, a Do with that key that comes late must fail. Done says that
+	// nothing stands. It is never called for confirm.
+	// What has a Reference is taken back by it, whether its key is remembered or not.
+	Undo(ctx context.Context, c *Call) Result
+}
+
+// Looker is an Executor that can be asked what became of a key, without doing anything. The
+// other side remembers what it refused: a Do that comes later with that key is refused.
+type Looker interface {
+	Executor
+	// Lookup answers Done, Refused or Waiting for a Do that was seen, Retry for one that
+	// was not (it may still be on its way), and Unknown when it can't say. A key that was
+	// undone is Refused, whether its Do was seen or not.
+	Lookup(ctx context.Context, c *Call) Result
+}
+
+// Call is what an executor is told. Nothing of it changes between the attempts of one
+// operation but Fence, Attempt, Clock and, of a Do, Reference.
+type Call struct {
+	Installation  uuid.UUID
+	OrderID       string
+	Step          fsm.Step
+	Generation    int32
+	Amount        decimal.Decimal
+	Currency      string
+	Item          string
+	Quantity      int32
+	CustomerID    string          // empty when not given
+	PaymentMethod string          // opaque; never logged
+	Metadata      json.RawMessage // a JSON object of strings, or nil
+	CallbackURL   string          // where an answer 202 is completed; empty for Undo
+
+	Fence     int64
+	Attempt   int32
+	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
+	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
+}
+
+// now is the time by the clock of the call.
+func (c *Call) now() time.Time {
+	if c.Clock == nil {
+		return time.Now()
+	}
+	return c.Clock()
+}
+
+// Operation is what is done to a step at its provider. Each has a key of its own: an
+// undo with the key of its do would be answered with the stored answer of the do.
+type Operation string
+
+// The operations. An executor of several calls uses one key per call.
+const (
+	Do      Operation = "do"
+	Undo    Operation = "undo"
+	Create  Operation = "create"
+	Confirm Operation = "confirm"
+	Capture Operation = "capture"
+	Cancel  Operation = "cancel"
+	Refund  Operation = "refund"
+)
+
+// Result is what came of a call: Done, Refused, Retry, Waiting or Unknown.
+type Result interface{ result() }
+
+// Done says that the effect is there.
+type Done struct {
+	Reference string          // the provider's name for it, up to 255 characters
+	Data      json.RawMessage // kept on the order; a JSON object of up to 16 KiB, or nil
+}
+
+// Refused says that the effect is not there and never will be under this key.
+type Refused struct{ Code, Detail string }
+
+// Retry says that this call certainly did nothing and another may.
+type Retry struct {
+	Code, Detail string
+	After        time.Duration // what the other side asked for; 0: nothing
+	Counts       bool          // it was an answer, not an outage or a full queue
+}
+
+// Waiting says that the other side has taken it on and will answer by a callback.
+type Waiting struct {
+	Reference string
+	Action    json.RawMessage // what the customer has to do, shown with the order; an object of up to 16 KiB, or nil
+}
+
+// Unknown says that the effect may be there or not, now or later.
+type Unknown struct {
+	Code, Detail string
+	After        time.Duration // what the other side asked for; 0: nothing
+}
+
+func (Done) result()    {}
+func (Refused) result() {}
+func (Retry) result()   {}
+func (Waiting) result() {}
+func (Unknown) result() {}
