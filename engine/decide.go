@@ -56,7 +56,7 @@ func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
 	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
 	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
-		s.hold, s.reason, s.delay = "", "", 0 // the order is to be undone: it waits neither for its step nor for a void that was to come before it
+		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
 }
@@ -118,7 +118,7 @@ func (j judge) again(s stay, after time.Duration) stay {
 		tries++
 	}
 	s.hold, s.reason = holdRetry, s.code
-	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // random, or all orders that were asked to wait until the same time would call at once
+	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):
