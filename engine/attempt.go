@@ -11,8 +11,8 @@ import (
 	"pawl/provider"
 )
 
-// attempt is one call of a step that reaches outside, from before it is committed until
-// its answer is. The run's holder has it.
+// attempt is one call of an outside step. It exists from before the attempt is committed until
+// its answer is committed, and belongs to whoever holds the run.
 type attempt struct {
 	lane       *lane     // whose executor it is
 	slot       *lane     // whose slot it takes; another one when an earlier generation is voided
@@ -23,9 +23,9 @@ type attempt struct {
 	number     int32
 	fence      int64
 	doubted    bool      // an earlier attempt may have had its effect
-	named      string    // by an undo: what it takes back
-	lookOnly   bool      // the key may be forgotten: to send it again could do the step twice, or undo nothing
-	uncalled   bool      // there is no call, only something to record
+	named      string    // the reference that an undo request gives
+	lookOnly   bool      // the provider may have forgotten the key: sending it could do the step twice, or undo nothing
+	uncalled   bool      // no call is made; only the result is recorded
 	asked      time.Time // just before the statement that begins it was sent, on the clocks of this machine
 	report     func(error)
 
@@ -33,16 +33,16 @@ type attempt struct {
 	source string          // of an answer that came without a call: callback, webhook, operator
 }
 
-// Who answers without having been called, as it stands in step_answers.
+// Where an answer without a call comes from, as it stands in step_answers.
 const (
 	byCallback = "callback"
 	byWebhook  = "webhook"
 	byOperator = "operator"
 )
 
-// Results of our own making. stop: somebody asked to stop, and no answer is waited for.
-// beside: a ledger step of an order whose other steps are outside. attention: a person is
-// needed.
+// Results that no provider gave. stop: the order is to stop, so no answer is waited for.
+// beside: the ledger did this step of an order whose other steps are outside. attention: a
+// person is needed.
 type (
 	stop      struct{ provider.Done }
 	beside    struct{ provider.Done }
@@ -52,13 +52,14 @@ type (
 	}
 )
 
-// What the breaker is told of a call that failed, and of one that was not made.
+// What the circuit breaker gets for a call that failed, and for one that was not made.
 var (
 	errIll      = errors.New("the other side does not do its part")
 	errUncalled = errors.New("not called")
 )
 
-// stands reports whether the attempt still is about what the order needs.
+// stands reports whether the order still is in the state that the attempt is for, and in its
+// generation. An undo may be about an earlier generation.
 func (a *attempt) stands(o *db.Order) bool {
 	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
 }
@@ -71,7 +72,7 @@ func operationIn(s fsm.State) provider.Operation {
 	return provider.Do
 }
 
-// prepare says what the next call of a run is to do.
+// prepare makes the attempt for the next call of a run.
 func (l *lane) prepare(r *run) *attempt {
 	o := &r.order.Order
 	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status),
@@ -85,9 +86,9 @@ func (l *lane) prepare(r *run) *attempt {
 	return a
 }
 
-// toVoid makes the attempt about a key of an earlier generation. What is in doubt, and since
-// when, is said of the present one. Only who did the step can undo it: where this process
-// can't reach him, a person is asked.
+// toVoid makes the attempt undo a key of an earlier generation. What the row says about doubt is
+// about the current generation, so it does not count here. Only the executor that did the step can
+// undo it; if this process can't use that executor, a person is asked.
 func (a *attempt) toVoid(void *voidKey) {
 	e := a.lane.e
 	a.step, a.generation, a.operation, a.doubted, a.lookOnly = void.step, void.generation, provider.Undo, false, false
@@ -100,22 +101,22 @@ func (a *attempt) toVoid(void *voidKey) {
 }
 
 // refusedInDoubt reports whether an earlier call may still have its effect although a later
-// one was refused. A person has the last word; and who can be asked what became of a key
-// remembers what was refused under it.
+// one was refused. Not if a person said refused: that is final. Not if the provider offers
+// look-ups: then it remembers what it refused, and the earlier call has no effect either.
 func (a *attempt) refusedInDoubt() bool {
 	_, refused := a.result.(provider.Refused)
 	_, remembers := a.lane.exec.(provider.Looker)
 	return refused && a.doubted && !remembers && a.source != byOperator
 }
 
-// forgotten reports whether the key of the step in doubt may be unknown at the provider by
-// then. To send it again could do the step twice: only an answer from elsewhere gets the
-// order on.
+// forgotten reports whether the provider may have forgotten the key of the step in doubt at
+// that time. Sending it again could do the step twice, so only a look-up, a callback or a
+// person settles the step.
 func (l *lane) forgotten(o *db.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
 }
 
-// retentionMargin is how long before a provider may forget a key it is not sent any more.
+// retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.

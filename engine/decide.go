@@ -23,17 +23,17 @@ const (
 	holdAttention = "attention"
 )
 
-// voidRefused begins the reason of a hold: the key of an earlier generation is not to die.
+// voidRefused begins the reason of a hold: the provider refused to undo the key of an earlier generation.
 const voidRefused = "void_refused: "
 
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
-// stay is what an answer means that leaves the order in its state.
+// stay says what becomes of an order that an answer leaves in its state.
 type stay struct {
 	hold    string // empty: the order goes on
 	reason  string
 	delay   time.Duration // negative: until somebody acts
-	counts  bool          // as a try
+	counts  bool          // the attempt counts against the limit of the policy
 	cleared bool          // nothing is in doubt any more
 	outcome string        // of the attempt; empty: there was none
 	code    string
@@ -42,7 +42,7 @@ type stay struct {
 	action  json.RawMessage
 }
 
-// judge is all that is known of an order whose step was neither done nor refused.
+// judge has all the facts about an order whose step was neither done nor refused.
 type judge struct {
 	cfg    *policy.Step
 	a      *attempt
@@ -56,7 +56,7 @@ func (j judge) decide() stay {
 	s, a, o := j.meaning(), j.a, j.o
 	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
 	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
-		s.hold, s.reason, s.delay = "", "", 0 // nobody waits for a step that is to be undone, or for what was to come before it
+		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
 }
@@ -66,8 +66,8 @@ func isAttention(result provider.Result) bool {
 	return is
 }
 
-// voids: the call was about a key of an earlier generation. Whatever came of it, the step of
-// the present one is as much in doubt as before.
+// voids reports whether the call was to void a key of an earlier generation. Its result says nothing
+// about the step of the current generation, which is as much in doubt as before.
 func (j judge) voids() bool { return j.a.generation != j.o.Generation }
 
 func (j judge) meaning() stay {
@@ -96,7 +96,7 @@ func (j judge) meaning() stay {
 	case provider.Unknown:
 		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 		return j.again(s, result.After)
-	default: // an earlier key is dead: on to the next call
+	default: // an earlier key is void now: go on to the next call
 		return stay{outcome: outcomeOf(a, "done")}
 	}
 }
@@ -108,7 +108,7 @@ func outcomeOf(a *attempt, outcome string) string {
 	return outcome
 }
 
-// again holds the order for another try, or for a person when the tries are spent.
+// again holds the order for another attempt, or for a person when attempts and budget are used up.
 func (j judge) again(s stay, after time.Duration) stay {
 	cfg, tries, spent := j.cfg, value(j.o.Tries), time.Duration(0)
 	if j.o.WindowFrom != nil {
@@ -118,7 +118,7 @@ func (j judge) again(s stay, after time.Duration) stay {
 		tries++
 	}
 	s.hold, s.reason = holdRetry, s.code
-	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // all who were told the same time must not come at it
+	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):
@@ -135,9 +135,9 @@ func (j judge) again(s stay, after time.Duration) stay {
 }
 
 // delayBound is what the delay of a try is drawn up to, from zero (full jitter: Brooker,
-// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with the tries; where
-// the other side gave no answer at all there are none to count, and it grows with the
-// time spent.
+// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with the number of attempts.
+// An attempt that does not count leaves that number as it is, so after one the bound grows with
+// the time spent.
 func delayBound(r *policy.Retry, tries int32, counts bool, spent time.Duration) float64 {
 	bound := float64(max(spent/2, r.Initial))
 	if counts {

@@ -55,8 +55,8 @@ func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 	}
 }
 
-// release tries again for rows that are locked: a statement of ours, cut off, holds its
-// rows until the server has noticed.
+// release tries again for rows that are locked: one of our own statements may hold them, until
+// the server notices that its connection was closed.
 func (e *Engine) release(ctx context.Context, orderNos []int64) {
 	for pause := 10 * time.Millisecond; len(orderNos) > 0; pause *= 2 {
 		released, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: orderNos, Owner: e.owner})
@@ -75,7 +75,8 @@ func (e *Engine) release(ctx context.Context, orderNos []int64) {
 	}
 }
 
-// stillOurs returns those of the orders that name us although they were to be released.
+// stillOurs returns the orders that still name this process as owner although they were to be
+// released.
 func (e *Engine) stillOurs(ctx context.Context, orderNos, released []int64) ([]int64, error) {
 	if len(released) == len(orderNos) {
 		return nil, nil

@@ -41,7 +41,7 @@ func (e *Engine) lookInbox(set []*run) {
 	e.drive(set)
 }
 
-// answerFor makes an attempt's answer of one that came without a call.
+// answerFor makes an attempt out of an answer that came without a call, so that both go one way.
 func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
 	o := &r.order.Order
 	p, _ := e.policies.of(o.Policy)

@@ -13,9 +13,9 @@ import (
 	"pawl/provider"
 )
 
-// lane takes orders through one step of one policy, at its executor. What waits in it is
-// bounded, and so are the calls under way: a slow provider fills its lane and nobody
-// else's.
+// lane is the bulkhead of one step of one policy: it takes orders through that step, at its
+// executor. It limits how many orders wait and how many calls are under way, so a slow
+// provider fills only its own lane.
 //
 //	add ──▶ queue ──slot free──▶ begins (attempt committed) ──▶ call ──▶ records
 //	  └──▶ inbox: an answer may have come without a call ──▶ records
@@ -102,8 +102,8 @@ func (l *lane) enqueue(r *run) {
 	l.pump()
 }
 
-// usable tells whether calls can be made at all. A secret may be put right while the
-// service runs, so it is looked at again after a second.
+// usable returns nil if calls can be made, or else the reason. A secret may be corrected while
+// the service runs, so it is checked again after a second.
 func (l *lane) usable() error {
 	if l.exec == nil {
 		return l.unusable
@@ -116,7 +116,7 @@ func (l *lane) usable() error {
 	return l.unusable
 }
 
-// pump sends as many to their attempt as there are free slots.
+// pump begins attempts for as many waiting orders as there are free slots.
 func (l *lane) pump() {
 	for taken := l.next(); len(taken) > 0; taken = l.next() {
 		for _, r := range taken {
@@ -125,7 +125,7 @@ func (l *lane) pump() {
 	}
 }
 
-// next takes slots, and the orders that have them now.
+// next takes free slots and returns the orders that get them.
 func (l *lane) next() []*run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *lane) next() []*run {
 	return taken
 }
 
-// begin asks the breaker and prepares the attempt, which then goes to be committed.
+// begin asks the circuit breaker, prepares the attempt, and queues it to be committed.
 func (l *lane) begin(r *run) {
 	if l.e.stopping.Load() {
 		l.release()
@@ -162,7 +162,7 @@ func (l *lane) begin(r *run) {
 	l.e.begins.add(r)
 }
 
-// free gives a slot back, to whoever waits for it.
+// free gives a slot back and lets the next waiting orders begin.
 func (l *lane) free() {
 	l.release()
 	l.pump()
@@ -181,8 +181,8 @@ func (l *lane) stay(r *run, why provider.Result) {
 	l.e.records.add(r)
 }
 
-// call makes one call, with nothing held in the database, and sends its answer to be
-// recorded. The caller of the order can't end it; its time-out can.
+// call makes one call, with no transaction open and no lock held, and queues its answer to be
+// recorded. It ends with its own timeout, not when the caller of the order hangs up.
 func (l *lane) call(r *run) {
 	a := r.attempt
 	ctx, cancel := context.WithTimeout(l.e.ctx, a.lane.cfg.Timeout)

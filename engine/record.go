@@ -28,9 +28,8 @@ type recordKey struct {
 	consumes bool
 }
 
-// answersMost is how many answers one statement takes. They are joined to the rows they
-// are for, each with each as PostgreSQL plans it: four sets of 128 are four times as fast as
-// one of 512.
+// answersMost is how many answers one statement takes. PostgreSQL joins them to their rows by
+// comparing each with each, so four sets of 128 are four times as fast as one of 512.
 const answersMost = 128
 
 const stays fsm.Outcome = "stays"
@@ -40,7 +39,7 @@ func (e *Engine) recordSet(set []*run) {
 	e.recordOr(e.slowRecords.divert(set), e.slowRecords.add)
 }
 
-// recordOr gives what waited for a stock row in vain to busy.
+// recordOr hands the runs whose stock row stayed locked to busy.
 func (e *Engine) recordOr(set []*run, busy func([]*run)) {
 	for key, group := range groupBy(set, e.recordKey) {
 		if key.outcome == stays {
@@ -95,8 +94,8 @@ func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
 	return stays
 }
 
-// leave moves orders out of their state. As many as there are free slots for begin the
-// attempt of the next step with the same commit.
+// leave moves orders out of their state. For as many as there are free slots, the same commit
+// also begins the attempt of the next step.
 func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
 	if next := e.nextLane(key, set[0]); next != nil {
 		n := next.acquire(len(set))
@@ -106,8 +105,8 @@ func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
 	e.leaveTo(nil, key, set, busy)
 }
 
-// nextLane is where orders that leave a state forward make their next call; nil when
-// there is none, or they may have to stop first.
+// nextLane is the lane of the next call of orders that go forward. It is nil if there is no
+// such call, or if the orders may have to stop first.
 func (e *Engine) nextLane(key recordKey, r *run) *lane {
 	o := &r.order.Order
 	next, _ := key.state.Next(key.outcome)
@@ -121,7 +120,7 @@ func (e *Engine) nextLane(key recordKey, r *run) *lane {
 	return e.lane(*o.Policy, next.Step(), p)
 }
 
-// leaveTo moves a set; with a lane the calls of those that arrive are made.
+// leaveTo moves a set. With a lane it then makes the next calls of the orders that moved.
 func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run)) {
 	if len(set) == 0 {
 		return
@@ -141,8 +140,8 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run
 	e.moveAlike(key.state, mover{move: move, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
 }
 
-// moveOn drives orders that left a state with an answer, and calls for those whose next
-// attempt began with it.
+// moveOn makes the calls of orders whose next attempt began with their move, and drives the
+// others.
 func (e *Engine) moveOn(runs []*run, s *slots) {
 	rest := runs[:0]
 	for _, r := range runs {
@@ -156,7 +155,7 @@ func (e *Engine) moveOn(runs []*run, s *slots) {
 	e.drive(rest)
 }
 
-// answered writes into the run what its answer has changed in the row.
+// answered makes in the run the changes that the statement made in the row.
 func (r *run) answered() {
 	o, a := &r.order, r.attempt
 	if done, ok := a.result.(provider.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
@@ -170,7 +169,7 @@ func (r *run) answered() {
 	}
 	o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil
 	if _, stopped := r.attempt.result.(stop); !o.Order.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
-		o.Order.InDoubtSince = nil // else it is undone without anybody knowing, and as old as ever
+		o.Order.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
 	}
 	if o.Order.Status == fsm.Completed {
 		o.Order.StopRequested = nil

@@ -16,7 +16,7 @@ type slots struct {
 	asked time.Time // just before the statement that uses them is sent
 }
 
-// acquire takes up to so many slots, if nobody waits for one.
+// acquire takes up to most slots. It takes none while orders wait for one: they come first.
 func (l *lane) acquire(most int) int {
 	if l.e.stopping.Load() || l.usable() != nil || l.breaker.State() != gobreaker.StateClosed {
 		return 0
@@ -31,7 +31,8 @@ func (l *lane) acquire(most int) int {
 	return n
 }
 
-// call is how long a call may take, and lease how long its order is ours at least.
+// call is how long a call may take. lease is how long the lease of its order must last at least:
+// were it shorter than the call, another replica would make the same call meanwhile.
 func (s *slots) call() time.Duration {
 	if s.lane == nil {
 		return 0
@@ -57,15 +58,15 @@ func (s *slots) start(r *run, number int32) {
 	s.lane.e.wg.Go(func() { s.lane.call(r) })
 }
 
-// giveBack frees what was not used.
+// giveBack frees the slots that were not used.
 func (s *slots) giveBack() {
 	for ; s.lane != nil && s.free > 0; s.free-- {
 		s.lane.free()
 	}
 }
 
-// allowed asks the breaker on behalf of a call that is committed already: should it have
-// opened in between, the call is made all the same.
+// allowed asks the circuit breaker for a call whose attempt is committed already. If the breaker
+// has opened meanwhile, the call is made all the same.
 func (l *lane) allowed() func(error) {
 	report, err := l.breaker.Allow()
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"pawl/fsm"
 )
 
-// slowLane keeps a locked stock row from stalling the orders of other items. A set that
-// waited for the row in vain comes here and is tried item by item; until an item has
-// gone through, its orders come here directly. Items in this lane wait for each other,
-// half a second each at most; nobody else waits for them. There is one for moves of the
-// ledger and one for answers from outside that write the stock row.
+// slowLane is the hot-key queue: it keeps a locked stock row from stalling the orders of other
+// items. A set whose stock row stayed locked comes here and is tried item by item. Until an
+// item has gone through, its orders come here directly. Items in this queue wait for each
+// other, half a second each at most; no other orders wait for them. There is one queue for moves
+// of the ledger, and one for answers from outside that write the stock row.
 type slowLane struct {
 	engine *Engine
 	line   *line
@@ -23,7 +23,7 @@ type slowLane struct {
 	used   atomic.Bool // nearly always false: one load is all the fast path pays
 
 	mu    sync.Mutex
-	items map[string]int // orders that came here since the item was last let go
+	items map[string]int // items in the queue, with the number of orders that came here since
 }
 
 // slowPause is how long an item that is still locked is left alone.
@@ -36,9 +36,9 @@ func newSlowLane(e *Engine, most int, stock func(*run) bool, try func(fsm.State,
 	return s
 }
 
-// add takes a set over that waited for a lock in vain. It keeps nothing of the slice. What
-// does not write a stock row waited for something else: nothing in here would let its item
-// go again.
+// add takes over a set that met a lock for too long. It keeps nothing of the slice. Runs that
+// don't write a stock row waited for another lock, and are tried again elsewhere: in this queue
+// they would never unblock their item, because only a run that gets the stock row does.
 func (s *slowLane) add(set []*run) {
 	slow, others := divide(set, s.stock)
 	if len(others) > 0 {
@@ -94,7 +94,7 @@ func (s *slowLane) holds(item string) int {
 	return s.items[item]
 }
 
-// waitsForStock tells the moves of the ledger that write the stock row of their item.
+// waitsForStock reports whether the next move of a run in the ledger writes its item's stock row.
 func waitsForStock(r *run) bool {
 	switch r.status() {
 	case fsm.Reserving, fsm.Confirming, fsm.Releasing:
@@ -104,14 +104,14 @@ func waitsForStock(r *run) bool {
 	}
 }
 
-// sellsStock tells the answers from outside that do: a confirmation of what the ledger has
-// reserved.
+// sellsStock reports whether an answer from outside writes it: the confirmation of what the
+// ledger has reserved does.
 func (e *Engine) sellsStock(r *run) bool {
 	key := e.recordKey(r)
 	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
 }
 
-// leave lets the orders of an item go the fast way again.
+// leave unblocks an item: its orders go the fast way again.
 func (s *slowLane) leave(item string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *slowLane) leave(item string) {
 }
 
 // flush moves a set of any states, one statement per item and state. An item stays in
-// the lane until its stock row was had: were it let go before, the next order for it
-// would stall everybody again.
+// the queue until a statement got its stock row. If it left before that, its next order
+// would stall the orders of all items again.
 func (s *slowLane) flush(set []*run) {
 	slices.SortStableFunc(set, func(a, b *run) int {
 		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
@@ -146,8 +146,8 @@ func (s *slowLane) through(state fsm.State, runs []*run) bool {
 	s.try(state, runs, func(set []*run) {
 		free = false
 		again := slices.Clone(set)
-		// The next try locks these rows again for most of the time, and a renewal
-		// leaves out what is locked: now they are free.
+		// Renew the leases now, while the rows are free: the next attempt holds locks on
+		// them for most of the time, and a renewal skips rows that are locked.
 		s.engine.renew(numbersOf(again))
 		time.AfterFunc(slowPause, func() { s.line.add(again...) })
 	})

@@ -36,7 +36,7 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 	for _, r := range runs {
 		s := results[r.no()]
 		if s.hold == "" {
-			if s.outcome == "done" { // of a void; another answer of one goes on only to the end of the order
+			if s.outcome == "done" { // the key is void; after any other result an order goes on only to stop
 				r.voids = r.voids[min(1, len(r.voids)):]
 			}
 			if s.cleared {

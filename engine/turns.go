@@ -7,10 +7,11 @@ import (
 	"pawl/db"
 )
 
-// turns lets orders with the same key start one after the other, or so many at a time as
-// their limit allows. Whoever has a turn is counted from the orders themselves; a grant
-// compares and sets the version of the key's row, so two replicas never give one turn
-// twice. An end that frees a turn asks here; what is missed is found by the sweep.
+// turns is the concurrency limiter: of the orders with one key, it lets as many run at a time as
+// their limit allows. The turns in use are counted from the orders themselves, so no counter can
+// drift. A grant compares and sets the version of the key's row, so two replicas never give the
+// same turn twice. When an order ends and frees a turn, its key is asked for here; what is missed
+// is found by the sweep.
 type turns struct {
 	e    *Engine
 	mu   sync.Mutex
@@ -22,7 +23,7 @@ func newTurns(e *Engine) *turns {
 	return &turns{e: e, keys: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// ask says that a turn of this key may be free, or somebody may wait for one.
+// ask says that a turn of this key may be free, or that an order may wait for one.
 func (t *turns) ask(key string) {
 	t.mu.Lock()
 	t.keys[key] = true
@@ -62,7 +63,7 @@ func (t *turns) loop(ctx context.Context) {
 // turnsAtOnce is how many orders of one key are granted by one statement.
 const turnsAtOnce = 100
 
-// grant gives what turns of a key are free to the orders that came first.
+// grant gives the free turns of a key to the orders that came first.
 func (t *turns) grant(key string) {
 	e := t.e
 	ctx, cancel := e.statement()
@@ -80,11 +81,11 @@ func (t *turns) grant(key string) {
 		Key: key, Version: rows[0].Version, OrderNos: next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	})
 	if err != nil {
-		e.unknown("give turns", err) // what was given is ours, and comes due when its lease ends
+		e.unknown("give turns", err) // orders that got a turn name us as owner, and come due when their lease ends
 		return
 	}
 	if len(granted) < len(next) {
-		t.ask(key) // somebody else gave some meanwhile
+		t.ask(key) // another replica gave some meanwhile
 	}
 	e.takeUp(claimedOrders(granted))
 }

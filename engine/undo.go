@@ -11,17 +11,18 @@ import (
 	"pawl/provider"
 )
 
-// undoKnown is what an undo can go by.
+// undoKnown is what is known of a key before its undo request is sent.
 type undoKnown struct {
 	reference string    // the provider's own name for what was done
-	begun     bool      // an undo was sent before
-	named     string    // what it named
-	sent      time.Time // when the key of the do was first sent
+	begun     bool      // an undo request was sent before
+	named     string    // the reference it gave; empty: none
+	sent      time.Time // when the key to undo was first sent
 }
 
-// name is what an undo says is to be taken back; empty: what stands under the key of the
-// do. An endpoint compares bodies, so what the first one said counts for all. Stripe is
-// told the same whether the name was known or is found by the key.
+// name is the reference that an undo request gives; empty: it goes by the key of the original
+// request. An endpoint compares bodies, so every undo request gives what the first one gave.
+// Not so with Stripe: there the request is the same, whether the reference was known or is
+// found by the key.
 func (u *undoKnown) name(how policy.Executor) string {
 	if u.begun && how != policy.Stripe {
 		return u.named
@@ -29,8 +30,8 @@ func (u *undoKnown) name(how policy.Executor) string {
 	return u.reference
 }
 
-// voidName is the same for a key of an earlier generation, under which nothing stands as
-// far as is known: it is the key that is to die.
+// voidName is the same for a key of an earlier generation. As far as we know nothing stands
+// under it, and the undo request is there to void the key, so it gives no reference of its own.
 func (u *undoKnown) voidName(how policy.Executor) string {
 	if !u.begun && how != policy.Stripe {
 		return ""
@@ -38,8 +39,8 @@ func (u *undoKnown) voidName(how policy.Executor) string {
 	return u.name(how)
 }
 
-// forgotten reports whether an undo would go by a key that the provider may not know any
-// more. It would find nothing, which is a success, and what was done would stand.
+// forgotten reports whether an undo request would go by a key that the provider may have
+// forgotten. It would find nothing and report success, and the effect would stand.
 // since: when the step came to be in doubt, if it is.
 func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, now time.Time) bool {
 	sent := u.sent
@@ -49,7 +50,7 @@ func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, n
 	return !provider.ByName(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
-// lookUndos finds what orders on their way back can go by.
+// lookUndos reads what is known for the undo requests of orders that are being undone.
 func (e *Engine) lookUndos(set []*run) {
 	set = slices.Clone(set)
 	ctx, cancel := e.statement()
@@ -79,13 +80,13 @@ func (e *Engine) lookUndos(set []*run) {
 	e.drive(set)
 }
 
-// undoOf is what the undo of one key can go by.
+// undoOf reads what is known for the undo request of one key.
 func (e *Engine) undoOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step) (*undoKnown, error) {
 	rows, err := e.query.UndosKnown(ctx, db.UndosKnownParams{OrderNos: []int64{orderNo}, Generations: []int32{generation}, Steps: []string{string(of)}})
 	if err != nil {
 		return nil, unavailable("read what an undo can go by", err)
 	}
-	return undoKnownOf(rows[0]), nil // a row is asked for and answered
+	return undoKnownOf(rows[0]), nil // the statement returns one row for each key
 }
 
 func undoKnownOf(row db.UndosKnownRow) *undoKnown {

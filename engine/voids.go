@@ -15,8 +15,8 @@ type voidKey struct {
 	known      *undoKnown
 }
 
-// lookVoids finds the keys of earlier generations that must be dead before another
-// charge or reservation is sent.
+// lookVoids finds the keys of earlier generations that must be void before another
+// charge or reservation is sent: a late request with one of them could still be done.
 func (e *Engine) lookVoids(set []*run) {
 	for _, r := range slices.Clone(set) {
 		voids, err := e.voidsOf(r)

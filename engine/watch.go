@@ -40,8 +40,8 @@ func (w *watcher) add(runs []*run) {
 	}
 }
 
-// keep reports false when the engine is stopping. It looks under the lock that dropAll
-// takes, so that no run slips in behind it.
+// keep reports false when the engine is stopping. It checks that under the lock that dropAll
+// takes: otherwise a run could be added after dropAll, and its callers would wait for ever.
 func (w *watcher) keep(runs []*run) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,8 +78,8 @@ func (w *watcher) numbers() []int64 {
 	return out
 }
 
-// idle reports whether nobody waits for the order any more. One that is held for hours
-// must not stay in memory for it.
+// idle reports whether nobody waits for the order any more. Without it, an order that is held
+// would stay in memory for as long as it is held, which may be hours.
 func (w *watcher) idle(orderNo int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,8 @@ func (w *watcher) idle(orderNo int64) bool {
 	return r != nil && r.waiters.Load() == 0
 }
 
-// dropAll lets the callers of watched orders go; what they wait for is not ours.
+// dropAll answers the callers of watched orders. Other replicas drive these orders, so there is
+// nothing else to do for them.
 func (w *watcher) dropAll() {
 	runs := w.take(w.numbers())
 	for _, r := range w.engine.runs.remove(runs) {
@@ -141,8 +142,8 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 	}
 }
 
-// once asks after all watched orders. It reports whether it took orders over, which
-// the next look will find to be ours.
+// once reads all watched orders. It reports whether it took orders over; the next round then
+// finds that they are ours.
 func (w *watcher) once() bool {
 	e := w.engine
 	ctx, cancel := e.statement()
