@@ -93,7 +93,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		return nil, err
 	}
 	s := p.silence.begin(conn, sql)
-	rows, err := conn.Query(ctx, sql, args...)
+	rows, err := conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
 	if err != nil {
 		return nil, errors.Join(p.note(err), s.end())
 	}
@@ -102,7 +102,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 
 // QueryRow runs a statement that returns one row; Scan ends it.
 func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	rows, err := p.Query(ctx, sql, args...)
+	rows, err := p.Query(ctx, sql, args...) //nolint:rowserrcheck // Scan does
 	return row{rows, err}
 }
 

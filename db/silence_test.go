@@ -184,7 +184,7 @@ const (
 	noneWaits = `SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 )
 
-func TestWaitForStandbyIsNotEnded(t *testing.T) {
+func TestWaitForStandbyIsNotEnded(t *testing.T) { //nolint:paralleltest,tparallel // one server, on which one statement waits at a time
 	t.Parallel()
 	url, watcher := standbyless(t)
 	pool := open(t, url)

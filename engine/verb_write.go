@@ -114,20 +114,24 @@ func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bo
 const settledCode = "step_result"
 
 // askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
-// the last one finds another seq, an earlier one may have raised it.
-func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
-	for try := 0; ; try++ {
-		written, err = e.ask(ctx, o, q, c)
-		switch {
-		case err == nil && len(written) == 0 && try > 0:
-			return e.asked(ctx, o, q)
-		case db.FaultOf(err) != db.Unknown || db.Unfit(err) || e.ctx.Err() != nil:
-			return written, err
+// the last one finds another seq, an earlier one may have raised it. After the first try whoever asked may go: what was sent has to
+// be found out.
+func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *change) ([]db.Order, error) {
+	written, err := e.ask(ctx, o, q, c)
+	if db.FaultOf(err) != db.Unknown {
+		return written, err
+	}
+	for try := 0; !db.Unfit(err) && e.ctx.Err() == nil; try++ {
+		if fault := db.FaultOf(err); fault != db.Unknown && fault != db.Again {
+			break
 		}
 		e.unknown(string(q.Verb)+" order", err)
-		ctx = e.ctx // what was sent has to be found out, whoever still waits for it
 		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+		if written, err = e.ask(e.ctx, o, q, c); err == nil && len(written) == 0 {
+			return e.asked(e.ctx, o, q)
+		}
 	}
+	return written, err
 }
 
 func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
