@@ -184,64 +184,77 @@ const (
 	noneWaits = `SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 )
 
-func TestWaitForStandbyIsNotEnded(t *testing.T) { //nolint:paralleltest,tparallel // one server, on which one statement waits at a time
+// On one server, one after the other: in each only one statement waits.
+func TestWaitForStandbyIsNotEnded(t *testing.T) {
 	t.Parallel()
 	url, watcher := standbyless(t)
 	pool := open(t, url)
-	t.Run("by a context that ends", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
+	cutOffWaiting(t, pool, watcher)
+	endedByAPerson(t, pool, watcher)
+	durableRead(t, pool, watcher)
+}
+
+// A context that ends does not end the wait.
+func cutOffWaiting(t *testing.T, pool *db.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(ctx, `UPDATE installation SET created_at = created_at WHERE singleton = $1`, true)
+		ended <- err
+	}()
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	cancel()
+	if err := <-ended; db.FaultOf(err) != db.Unknown {
+		t.Error(err)
+	}
+	// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
+	for range 20 {
+		if !ask(t, watcher, oneWaits) {
+			t.Fatal("the wait for the standby was ended")
+		}
+	}
+	if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
+		t.Error("nothing to clean up")
+	}
+	await(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
+}
+
+// If a person ends it, the statement is no success.
+func endedByAPerson(t *testing.T, pool *db.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(t.Context(), emit, "unreplicated")
+		ended <- err
+	}()
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	if err := <-ended; !errors.Is(err, db.ErrNotReplicated) || db.FaultOf(err) != db.Unknown {
+		t.Errorf("%v", err)
+	}
+}
+
+// A durable read waits, too.
+func durableRead(t *testing.T, pool *db.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	read := func(durable bool) chan error {
 		ended := make(chan error, 1)
 		go func() {
-			_, err := pool.Exec(ctx, `UPDATE installation SET created_at = created_at WHERE singleton = $1`, true)
+			_, err := db.New(pool).OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: []string{"none"}, Durable: durable})
 			ended <- err
 		}()
-		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
-		cancel()
-		if err := <-ended; db.FaultOf(err) != db.Unknown {
-			t.Error(err)
-		}
-		// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
-		for range 20 {
-			if !ask(t, watcher, oneWaits) {
-				t.Fatal("the wait for the standby was ended")
-			}
-		}
-		if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
-			t.Error("nothing to clean up")
-		}
-		await(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
-	})
-	t.Run("and if a person ends it, the statement is no success", func(t *testing.T) {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := pool.Exec(t.Context(), emit, "unreplicated")
-			ended <- err
-		}()
-		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
-		ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-		if err := <-ended; !errors.Is(err, db.ErrNotReplicated) || db.FaultOf(err) != db.Unknown {
-			t.Errorf("%v", err)
-		}
-	})
-	t.Run("and a durable read waits, too", func(t *testing.T) {
-		read := func(durable bool) chan error {
-			ended := make(chan error, 1)
-			go func() {
-				_, err := db.New(pool).OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: []string{"none"}, Durable: durable})
-				ended <- err
-			}()
-			return ended
-		}
-		if err := <-read(false); err != nil {
-			t.Fatal(err)
-		}
-		durable := read(true)
-		await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
-		ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-		if err := <-durable; !errors.Is(err, db.ErrNotReplicated) {
-			t.Errorf("%v", err)
-		}
-	})
+		return ended
+	}
+	if err := <-read(false); err != nil {
+		t.Fatal(err)
+	}
+	durable := read(true)
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	if err := <-durable; !errors.Is(err, db.ErrNotReplicated) {
+		t.Errorf("%v", err)
+	}
 }
 
 // await looks until what is said has come about.
