@@ -59,8 +59,8 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	}
 }
 
-// callLate undoes a key of an order that is at rest, unless that key may be forgotten: it
-// would find nothing, and say that all is well. The number of the attempt is 0 where no call was made.
+// callLate undoes a key of an order that is at rest. An undo by an expired key finds nothing and reports success, so it
+// is not sent. The number of the attempt is 0 where no call was made.
 func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, known := e.policies.of(row.UndoPolicy)

@@ -13,7 +13,7 @@ import (
 type line struct {
 	flush func([]*run)
 	most  int
-	apart bool          // its orders go one by one, or wait for a lock: how long that takes says nothing about the others
+	apart bool          // excluded from the overload check: its orders go one by one, or wait for a lock
 	pace  time.Duration // between the beginnings of two flushes at least; a lone order waits for nothing
 
 	mu      sync.Mutex

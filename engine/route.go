@@ -47,8 +47,8 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 	return ledger
 }
 
-// recordAfter records an answer after all: somebody wrote to the order meanwhile. If that
-// was an answer without a call, one of the call that says anything but done has had its time.
+// recordAfter records an answer after all: somebody wrote to the order meanwhile. If that was a callback, it
+// beats any result of the call except done.
 func (e *Engine) recordAfter(r *run) {
 	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
 		e.inbox.add(r)

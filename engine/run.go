@@ -44,13 +44,13 @@ type run struct {
 	order   Order // the holder's; anybody's once done is closed
 
 	sent  bool // an admission was sent: it may be stored even if no answer came
-	moved bool // all undo-free moves of this order were ours, so order needs no reading back
+	moved bool // we committed every forward step of this order, so order is complete
 	lost  int  // tries in a row that moved nothing
 
 	attempt *attempt     // of a step that reaches outside: under way, or answered and not recorded
 	looked  bool         // whether an answer came without a call was looked up since this run began
 	undo    *undoKnown   // what the undo under way can go by; nil: not looked up
-	voids   []voidKey    // keys of earlier generations to kill before the charge
+	voids   []voidKey    // keys of earlier generations to void before the charge
 	voided  bool         // whether voids was filled
 	wait    string       // what a pending order is to be held for
 	waiters atomic.Int32 // callers that wait for the end of the run
@@ -151,7 +151,7 @@ func (g *registry) join(orderID string, in Input) (r *run, made bool) {
 }
 
 // lead notes that these runs are driven by us from now on. For one that was, nothing
-// changes: its lease is no younger for that.
+// changes: this does not reset its lease.
 func (g *registry) lead(runs []*run) {
 	now := time.Now()
 	g.mu.Lock()

@@ -56,8 +56,8 @@ func heldAsUnknown(o *db.Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
 
-// heldForVoid: the step was not called for yet. Who says that it is done has looked at what
-// an earlier generation did, and the order would end without its own.
+// heldForVoid: the hold concerns an earlier generation, and the step was not called for in this one. "done" here would
+// complete this generation uncharged.
 func heldForVoid(o *db.Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, voidRefused)
 }

@@ -22,8 +22,8 @@ type reply struct {
 	Action    json.RawMessage `json:"action"`
 }
 
-// verdict is a string on which money depends. One that is no string, or is said twice and
-// differently, is none of those that mean anything.
+// verdict is a string on which money depends. A value that is no string, or is given twice with different
+// contents, is invalid.
 type verdict string
 
 // UnmarshalJSON implements json.Unmarshaler; it never fails.
