@@ -23,7 +23,8 @@ func TestStatementsThatEndWhileTheyAreAskedAbout(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for time.Now().Before(end) {
-				if _, err := pool.Exec(t.Context(), emit, "short"); err != nil {
+				// Without any patience a server that is short of time may be found not to have begun: that is no crash.
+				if _, err := pool.Exec(t.Context(), emit, "short"); err != nil && db.FaultOf(err) != db.Unknown {
 					t.Error(err)
 					return
 				}
