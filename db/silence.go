@@ -89,10 +89,9 @@ func (s *silence) begin(conn *pgxpool.Conn, sql string) *statement {
 // end releases the connection, unless the statement was cut off: then its place in the pool is taken until the server is
 // done with it. Its error is one that the driver does not know of.
 func (st *statement) end() error {
-	conn := st.conn.Conn().PgConn()
-	unreplicated := takeUnreplicated(conn)
-	if !st.leave(wireOf(conn).cutOff.Load()) {
-		wireOf(conn).watched.Store(false)
+	unreplicated := takeUnreplicated(st.conn.Conn().PgConn())
+	if !st.leave(st.wire.cutOff.Load()) {
+		st.wire.watched.Store(false)
 		st.conn.Release()
 	}
 	if unreplicated {
@@ -120,7 +119,7 @@ func (st *statement) leave(cutOff bool) bool {
 
 // drop gives the place of a statement that was cut off back to the pool.
 func (st *statement) drop() {
-	wireOf(st.conn.Conn().PgConn()).drop()
+	st.wire.drop()
 	_ = st.conn.Conn().Close(context.Background()) // it is closed; this tells the driver
 	st.conn.Release()
 }
@@ -135,7 +134,7 @@ func (s *silence) giveUp(st *statement) {
 		delete(s.running, st)
 		st.drop()
 	default:
-		wireOf(st.conn.Conn().PgConn()).drop()
+		st.wire.drop()
 	}
 }
 
