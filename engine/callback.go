@@ -83,6 +83,9 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, text provid
 		e.takeUp(rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
+	if err != nil && !same { // ours may still replace the one that is there: whoever sent it has to come again
+		return Receipt{}, unavailable("store an answer", err)
+	}
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
 		if err := e.reportLate(ctx, of, lateEffect{"a callback", text.Reference}); err != nil {
 			return Receipt{}, unavailable("store an answer", err) // it comes again
