@@ -14,7 +14,7 @@ func (e *Engine) Attempts(ctx context.Context, orderID string, after, limit int3
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.query.AttemptsOf(ctx, db.AttemptsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
+	rows, err := again(ctx, e, e.query.AttemptsOf, db.AttemptsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
 	if err != nil {
 		return nil, unavailable("read attempts", err)
 	}

@@ -45,7 +45,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if err != nil {
 		return Receipt{}, unavailable("read installation", err)
 	}
-	rows, err := e.query.AnswerTarget(ctx, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	rows, err := again(ctx, e, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
 		return Receipt{}, unavailable("read the order of a callback", err)
 	}
@@ -69,9 +69,7 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, text provid
 		return Receipt{}, unavailable("store an answer", err)
 	}
 	ctx = e.ctx // what was sent has to be found out, whoever still waits for it
-	kept, readErr := again(ctx, e, func() (db.AnswerOfRow, error) {
-		return e.query.AnswerOf(ctx, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
-	})
+	kept, readErr := again(ctx, e, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
 		return Receipt{}, unavailable("store an answer", cmp.Or(err, readErr))
 	}

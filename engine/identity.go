@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
 	"pawl/provider"
@@ -22,7 +23,9 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := e.query.InstallationSecret(ctx)
+	row, err := again(ctx, e, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
+		return e.query.InstallationSecret(ctx)
+	}, struct{}{})
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}

@@ -41,7 +41,7 @@ func (e *Engine) SetStock(ctx context.Context, item string, onHand int64, ifVers
 
 // StockOf reads one item. Errors: ErrNotFound.
 func (e *Engine) StockOf(ctx context.Context, item string) (Stock, error) {
-	row, err := again(ctx, e, func() (Stock, error) { return e.query.InventoryGet(ctx, item) })
+	row, err := again(ctx, e, e.query.InventoryGet, item)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Stock{}, ErrNotFound
 	}
@@ -50,7 +50,7 @@ func (e *Engine) StockOf(ctx context.Context, item string) (Stock, error) {
 
 // StockList reads up to limit items after the given one, in byte order of their names.
 func (e *Engine) StockList(ctx context.Context, after string, limit int32) ([]Stock, error) {
-	rows, err := e.query.InventoryList(ctx, db.InventoryListParams{After: after, Most: limit})
+	rows, err := again(ctx, e, e.query.InventoryList, db.InventoryListParams{After: after, Most: limit})
 	if err != nil {
 		return nil, unavailable("list stock", err)
 	}

@@ -19,9 +19,7 @@ func (e *Engine) Get(ctx context.Context, orderID string) (Order, error) {
 
 // get reads one order. What a caller is told as the outcome of a request of his rests on a durable read.
 func (e *Engine) get(ctx context.Context, orderID string, durable bool) (Order, error) {
-	rows, err := again(ctx, e, func() ([]Order, error) {
-		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: durable})
-	})
+	rows, err := again(ctx, e, e.query.OrdersByID, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: durable})
 	if err != nil {
 		return Order{}, unavailable("read order", err)
 	}
@@ -72,14 +70,14 @@ func (e *Engine) window(ctx context.Context, f Filter) (window, error) {
 	if f.CreatedTo.IsZero() {
 		w.to = never
 	} else {
-		at, err := e.query.OrderNoAt(ctx, f.CreatedTo.Add(numberDelay))
+		at, err := again(ctx, e, e.query.OrderNoAt, f.CreatedTo.Add(numberDelay))
 		if err != nil {
 			return window{}, err
 		}
 		w.before = min(w.before, at.FirstAfter)
 	}
 	if !f.CreatedFrom.IsZero() {
-		at, err := e.query.OrderNoAt(ctx, f.CreatedFrom.Add(-numberDelay))
+		at, err := again(ctx, e, e.query.OrderNoAt, f.CreatedFrom.Add(-numberDelay))
 		if err != nil {
 			return window{}, err
 		}
@@ -93,28 +91,28 @@ func (e *Engine) page(ctx context.Context, f Filter, w window) ([]Order, error) 
 	status := string(f.Status)
 	switch {
 	case f.Hold != "":
-		rows, err := e.query.OrdersListHeld(ctx, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
+		rows, err := again(ctx, e, e.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
 		if f.Item != "" {
-			rows, err := e.query.OrdersListItemEnded(ctx, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
+			rows, err := again(ctx, e, e.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
 				After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 			return asOrders(rows), err
 		}
-		rows, err := e.query.OrdersListEnded(ctx, db.OrdersListEndedParams{Status: status,
+		rows, err := again(ctx, e, e.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	case f.Status != "" && f.Status != fsm.Completed:
-		rows, err := e.query.OrdersListUnfinished(ctx, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
+		rows, err := again(ctx, e, e.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	case f.Item != "":
-		rows, err := e.query.OrdersListItem(ctx, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
+		rows, err := again(ctx, e, e.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	default:
-		rows, err := e.query.OrdersList(ctx, db.OrdersListParams{Status: optional(status),
+		rows, err := again(ctx, e, e.query.OrdersList, db.OrdersListParams{Status: optional(status),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		return asOrders(rows), err
 	}
@@ -144,7 +142,7 @@ func (e *Engine) Transitions(ctx context.Context, orderID string, after, limit i
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
+	rows, err := again(ctx, e, e.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
 	if err != nil {
 		return nil, unavailable("read history", err)
 	}

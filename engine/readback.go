@@ -203,9 +203,9 @@ func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, e
 const againLimit = time.Second
 
 // again repeats a read for a caller while nobody answers it.
-func again[T any](ctx context.Context, e *Engine, read func() (T, error)) (T, error) {
+func again[P, T any](ctx context.Context, e *Engine, read func(context.Context, P) (T, error), params P) (T, error) {
 	for began, try := time.Now(), 0; ; try++ {
-		v, err := read()
+		v, err := read(ctx, params)
 		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
 			ctx.Err() != nil || e.ctx.Err() != nil || time.Since(began) > againLimit {
 			return v, err

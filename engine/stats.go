@@ -103,7 +103,7 @@ type Waiting struct {
 
 // Waiting asks the database. Errors: ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	rows, err := e.query.OrdersHeldCounts(ctx, CountsMost)
+	rows, err := again(ctx, e, e.query.OrdersHeldCounts, CountsMost)
 	if err != nil {
 		return Waiting{}, unavailable("count held orders", err)
 	}
@@ -111,7 +111,7 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	for _, row := range rows {
 		w.Held[row.Hold] = row.Orders
 	}
-	if w.LateUndos, err = e.query.LateUndosCount(ctx, CountsMost); err != nil {
+	if w.LateUndos, err = again(ctx, e, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, unavailable("count late effects", err)
 	}
 	return w, nil

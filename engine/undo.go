@@ -82,7 +82,7 @@ func (e *Engine) lookUndos(set []*run) {
 
 // undoOf reads what is known for the undo request of one key.
 func (e *Engine) undoOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step) (*undoKnown, error) {
-	rows, err := e.query.UndosKnown(ctx, db.UndosKnownParams{OrderNos: []int64{orderNo}, Generations: []int32{generation}, Steps: []string{string(of)}})
+	rows, err := again(ctx, e, e.query.UndosKnown, db.UndosKnownParams{OrderNos: []int64{orderNo}, Generations: []int32{generation}, Steps: []string{string(of)}})
 	if err != nil {
 		return nil, unavailable("read what an undo can go by", err)
 	}

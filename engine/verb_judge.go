@@ -48,7 +48,7 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *Order, q *Request) (*chan
 	if q.Settle.Outcome != SettledDone {
 		return nil, &NotApplicable{Verb: q.Verb, Code: RefusedState, Order: *o}
 	}
-	open, err := e.query.LateUndoIsOpen(ctx, db.LateUndoIsOpenParams{OrderNo: o.Order.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	open, err := again(ctx, e, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.Order.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
 	switch {
 	case err != nil:
 		return nil, unavailable("read late undos", err)
@@ -102,7 +102,7 @@ func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (
 	if !redrives && !forgotten && q.Verb != StepResult {
 		return "", nil
 	}
-	facts, err := e.query.OrderFacts(ctx, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(cmp.Or(row.Status.Step(), fsm.Charge)), Operation: string(operationIn(row.Status))})
+	facts, err := again(ctx, e, e.query.OrderFacts, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(cmp.Or(row.Status.Step(), fsm.Charge)), Operation: string(operationIn(row.Status))})
 	switch {
 	case err != nil:
 		return "", unavailable("read effects", err)
@@ -143,7 +143,7 @@ func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
 	} else if generation == 0 || o.Status.Undoing() {
 		return false, nil
 	}
-	keys, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: o.OrderNo, Generation: generation})
+	keys, err := again(ctx, e, e.query.AttemptsToVoid, db.AttemptsToVoidParams{OrderNo: o.OrderNo, Generation: generation})
 	if err != nil {
 		return false, unavailable("read attempts", err)
 	}

@@ -126,7 +126,7 @@ func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := e.query.TransitionByRequest(ctx, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
+	row, err := again(ctx, e, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
