@@ -341,6 +341,36 @@ func TestLateCallbacks(t *testing.T) {
 	})
 }
 
+// TestCallbackWhoseStatementIsLost has a callback that may take the place of the one before it lost on its way to the
+// database: whoever sent it must come again, and not be told that the one before it counts.
+func TestCallbackWhoseStatementIsLost(t *testing.T) {
+	t.Parallel()
+	d := openDesk(t, ", retry: {initial: 1ms, cap: 1ms}")
+	p := newProxy(t, d.URL)
+	behind := startEngine(t, p.URL, byCallers)
+	d.admit(t, request("o"))
+	token := d.token(t, "charge")
+	d.until(t, "o", "callback")
+	d.tell(t, token, "not_done", "")
+	eventually(t, "it is called for again", func() bool { return d.made("charge") == 2 })
+	d.until(t, "o", "callback")
+	p.On(func(statement string) fate {
+		if statement == "AnswerStore" {
+			return loseRequest
+		}
+		return passes
+	})
+	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "r"}}
+	if receipt, err := behind.Answer(t.Context(), token, done); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("%+v, %v", receipt, err)
+	}
+	p.On(nil)
+	if receipt, err := behind.Answer(t.Context(), token, done); err != nil || !receipt.Accepted {
+		t.Errorf("%+v, %v", receipt, err)
+	}
+	eventually(t, "it is charged", func() bool { return d.get(t, "o").ChargedAt != nil })
+}
+
 func (d *desk) lateUndone(t *testing.T, orderID, of string) {
 	t.Helper()
 	eventually(t, "it is undone at the provider", func() bool {
