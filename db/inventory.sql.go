@@ -11,7 +11,13 @@ import (
 
 const inventoryGet = `-- name: InventoryGet :one
 SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i WHERE i.item = $1
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
+
+type InventoryGetParams struct {
+	Item    string
+	Durable bool
+}
 
 type InventoryGetRow struct {
 	Item     string
@@ -21,8 +27,9 @@ type InventoryGetRow struct {
 	Version  int64
 }
 
-func (q *Queries) InventoryGet(ctx context.Context, item string) (InventoryGetRow, error) {
-	row := q.db.QueryRow(ctx, inventoryGet, item)
+// Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
+func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (InventoryGetRow, error) {
+	row := q.db.QueryRow(ctx, inventoryGet, arg.Item, arg.Durable)
 	var i InventoryGetRow
 	err := row.Scan(
 		&i.Item,
@@ -82,18 +89,18 @@ const inventorySet = `-- name: InventorySet :many
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT $1::text, $2::bigint, true
 WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND ($3::bigint IS NULL OR $3::bigint = 0
+  AND ($3::bigint = 0
     OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
-    AND ($3::bigint IS NULL OR i.version = $3::bigint)
+    AND i.version = $3::bigint
 RETURNING i.item, i.on_hand, i.reserved, i.tracked, i.version
 `
 
 type InventorySetParams struct {
 	Item      string
 	OnHand    int64
-	IfVersion *int64
+	IfVersion int64
 }
 
 type InventorySetRow struct {

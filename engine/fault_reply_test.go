@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
@@ -93,7 +94,7 @@ func TestLostConnections(t *testing.T) {
 	for _, j := range journeys {
 		t.Run(j.name, func(t *testing.T) {
 			t.Parallel()
-			b, p := setupBehind(t, j.cfg)
+			b, p := setupWatchful(t, j.cfg)
 			var lost []string
 			for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
 				for _, more := range []int{0, 2} {
@@ -189,8 +190,29 @@ func TestExecutedAfterAll(t *testing.T) {
 	})
 }
 
-// setupBehind is a bundle whose engine reaches the database through a proxy.
+// setupBehind is a bundle whose engine reaches the database through a proxy. What the proxy keeps is not given up: see
+// setupWatchful.
 func setupBehind(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
+	t.Helper()
+	b := &bundle{Database: dbtest.New(t)}
+	p := newProxy(t, b.URL)
+	b.engine = startPatient(t, p, cfg)
+	return b, p
+}
+
+// startPatient starts an engine that gives up no statement while the proxy keeps it.
+func startPatient(t testing.TB, p *proxy, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	pool, err := db.Open(t.Context(), p.URL, db.Options{MaxConns: 8, Patience: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return startOn(t, pool, cfg)
+}
+
+// setupWatchful is setupBehind with the service's own patience: what the proxy keeps is asked about, and given up.
+func setupWatchful(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 	t.Helper()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)

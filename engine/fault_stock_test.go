@@ -5,9 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"pawl/db"
 	"pawl/dbtest"
 )
 
@@ -54,14 +52,7 @@ func TestLockedStock(t *testing.T) {
 // orders of other items would not get through.
 func TestLockedStockIsNoBottleneck(t *testing.T) {
 	t.Parallel()
-	b := &bundle{Database: dbtest.New(t)}
-	p := newProxy(t, b.URL)
-	pool, err := db.Open(t.Context(), p.URL, db.Options{MaxConns: 8, Patience: time.Hour}) // what is kept in the wire is not given up
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	b.engine = startOn(t, pool, byCallers)
+	b, p := setupBehind(t, byCallers)
 	b.exec(t, `INSERT INTO inventory (item) VALUES ('hot')`)
 	unlock := b.lock(t, lockStock)
 	const rounds = 10
@@ -92,5 +83,34 @@ func TestLockedStockIsNoBottleneck(t *testing.T) {
 	for _, answers := range hot {
 		b.completes(t, answers, 1)
 	}
+	proveBooks(t, b.Pool)
+}
+
+// TestSetStockWhoseAnswerIsLost: whoever sets stock without a condition is answered, and it is set once. Set again, it
+// would bring back what was sold meanwhile.
+func TestSetStockWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	b, p := setupWatchful(t, byCallers)
+	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
+		for _, statement := range []string{"InventorySet", "InventoryGet"} {
+			item := f.String() + " of " + statement
+			b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ($1, 3, true)`, item)
+			var sent atomic.Int32
+			p.On(func(s string) fate {
+				if s == statement && sent.Add(1) == 1 {
+					return f
+				}
+				return passes
+			})
+			stock, err := b.engine.SetStock(t.Context(), item, 7, nil)
+			if err != nil || stock.OnHand != 7 || stock.Version != 2 {
+				t.Errorf("%s: %+v, %v", item, stock, err)
+			}
+			if sent.Load() < 2 {
+				t.Errorf("%s: sent %d times", item, sent.Load())
+			}
+		}
+	}
+	p.On(nil)
 	proveBooks(t, b.Pool)
 }

@@ -99,7 +99,7 @@ func TestStalledReplica(t *testing.T) {
 			b.exec(t, `UPDATE orders SET due_at = now() WHERE status = 'reserving'`)
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
-			startEngine(t, other.URL, engine.Config{Poll: 10 * time.Millisecond})
+			startPatient(t, other, engine.Config{Poll: 10 * time.Millisecond})
 			eventually(t, "the other replica has taken the orders over", func() bool {
 				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
 			})

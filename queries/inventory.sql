@@ -1,5 +1,7 @@
 -- name: InventoryGet :one
-SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i WHERE i.item = @item;
+-- Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
+SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i WHERE i.item = @item
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: InventoryList :many
 SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i
@@ -13,9 +15,9 @@ WHERE i.item > @after ORDER BY i.item LIMIT @most;
 INSERT INTO inventory AS i (item, on_hand, tracked)
 SELECT @item::text, @on_hand::bigint, true
 WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND (sqlc.narg('if_version')::bigint IS NULL OR sqlc.narg('if_version')::bigint = 0
+  AND (@if_version::bigint = 0
     OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
-    AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)
+    AND i.version = @if_version::bigint
 RETURNING i.item, i.on_hand, i.reserved, i.tracked, i.version;
