@@ -10,9 +10,7 @@ import (
 // admit stores the orders of a set that are new, already leased to us and charging, and
 // finds out about the others. It is the only statement that makes an order.
 func (e *Engine) admit(set []*run) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.OrdersAdmit(ctx, e.admission(set))
+	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(set))
 	if err != nil {
 		e.notAdmitted(err, set, e.admit)
 		return

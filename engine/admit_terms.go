@@ -44,11 +44,9 @@ func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
 	}
 	slots := slots{lane: first, free: len(set), asked: time.Now()}
 	defer slots.giveBack()
-	ctx, cancel := e.statement()
-	defer cancel()
 	params := e.admissionWith(start, set)
 	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
-	rows, err := e.query.OrdersAdmitWith(ctx, params)
+	rows, err := e.query.OrdersAdmitWith(e.ctx, params)
 	if err != nil {
 		e.notAdmitted(err, set, e.admitTerms)
 		return

@@ -76,9 +76,7 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
-	ctx, cancel := e.statement()
-	defer cancel()
-	_, holdErr := e.query.OrdersHold(ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
+	_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
 		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: holdAttention, HoldReason: err.Error()})
 	if holdErr != nil {
 		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)

@@ -54,14 +54,12 @@ const leaseMargin = time.Second
 const lookup provider.Operation = "lookup"
 
 func (e *Engine) beginAlike(key beginKey, set []*run) {
-	ctx, cancel := e.statement()
-	defer cancel()
 	slices.SortFunc(set, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	asked := time.Now()
 	for _, r := range set {
 		r.attempt.asked = asked
 	}
-	rows, err := e.query.AttemptsBegin(ctx, e.beginning(key, set))
+	rows, err := e.query.AttemptsBegin(e.ctx, e.beginning(key, set))
 	switch {
 	case db.FaultOf(err) == db.Bad:
 		e.split(set, func(half []*run) { e.beginAlike(key, half) }, func(r *run) { e.notBegun(r); e.hold(r, err) })

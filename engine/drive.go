@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -72,9 +71,7 @@ func (m *mover) leads(from, to fsm.State) bool {
 
 // moveAlike moves runs of the same status, fence and seq.
 func (e *Engine) moveAlike(state fsm.State, m mover, set []*run) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	moved, lost, err := e.apply(ctx, &m, set)
+	moved, lost, err := e.apply(e.ctx, &m, set)
 	switch db.FaultOf(err) {
 	case db.None:
 		m.moved(moved)
@@ -135,11 +132,9 @@ func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
 
 // hold takes an order out of the way that can't be moved: it waits for a person.
 func (e *Engine) hold(r *run, why error) {
-	ctx, cancel := e.statement()
-	defer cancel()
 	o := &r.order.Order
 	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
-	_, err := e.query.OrdersHold(ctx, db.OrdersHoldParams{
+	_, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{
 		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
 		Hold: "attention", HoldReason: db.Describe(why),
 	})
@@ -215,13 +210,6 @@ func pauseAfter(runs []*run) time.Duration {
 		tries = max(tries, r.lost)
 	}
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
-}
-
-// statement is the context of one statement: a caller who hangs up must not cut off a
-// compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
-// can, and gives up the former; so it ends with the engine only.
-func (e *Engine) statement() (context.Context, context.CancelFunc) {
-	return context.WithCancel(e.ctx)
 }
 
 // unfitPause is how long to leave the database alone after a statement of a verb or a turn

@@ -85,7 +85,10 @@ type Engine struct {
 	identity    atomic.Pointer[identity]
 	clock       atomic.Pointer[reading] // nil: the database's was never read
 
-	ctx      context.Context // ends when statements must not be sent any more
+	// ctx is that of every statement, and ends when none must be sent any more. A caller who hangs up must not cut off
+	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
+	// can, and gives up the former.
+	ctx      context.Context
 	cancel   context.CancelFunc
 	stopping atomic.Bool
 	wg       sync.WaitGroup

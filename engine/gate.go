@@ -60,9 +60,7 @@ func (e *Engine) waitOne(r *run) {
 	if p.Hold == holdApproval {
 		p.Seconds = e.approvalTime(o).Seconds()
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.OrderWait(ctx, p)
+	rows, err := e.query.OrderWait(e.ctx, p)
 	switch {
 	case err != nil:
 		e.failed("let an order wait", err, []*run{r}, e.later)
@@ -96,9 +94,7 @@ func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
 			approves = rule.OnTimeout == policy.ApprovalApprove
 		}
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.ApprovalTimedOut(ctx, db.ApprovalTimedOutParams{
+	rows, err := e.query.ApprovalTimedOut(e.ctx, db.ApprovalTimedOutParams{
 		OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: approves})
 	if err != nil {
 		e.failed("end the wait for an approval", err, []*run{r}, e.later)

@@ -11,9 +11,7 @@ import (
 // lookInbox looks for answers that came without a call, before another call is made.
 func (e *Engine) lookInbox(set []*run) {
 	set = slices.Clone(set)
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.AnswersWaiting(ctx, numbersOf(set))
+	rows, err := e.query.AnswersWaiting(e.ctx, numbersOf(set))
 	if e.standsDown("look for answers", err, set) {
 		return
 	}

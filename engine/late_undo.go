@@ -27,9 +27,7 @@ func (e *Engine) lateUndoLoop(ctx context.Context) {
 }
 
 func (e *Engine) undoLate() {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.LateUndosClaim(ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
+	rows, err := e.query.LateUndosClaim(e.ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		e.log.Warn("look for late effects", "error", err)
 	}
@@ -50,9 +48,7 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	err := e.query.LateUndoFinish(ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
+	err := e.query.LateUndoFinish(e.ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
 		Tries: row.Tries, Attempt: attempt, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
 		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)

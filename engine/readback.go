@@ -154,9 +154,7 @@ func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error)
 		return nil, nil
 	}
 	rows, err := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
-		ctx, cancel := e.statement()
-		defer cancel()
-		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
+		return e.query.OrdersByNo(e.ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
 	out := make([]Order, len(rows))
 	for i := range rows {
@@ -174,9 +172,7 @@ func (e *Engine) readByID(runs []*run) ([]Order, error) {
 		ids[i] = r.orderID
 	}
 	return untilKnown(e, "read orders by id", func() ([]Order, error) {
-		ctx, cancel := e.statement()
-		defer cancel()
-		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
+		return e.query.OrdersByID(e.ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
 	})
 }
 

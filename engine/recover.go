@@ -42,17 +42,15 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 // floor of the next look, a little before this one began: an order that was locked comes
 // again with the next few looks, and with the sweep at the latest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	if e.overloaded("") || e.fitness.still.Load() && e.fit(ctx) != nil {
+	if e.overloaded("") || e.fitness.still.Load() && e.fit(e.ctx) != nil {
 		return floor, nil
 	}
-	if next, err = e.query.LeasesDueFloor(ctx); err != nil {
+	if next, err = e.query.LeasesDueFloor(e.ctx); err != nil {
 		return floor, err
 	}
 	e.tick(next.Add(dueFloor))
 	for from := floor; !e.stopping.Load(); {
-		rows, err := e.query.LeasesDue(ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
+		rows, err := e.query.LeasesDue(e.ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
 		if err != nil {
 			return floor, err
 		}
@@ -86,9 +84,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	if len(orderNos) == 0 || e.fitness.still.Load() {
 		return 0
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.LeasesClaim(ctx, db.LeasesClaimParams{
+	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
 	claimed := claimedOrders(rows)
@@ -180,10 +176,8 @@ func (e *Engine) renew(orderNos []int64) {
 	if len(orderNos) == 0 {
 		return
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
 	start := time.Now()
-	renewed, err := e.query.LeasesRenew(ctx, db.LeasesRenewParams{
+	renewed, err := e.query.LeasesRenew(e.ctx, db.LeasesRenewParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	})
 	if err != nil && e.ctx.Err() == nil {

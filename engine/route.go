@@ -73,9 +73,7 @@ func (e *Engine) confirmBeside(r *run) {
 // leaveSet hands back orders that this process does not go on with.
 func (e *Engine) leaveSet(set []*run) {
 	set = slices.Clone(set)
-	ctx, cancel := e.statement()
-	defer cancel()
-	if _, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
+	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
 		e.log.Warn("release leases", "orders", len(set), "error", err)
 	}
 	e.finish(ErrStopping, set...)

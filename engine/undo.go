@@ -53,15 +53,13 @@ func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, n
 // lookUndos reads what is known for the undo requests of orders that are being undone.
 func (e *Engine) lookUndos(set []*run) {
 	set = slices.Clone(set)
-	ctx, cancel := e.statement()
-	defer cancel()
 	p := db.UndosKnownParams{}
 	for _, r := range set {
 		p.OrderNos = append(p.OrderNos, r.no())
 		p.Generations = append(p.Generations, r.order.Order.Generation)
 		p.Steps = append(p.Steps, string(r.status().Step()))
 	}
-	rows, err := e.query.UndosKnown(ctx, p)
+	rows, err := e.query.UndosKnown(e.ctx, p)
 	if e.standsDown("look for what an undo can go by", err, set) {
 		return
 	}

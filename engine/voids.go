@@ -34,14 +34,12 @@ func (e *Engine) lookVoids(set []*run) {
 }
 
 func (e *Engine) voidsOf(r *run) (voids []voidKey, err error) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: r.no(), Generation: r.order.Order.Generation})
+	rows, err := e.query.AttemptsToVoid(e.ctx, db.AttemptsToVoidParams{OrderNo: r.no(), Generation: r.order.Order.Generation})
 	if err != nil {
 		return nil, err
 	}
 	for _, row := range rows {
-		known, err := e.undoOf(ctx, r.no(), row.Generation, fsm.Step(row.Step))
+		known, err := e.undoOf(e.ctx, r.no(), row.Generation, fsm.Step(row.Step))
 		if err != nil {
 			return nil, err
 		}

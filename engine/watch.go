@@ -146,11 +146,9 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 // finds that they are ours.
 func (w *watcher) once() bool {
 	e := w.engine
-	ctx, cancel := e.statement()
-	defer cancel()
 	gone := map[int64]bool{} // until its row is seen
 	numbers := w.numbers()
-	rows, err := e.query.OrdersWatched(ctx, numbers)
+	rows, err := e.query.OrdersWatched(e.ctx, numbers)
 	if err != nil {
 		return false // the next look will do
 	}
