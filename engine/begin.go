@@ -10,11 +10,6 @@ import (
 	"pawl/provider"
 )
 
-// outsidePace is the time between two statements for answers of providers. It is short
-// beside a call over a network, and makes sets of what would be single orders: a
-// statement costs as much for one order as for ten.
-const outsidePace = 20 * time.Millisecond
-
 // beginKey is what the attempts of one statement have in common.
 type beginKey struct {
 	state      fsm.State

@@ -33,7 +33,7 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 	if slices.ContainsFunc(runs, special) {
 		runs = e.route(runs)
 	}
-	e.lines[state].add(e.slow.divert(runs)...)
+	e.lines[state].Add(e.slow.divert(runs)...)
 }
 
 // move is the flush of a line: it moves a set out of its state. Runs of one line share

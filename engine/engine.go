@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"pawl/batch"
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
@@ -61,24 +62,24 @@ type Engine struct {
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
 	runs    registry
-	admits  *line
-	lines   map[fsm.State]*line
+	admits  *queue
+	lines   map[fsm.State]*queue
 	slow    *slowLane
 	watches *watcher
-	aside   []*line // those of no state
+	queues  []*queue // all of them
 
 	policies    *policies
-	admitWith   *line // of orders that bring terms
-	admitOut    *line // of those whose charge is outside: as soon as answers are
-	begins      *line // attempts to be committed before their calls
-	records     *line // answers to be committed
+	admitWith   *queue // of orders that bring terms
+	admitOut    *queue // of those whose charge is outside: as soon as answers are
+	begins      *queue // attempts to be committed before their calls
+	records     *queue // answers to be committed
 	slowRecords *slowLane
-	inbox       *line // orders that were called for before: an answer may be there
-	voids       *line // orders of a later generation, before their charge
-	undos       *line // orders on their way back, before their undo
-	waits       *line // orders to be held before their start, or paused
-	leaving     *line // orders to be handed back
-	unwritten   *line // fenced answers that could not be written
+	inbox       *queue // orders that were called for before: an answer may be there
+	voids       *queue // orders of a later generation, before their charge
+	undos       *queue // orders on their way back, before their undo
+	waits       *queue // orders to be held before their start, or paused
+	leaving     *queue // orders to be handed back
+	unwritten   *queue // fenced answers that could not be written
 	turns       *turns
 	lanesMu     sync.Mutex
 	lanes       map[laneKey]*lane
@@ -99,47 +100,27 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
 		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
-		lines: map[fsm.State]*line{},
+		lines: map[fsm.State]*queue{},
 	}
 	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
-	e.admits = newLine(cfg.MaxSet, e.admit)
-	for state, move := range ledger.Moves {
-		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
-	}
-	e.slow = newSlowLane(e, cfg.MaxSet, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
-		e.moveOr(state, ledger.Moves[state], set, busy)
-	})
-	e.slowRecords = newSlowLane(e, answersMost, e.sellsStock, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
 	e.policies = newPolicies(e.query, e.log)
 	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
-	e.admitWith = newLine(cfg.MaxSet, e.admitTerms)
-	e.admitOut = newLine(cfg.MaxSet, e.admitTerms)
-	e.admitOut.pace = outsidePace
-	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(min(cfg.MaxSet, answersMost), e.recordSet)
-	e.begins.pace, e.records.pace = outsidePace, outsidePace
-	e.inbox, e.voids, e.undos = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids), newLine(cfg.MaxSet, e.lookUndos)
-	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
-	e.unwritten = newLine(cfg.MaxSet, e.keepUnwritten)
-	e.voids.apart, e.undos.apart, e.waits.apart, e.leaving.apart, e.unwritten.apart = true, true, true, true, true
-	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving, e.unwritten, e.slow.line, e.slowRecords.line}
+	e.makeQueues()
 	e.watches = newWatcher(e)
 	return e
 }
 
-// Start starts the goroutines: one per line, one that watches the orders of other
+// Start starts the goroutines: one per queue, one that watches the orders of other
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
 	e.readClock()
 	e.loadPolicies(e.ctx)
-	for _, l := range e.lines {
-		e.goLine(l)
-	}
-	for _, l := range e.aside {
-		e.goLine(l)
+	for _, q := range e.queues {
+		e.wg.Go(func() { q.Run(e.ctx) })
 	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
@@ -149,8 +130,40 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.lateUndoLoop(e.ctx) })
 }
 
-func (e *Engine) goLine(l *line) {
-	e.wg.Go(func() { l.loop(e.ctx) })
+// queue is a queue of orders that wait for the same statement.
+type queue = batch.Queue[*run]
+
+// outsidePace is the time between two statements for answers of providers. It is short
+// beside a call over a network, and makes sets of what would be single orders: a
+// statement costs as much for one order as for ten.
+const outsidePace = 20 * time.Millisecond
+
+func (e *Engine) makeQueues() {
+	most := e.cfg.MaxSet
+	plain := batch.Options{Most: most}
+	paced := batch.Options{Most: most, Pace: func() time.Duration { return outsidePace }}
+	aside := batch.Options{Most: most, NoBacklog: true} // its orders go one by one, or wait for a lock
+	answers := paced
+	answers.Most = min(most, answersMost)
+
+	e.admits, e.admitWith, e.admitOut = e.newQueue(plain, e.admit), e.newQueue(plain, e.admitTerms), e.newQueue(paced, e.admitTerms)
+	for state, move := range ledger.Moves {
+		e.lines[state] = e.newQueue(plain, func(set []*run) { e.move(state, move, set) })
+	}
+	e.slow = newSlowLane(e, aside, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
+		e.moveOr(state, ledger.Moves[state], set, busy)
+	})
+	e.slowRecords = newSlowLane(e, batch.Options{Most: answersMost, NoBacklog: true}, e.sellsStock,
+		func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
+	e.begins, e.records = e.newQueue(paced, e.beginSet), e.newQueue(answers, e.recordSet)
+	e.inbox, e.voids, e.undos = e.newQueue(plain, e.lookInbox), e.newQueue(aside, e.lookVoids), e.newQueue(aside, e.lookUndos)
+	e.waits, e.leaving, e.unwritten = e.newQueue(aside, e.waitSet), e.newQueue(aside, e.leaveSet), e.newQueue(aside, e.keepUnwritten)
+}
+
+func (e *Engine) newQueue(options batch.Options, flush func([]*run)) *queue {
+	q := batch.New(options, flush)
+	e.queues = append(e.queues, q)
+	return q
 }
 
 // Stop takes no more orders, lets those in flight finish until ctx ends, hands the

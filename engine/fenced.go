@@ -25,7 +25,7 @@ func (e *Engine) fenced(r *run) {
 	late := newRun(r.orderID, Input{}) // the order itself goes on without it
 	late.order.Order.OrderNo, late.attempt = r.no(), a
 	if e.keepFenced(late) != nil {
-		e.unwritten.add(late)
+		e.unwritten.Add(late)
 	}
 }
 

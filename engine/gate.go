@@ -29,7 +29,7 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 	default:
 		return true
 	}
-	e.waits.add(r)
+	e.waits.Add(r)
 	return false
 }
 

@@ -67,18 +67,18 @@ func (l *lane) add(r *run) {
 	}
 	switch {
 	case r.attempt != nil && r.attempt.result != nil:
-		l.e.records.add(r)
+		l.e.records.Add(r)
 	case stopping(o) && !o.Status.Undoing() && !l.forgotten(o, l.e.now()):
 		r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: stop{}}
-		l.e.records.add(r)
+		l.e.records.Add(r)
 	case l.e.stopping.Load():
-		l.e.leaving.add(r)
+		l.e.leaving.Add(r)
 	case (o.InDoubtSince != nil || o.Tries != nil) && !r.looked:
-		l.e.inbox.add(r)
+		l.e.inbox.Add(r)
 	case o.Generation > 0 && !r.voided && !o.Status.Undoing() && !o.Status.Pivot(): // a confirmation has no undo
-		l.e.voids.add(r)
+		l.e.voids.Add(r)
 	case o.Status.Undoing() && r.undo == nil:
-		l.e.undos.add(r)
+		l.e.undos.Add(r)
 	default:
 		l.enqueue(r)
 	}
@@ -143,7 +143,7 @@ func (l *lane) next() []*run {
 func (l *lane) begin(r *run) {
 	if l.e.stopping.Load() {
 		l.release()
-		l.e.leaving.add(r)
+		l.e.leaving.Add(r)
 		return
 	}
 	if o := &r.order.Order; o.Status.Undoing() && r.undo.forgotten(l.cfg, o, o.InDoubtSince, l.e.now()) {
@@ -159,7 +159,7 @@ func (l *lane) begin(r *run) {
 	}
 	r.attempt = l.prepare(r)
 	r.attempt.report = report
-	l.e.begins.add(r)
+	l.e.begins.Add(r)
 }
 
 // free gives a slot back and lets the next waiting orders begin.
@@ -178,7 +178,7 @@ func (l *lane) release() {
 func (l *lane) stay(r *run, why provider.Result) {
 	o := &r.order.Order
 	r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: why, uncalled: true}
-	l.e.records.add(r)
+	l.e.records.Add(r)
 }
 
 // call makes one call, with no transaction open and no lock held, and queues its answer to be
@@ -197,7 +197,7 @@ func (l *lane) call(r *run) {
 	}
 	l.free()
 	l.e.Stats.Attempts.add(a)
-	l.e.records.add(r)
+	l.e.records.Add(r)
 }
 
 // failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to

@@ -86,7 +86,7 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		return nil, false, ErrStopping
 	}
 	if made {
-		e.admissionLine(&in).add(r)
+		e.admissionLine(&in).Add(r)
 	}
 	return r, made, nil
 }
@@ -119,7 +119,7 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 const knownReadsMost = 4
 
 // admissionLine: an order without a policy and without terms takes the short way.
-func (e *Engine) admissionLine(in *Input) *line {
+func (e *Engine) admissionLine(in *Input) *queue {
 	version, p := e.policies.active()
 	switch {
 	case version == nil && in.Terms == (Terms{}):
@@ -144,12 +144,7 @@ func (e *Engine) overloaded(item string) bool {
 		return true
 	}
 	limit := e.cfg.Lease / 4
-	for _, l := range e.lines {
-		if l.behind(limit) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(e.aside, func(l *line) bool { return !l.apart && l.behind(limit) })
+	return slices.ContainsFunc(e.queues, func(q *queue) bool { return q.Behind(limit) })
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for

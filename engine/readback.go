@@ -114,7 +114,7 @@ func (e *Engine) admitAgain(runs []*run) {
 	}
 	time.AfterFunc(pauseAfter(runs), func() {
 		for _, r := range runs {
-			e.admissionLine(&r.input).add(r)
+			e.admissionLine(&r.input).Add(r)
 		}
 	})
 }

@@ -27,9 +27,9 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
 			e.recordAfter(r)
 		case pausing(o):
-			e.waits.add(r)
+			e.waits.Add(r)
 		case !known:
-			e.leaving.add(r)
+			e.leaving.Add(r)
 		case o.Status == fsm.Pending:
 			if e.gate(r, p) {
 				ledger = append(ledger, r)
@@ -51,10 +51,10 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 // beats any result of the call except done.
 func (e *Engine) recordAfter(r *run) {
 	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
-		e.inbox.add(r)
+		e.inbox.Add(r)
 		return
 	}
-	e.records.add(r)
+	e.records.Add(r)
 }
 
 // confirmBeside confirms in the database what was reserved elsewhere: there is no stock
@@ -67,7 +67,7 @@ func (e *Engine) confirmBeside(r *run) {
 	if stopping(o) {
 		r.attempt.result = stop{}
 	}
-	e.records.add(r)
+	e.records.Add(r)
 }
 
 // leaveSet hands back orders that this process does not go on with.

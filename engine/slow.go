@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pawl/batch"
 	"pawl/fsm"
 )
 
@@ -17,7 +18,7 @@ import (
 // of the ledger, and one for answers from outside that write the stock row.
 type slowLane struct {
 	engine *Engine
-	line   *line
+	line   *queue
 	stock  func(*run) bool // whether what a run waits for writes the stock row
 	try    func(state fsm.State, ofItem []*run, busy func([]*run))
 	used   atomic.Bool // nearly always false: one load is all the fast path pays
@@ -29,10 +30,9 @@ type slowLane struct {
 // slowPause is how long an item that is still locked is left alone.
 const slowPause = 100 * time.Millisecond
 
-func newSlowLane(e *Engine, most int, stock func(*run) bool, try func(fsm.State, []*run, func([]*run))) *slowLane {
+func newSlowLane(e *Engine, options batch.Options, stock func(*run) bool, try func(fsm.State, []*run, func([]*run))) *slowLane {
 	s := &slowLane{engine: e, stock: stock, try: try, items: map[string]int{}}
-	s.line = newLine(most, s.flush)
-	s.line.apart = true
+	s.line = e.newQueue(options, s.flush)
 	return s
 }
 
@@ -53,7 +53,7 @@ func (s *slowLane) add(set []*run) {
 	}
 	s.used.Store(true)
 	s.mu.Unlock()
-	s.line.add(slow...)
+	s.line.Add(slow...)
 }
 
 // divide keeps the order on both sides.
@@ -80,7 +80,7 @@ func (s *slowLane) divert(runs []*run) []*run {
 		s.items[r.order.Order.Item]++
 	}
 	s.mu.Unlock()
-	s.line.add(slow...)
+	s.line.Add(slow...)
 	return fast
 }
 
@@ -149,7 +149,7 @@ func (s *slowLane) through(state fsm.State, runs []*run) bool {
 		// Renew the leases now, while the rows are free: the next attempt holds locks on
 		// them for most of the time, and a renewal skips rows that are locked.
 		s.engine.renew(numbersOf(again))
-		time.AfterFunc(slowPause, func() { s.line.add(again...) })
+		time.AfterFunc(slowPause, func() { s.line.Add(again...) })
 	})
 	return free
 }

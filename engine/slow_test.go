@@ -2,41 +2,44 @@ package engine
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pawl/fsm"
 )
 
-// TestLinesThatTurnCallersAway gives each line somebody who has waited for an hour.
-func TestLinesThatTurnCallersAway(t *testing.T) {
+// TestQueuesThatTurnCallersAway gives each queue somebody who has waited for an hour.
+func TestQueuesThatTurnCallersAway(t *testing.T) {
 	t.Parallel()
-	e := New(nil, Config{})
-	old := uptime() - int64(time.Hour)
 	for name, c := range map[string]struct {
-		line *line
-		want bool
+		queue func(*Engine) *queue
+		want  bool
 	}{
-		"orders to be admitted":              {e.admits, true},
-		"orders to be charged":               {e.lines[fsm.Charging], true},
-		"answers to be recorded":             {e.records, true},
-		"orders that may have an answer":     {e.inbox, true},
-		"orders to be held, one by one":      {e.waits, false},
-		"keys to be voided, one by one":      {e.voids, false},
-		"orders of a locked item":            {e.slow.line, false},
-		"answers for orders of such an item": {e.slowRecords.line, false},
+		"orders to be admitted":              {func(e *Engine) *queue { return e.admits }, true},
+		"orders to be charged":               {func(e *Engine) *queue { return e.lines[fsm.Charging] }, true},
+		"answers to be recorded":             {func(e *Engine) *queue { return e.records }, true},
+		"orders that may have an answer":     {func(e *Engine) *queue { return e.inbox }, true},
+		"orders to be held, one by one":      {func(e *Engine) *queue { return e.waits }, false},
+		"keys to be voided, one by one":      {func(e *Engine) *queue { return e.voids }, false},
+		"orders of a locked item":            {func(e *Engine) *queue { return e.slow.line }, false},
+		"answers for orders of such an item": {func(e *Engine) *queue { return e.slowRecords.line }, false},
 	} {
-		c.line.oldest.Store(old)
-		if got := e.overloaded(""); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-		c.line.began.Store(old) // its statement hangs: that is no load
-		if e.overloaded("") {
-			t.Errorf("%s: turned away while a statement hangs", name)
-		}
-		c.line.began.Store(0)
-		c.line.oldest.Store(0)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := New(nil, Config{})
+				defer e.cancel()
+				c.queue(e).Add(newRun("waits", Input{}))
+				if e.overloaded("") {
+					t.Error("turned away at once")
+				}
+				time.Sleep(time.Hour)
+				if got := e.overloaded(""); got != c.want {
+					t.Error(got)
+				}
+			})
+		})
 	}
-	e.cancel()
 }
 
 func TestSlowLaneTakesWhatWritesStockRows(t *testing.T) {
