@@ -10,24 +10,23 @@ import (
 	"pawl/policy"
 )
 
-// admitTerms is admit for orders that bring more than the ledger's way needs: a policy,
+// admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
 // times, a customer. Some of them wait before they start.
-func (e *Engine) admitTerms(set []*run) {
-	start := startingPolicy{}
-	if version, p := e.policies.active(); version != nil {
-		start = startingPolicy{*version, p}
-		if p == nil { // not known here, or not yet: nothing may start as if there were none
+func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
+	start := startingPolicy{policy: p}
+	if version != nil {
+		if start.version = *version; p == nil { // not known here, or not yet: nothing may start as if there were none
 			e.finish(ErrUnavailable, slices.Clone(set)...)
 			return
 		}
 	}
-	if start.policy != nil && start.policy.Charge.Executor.Outside() {
-		first := e.lane(start.version, fsm.Charge, start.policy)
+	if p != nil && p.Charge.Executor.Outside() {
+		first := e.callPool(*version, fsm.Charge, p)
 		n := first.acquire(len(set))
-		e.admitTo(start, first, set[:n:n])
+		e.admitTo(start, permits{pool: first, left: n}, set[:n:n])
 		set = set[n:]
 	}
-	e.admitTo(start, nil, set)
+	e.admitTo(start, permits{}, set)
 }
 
 // startingPolicy is what the orders of one set start with; zero: none.
@@ -36,22 +35,22 @@ type startingPolicy struct {
 	policy  *policy.Policy
 }
 
-// admitTo admits a set; with a lane, those that start at once begin the attempt of their
+// admitTo admits a set; with permits, those that start at once begin the attempt of their
 // charge with it.
-func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
+func (e *Engine) admitTo(start startingPolicy, with permits, set []*run) {
 	if len(set) == 0 {
 		return
 	}
-	slots := slots{lane: first, free: len(set), asked: time.Now()}
-	defer slots.giveBack()
+	with.asked = time.Now()
+	defer with.giveBack()
 	params := e.admissionWith(start, set)
-	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
+	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWith(e.ctx, params)
 	if err != nil {
-		e.notAdmitted(err, set, e.admitTerms)
+		e.notAdmitted(err, set)
 		return
 	}
-	e.admittedWith(set, rows, &slots)
+	e.admittedWith(set, rows, &with)
 }
 
 func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitWithParams {
@@ -106,7 +105,7 @@ func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for them: rows that are held have no driver.
-func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots) {
+func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *permits) {
 	byID := make(map[string]*run, len(set))
 	for _, r := range set {
 		byID[r.orderID] = r
@@ -130,7 +129,9 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.lead(begun)
 	for _, r := range begun {
-		s.start(r, 1)
+		o := &r.order.Order
+		with.use(r)
+		e.begun(r, *o.Attempts, o.InDoubtSince, e.now())
 	}
 	e.lead(driven)
 	e.end(held)

@@ -15,11 +15,11 @@ import (
 // stand at the same status, fence and seq, and writes its verdict into them. The runs
 // are sorted in place; those that did not move come back as lost. With an error nothing
 // is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
-func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost []*run, err error) {
+func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order.Order
 	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
-	verdicts, err := m.move(ctx, e.query, set)
+	verdicts, err := m.statement(e.ctx, e.query, set)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -38,7 +38,7 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 			e.halt(runs[i], v)
 			continue
 		}
-		runs[i].record(v)
+		runs[i].applyVerdict(v)
 		moved = append(moved, runs[i])
 	}
 	if len(verdicts) < len(runs) {
@@ -51,9 +51,9 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 	return moved, lost, nil
 }
 
-// record writes a verdict into the run. The effects of the forward path are known from
+// applyVerdict writes a verdict into the run. The effects of the forward path are known from
 // the move itself; an order that goes back is read before it is shown.
-func (r *run) record(v ledger.Moved) {
+func (r *run) applyVerdict(v ledger.Moved) {
 	o, at := &r.order, v.At
 	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
 	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0

@@ -10,7 +10,7 @@ import (
 	"pawl/ledger"
 )
 
-// drive sends each run to the line of its state, and those that need no move to their
+// drive sends each run to the queue of its state, and those that need no move to their
 // end. It takes any mix of states; the runs are ours.
 func (e *Engine) drive(runs []*run) {
 	for len(runs) > 0 {
@@ -33,28 +33,24 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 	if slices.ContainsFunc(runs, special) {
 		runs = e.route(runs)
 	}
-	e.lines[state].Add(e.slow.divert(runs)...)
+	e.moves[state].Add(e.hot.divert(runs)...)
 }
 
-// move is the flush of a line: it moves a set out of its state. Runs of one line share
-// the status; fence and seq differ rarely, and each group is a statement of its own.
-func (e *Engine) move(state fsm.State, move ledger.Move, set []*run) {
-	e.moveOr(state, move, set, e.slow.add)
-}
-
-// moveOr gives what waited for a stock row in vain to busy.
-func (e *Engine) moveOr(state fsm.State, move ledger.Move, set []*run, busy func([]*run)) {
-	for _, group := range alike(set) {
-		e.moveAlike(state, mover{move: move, moved: e.drive, busy: busy}, group)
+// moveOut takes orders out of a state in which the ledger does the step. Runs of one queue share
+// the status; fence and seq differ rarely, and each group is a statement of its own. What waited for a stock row
+// in vain goes to busy.
+func (e *Engine) moveOut(state fsm.State, set []*run, busy func([]*run)) {
+	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }) {
+		e.move(state, mover{statement: ledger.Moves[state], moved: e.drive, busy: busy}, group)
 	}
 }
 
 // mover is a move and what comes after it.
 type mover struct {
-	move    ledger.Move
-	outcome fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
-	moved   func([]*run) // takes the orders that moved
-	busy    func([]*run) // takes the set when a stock row stayed locked
+	statement ledger.Move
+	outcome   fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
+	moved     func([]*run) // takes the orders that moved
+	busy      func([]*run) // takes the set when a stock row stayed locked
 }
 
 // leads reports whether the machine lets the move take an order from one state to the other.
@@ -69,15 +65,15 @@ func (m *mover) leads(from, to fsm.State) bool {
 	}
 }
 
-// moveAlike moves runs of the same status, fence and seq.
-func (e *Engine) moveAlike(state fsm.State, m mover, set []*run) {
-	moved, lost, err := e.apply(e.ctx, &m, set)
+// move moves runs of the same status, fence and seq.
+func (e *Engine) move(state fsm.State, m mover, set []*run) {
+	moved, lost, err := e.apply(&m, set)
 	switch db.FaultOf(err) {
 	case db.None:
 		m.moved(moved)
 		e.lose(lost)
 	case db.Bad:
-		e.split(set, func(half []*run) { e.moveAlike(state, m, half) }, func(r *run) { e.hold(r, err) })
+		e.split(set, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
 	default:
 		e.failed(fmt.Sprintf("move orders out of %s", state), err, set, m.busy)
 	}
@@ -100,22 +96,21 @@ func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) 
 	}
 }
 
-// alike groups runs by fence and seq, in order of appearance.
-func alike(set []*run) [][]*run {
-	key := func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }
+// groupBy groups runs by what one statement can take. A group may be the set itself.
+func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
+	if len(set) == 0 {
+		return nil
+	}
 	first := key(set[0])
-	if !slices.ContainsFunc(set, func(r *run) bool { return key(r) != first }) {
-		return [][]*run{set} // nearly always
+	if !slices.ContainsFunc(set[1:], func(r *run) bool { return key(r) != first }) {
+		return map[K][]*run{first: set} // nearly always
 	}
-	groups := map[[2]int64][]*run{}
-	var out [][]*run
+	groups := map[K][]*run{}
 	for _, r := range set {
-		groups[key(r)] = append(groups[key(r)], r)
+		k := key(r)
+		groups[k] = append(groups[k], r)
 	}
-	for _, g := range groups {
-		out = append(out, g)
-	}
-	return out
+	return groups
 }
 
 // split finds the culprit of a statement that its data made fail: each half is tried by
@@ -130,29 +125,13 @@ func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
 	try(set[half:])
 }
 
-// hold takes an order out of the way that can't be moved: it waits for a person.
-func (e *Engine) hold(r *run, why error) {
-	o := &r.order.Order
-	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
-	_, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{
-		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
-		Hold: "attention", HoldReason: db.Describe(why),
-	})
-	if err != nil {
-		e.log.Error("hold order", "order_id", o.OrderID, "error", err)
-	} else {
-		e.Stats.Held.Add(1)
-	}
-	e.readBack([]*run{r})
-}
-
 // finish tells the callers of runs that have ended. An order that took another way than
 // straight forward is read first, so that what is shown is what is stored.
 func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
 		err = e.complete(runs)
 	}
-	removed := e.runs.remove(runs)
+	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
 		if err == nil {
 			r.isKnown()
@@ -160,8 +139,8 @@ func (e *Engine) finish(err error, runs ...*run) {
 		}
 		r.end(err)
 	}
-	if rows := e.runs.rouse(removed); err == nil {
-		e.takeUp(rows)
+	if err == nil {
+		e.takeUp(claimed)
 	}
 }
 
@@ -196,9 +175,9 @@ func (e *Engine) complete(runs []*run) error {
 	return nil
 }
 
-// later sends runs back to their line after a pause that grows with every try in vain.
+// later sends runs back to their queue after a pause that grows with every try in vain.
 func (e *Engine) later(runs []*run) {
-	runs = slices.Clone(runs) // the line uses its slice again
+	runs = slices.Clone(runs) // the queue uses its slice again
 	time.AfterFunc(pauseAfter(runs), func() { e.drive(runs) })
 }
 

@@ -61,30 +61,26 @@ type Engine struct {
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
-	runs    registry
-	admits  *queue
-	lines   map[fsm.State]*queue
-	slow    *slowLane
-	watches *watcher
-	queues  []*queue // all of them
+	runs     registry
+	policies *policies
+	watches  *watcher
+	turns    *turns
+	hot      *hotItems
+	identity atomic.Pointer[identity]
+	clock    atomic.Pointer[reading] // nil: the database's was never read
 
-	policies    *policies
-	admitWith   *queue // of orders that bring terms
-	admitOut    *queue // of those whose charge is outside: as soon as answers are
-	begins      *queue // attempts to be committed before their calls
-	records     *queue // answers to be committed
-	slowRecords *slowLane
-	inbox       *queue // orders that were called for before: an answer may be there
-	voids       *queue // orders of a later generation, before their charge
-	undos       *queue // orders on their way back, before their undo
-	waits       *queue // orders to be held before their start, or paused
-	leaving     *queue // orders to be handed back
-	unwritten   *queue // fenced answers that could not be written
-	turns       *turns
-	lanesMu     sync.Mutex
-	lanes       map[laneKey]*lane
-	identity    atomic.Pointer[identity]
-	clock       atomic.Pointer[reading] // nil: the database's was never read
+	callPoolsMu sync.Mutex
+	callPools   map[poolKey]*callPool
+
+	// What waits for the same statement waits in a queue.
+	admits     *queue               // new orders
+	moves      map[fsm.State]*queue // orders whose step the ledger does
+	preflights *queue               // orders that may have been called for before
+	begins     *queue               // attempts to be committed before their calls
+	results    *queue               // answers to be committed
+	waits      *queue               // orders to be held before their start, or paused
+	unwritten  *queue               // fenced answers that could not be written
+	queues     []*queue             // all of them
 
 	// ctx is that of every statement, and ends when none must be sent any more. A caller who hangs up must not cut off
 	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
@@ -100,14 +96,13 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
 		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
-		lines: map[fsm.State]*queue{},
+		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
 	}
 	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.policies = newPolicies(e.query, e.log)
-	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
 	e.makeQueues()
 	e.watches = newWatcher(e)
@@ -140,24 +135,19 @@ const outsidePace = 20 * time.Millisecond
 
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxSet
-	plain := batch.Options{Most: most}
-	paced := batch.Options{Most: most, Pace: func() time.Duration { return outsidePace }}
-	aside := batch.Options{Most: most, NoBacklog: true} // its orders go one by one, or wait for a lock
-	answers := paced
-	answers.Most = min(most, answersMost)
-
-	e.admits, e.admitWith, e.admitOut = e.newQueue(plain, e.admit), e.newQueue(plain, e.admitTerms), e.newQueue(paced, e.admitTerms)
-	for state, move := range ledger.Moves {
-		e.lines[state] = e.newQueue(plain, func(set []*run) { e.move(state, move, set) })
+	outside := func() time.Duration { return outsidePace }
+	e.hot = &hotItems{engine: e, items: map[string]int{}}
+	e.hot.queue = e.newQueue(batch.Options{Most: answersMost, NoBacklog: true}, e.hot.flush) // waits for locks
+	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace}, e.admit)
+	for state := range ledger.Moves {
+		e.moves[state] = e.newQueue(batch.Options{Most: most}, func(set []*run) { e.moveOut(state, set, e.hot.add) })
 	}
-	e.slow = newSlowLane(e, aside, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
-		e.moveOr(state, ledger.Moves[state], set, busy)
-	})
-	e.slowRecords = newSlowLane(e, batch.Options{Most: answersMost, NoBacklog: true}, e.sellsStock,
-		func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
-	e.begins, e.records = e.newQueue(paced, e.beginSet), e.newQueue(answers, e.recordSet)
-	e.inbox, e.voids, e.undos = e.newQueue(plain, e.lookInbox), e.newQueue(aside, e.lookVoids), e.newQueue(aside, e.lookUndos)
-	e.waits, e.leaving, e.unwritten = e.newQueue(aside, e.waitSet), e.newQueue(aside, e.leaveSet), e.newQueue(aside, e.keepUnwritten)
+	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
+	e.begins = e.newQueue(batch.Options{Most: most, Pace: outside}, e.begin)
+	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: outside},
+		func(set []*run) { e.commitResults(e.hot.divert(set), e.hot.add) })
+	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
+	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one
 }
 
 func (e *Engine) newQueue(options batch.Options, flush func([]*run)) *queue {

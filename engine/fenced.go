@@ -42,7 +42,7 @@ func (e *Engine) keepFenced(r *run) error {
 	return e.reportLate(e.ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
 }
 
-// keepUnwritten is the flush of the line of fenced answers that could not be written. Nobody
+// keepUnwritten is the flush of the queue of fenced answers that could not be written. Nobody
 // else has heard them, so each is tried until it is written or the engine stops.
 func (e *Engine) keepUnwritten(set []*run) {
 	for _, r := range set {

@@ -86,7 +86,7 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		return nil, false, ErrStopping
 	}
 	if made {
-		e.admissionLine(&in).Add(r)
+		e.admits.Add(r)
 	}
 	return r, made, nil
 }
@@ -118,19 +118,6 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 // knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
 const knownReadsMost = 4
 
-// admissionLine: an order without a policy and without terms takes the short way.
-func (e *Engine) admissionLine(in *Input) *queue {
-	version, p := e.policies.active()
-	switch {
-	case version == nil && in.Terms == (Terms{}):
-		return e.admits
-	case p != nil && p.Charge.Executor.Outside():
-		return e.admitOut
-	default:
-		return e.admitWith
-	}
-}
-
 // maxMetadata is how much metadata the orders in memory have together. While a set is on
 // its way there are some six copies of it: bodies, arguments, wire, what is yet to be
 // collected.
@@ -140,7 +127,7 @@ const maxMetadata = 32 << 20
 // quarter of the lease all the same. A queue whose statement hangs says nothing about the load, and
 // holds up its own orders only. The orders of an item whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
+	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
 	}
 	limit := e.cfg.Lease / 4

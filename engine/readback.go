@@ -70,7 +70,7 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		default:
 			ours = append(ours, r)
 		}
-		r.order, r.moved, r.looked, r.undo, r.voids, r.voided = *row, false, false, nil, nil, false
+		r.order, r.moved, r.preflight = *row, false, nil
 		r.isFound()
 		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
 			e.fenced(r)
@@ -112,11 +112,7 @@ func (e *Engine) admitAgain(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	time.AfterFunc(pauseAfter(runs), func() {
-		for _, r := range runs {
-			e.admissionLine(&r.input).Add(r)
-		}
-	})
+	time.AfterFunc(pauseAfter(runs), func() { e.admits.Add(runs...) })
 }
 
 // end tells callers of orders that were read as final or held.
@@ -124,12 +120,12 @@ func (e *Engine) end(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	removed := e.runs.remove(runs)
+	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
 		e.turnOver(r)
 		r.end(nil)
 	}
-	e.takeUp(e.runs.rouse(removed))
+	e.takeUp(claimed)
 }
 
 // watch waits for another replica's orders on behalf of our callers.

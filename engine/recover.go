@@ -132,19 +132,16 @@ func (e *Engine) takeUp(rows []Order) int {
 		if o.Owner == nil || *o.Owner != e.owner {
 			continue
 		}
-		if e.runs.leads(o.OrderNo) {
-			e.runs.wake(rows[i])
+		r, driven := e.runs.claimed(rows[i])
+		if r != nil {
+			ours = append(ours, r)
+		}
+		if driven {
 			continue
 		}
 		n++
 		if o.TakeOvers > 0 {
 			takenOver++
-		}
-		if r, made := e.runs.join(o.OrderID, Input{Metadata: o.Metadata}); made {
-			r.order = rows[i]
-			ours = append(ours, r)
-		} else {
-			e.runs.wake(rows[i])
 		}
 	}
 	if takenOver > 0 {
@@ -156,7 +153,7 @@ func (e *Engine) takeUp(rows []Order) int {
 }
 
 // renewLoop keeps every order in this replica's memory ours, in one statement: also
-// those that wait in a line, or the lease of a queue would end before its work began.
+// those that wait in a queue, or their leases would end before their work began.
 func (e *Engine) renewLoop(ctx context.Context) {
 	tick := time.NewTicker(e.cfg.Lease / 6)
 	defer tick.Stop()

@@ -5,6 +5,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/provider"
 )
 
 // special reports whether more than its state decides where an order goes.
@@ -16,8 +17,11 @@ func special(r *run) bool {
 func pausing(o *db.Order) bool  { return o.StopRequested != nil && *o.StopRequested == "pause" }
 func stopping(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested != "pause" }
 
-// route sends runs of one state on their way and returns those that take the ledger's.
+// route sends runs of one state on their way and returns those that take the ledger's. Those that this process does not
+// go on with are given back.
 func (e *Engine) route(runs []*run) (ledger []*run) {
+	var left []*run
+	defer func() { e.giveBack(ErrStopping, left...) }()
 	for _, r := range runs {
 		o := &r.order.Order
 		p, known := e.policies.of(o.Policy)
@@ -25,11 +29,11 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 		case !special(r):
 			ledger = append(ledger, r)
 		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
-			e.recordAfter(r)
+			e.resultAfter(r)
 		case pausing(o):
 			e.waits.Add(r)
 		case !known:
-			e.leaving.Add(r)
+			left = append(left, r)
 		case o.Status == fsm.Pending:
 			if e.gate(r, p) {
 				ledger = append(ledger, r)
@@ -37,7 +41,9 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 		case p == nil:
 			ledger = append(ledger, r)
 		case p.Of(o.Status.Step()).Executor.Outside():
-			e.lane(*o.Policy, o.Status.Step(), p).add(r)
+			if !e.call(r) {
+				left = append(left, r)
+			}
 		case o.Status == fsm.Confirming && p.Reserve.Executor.Outside():
 			e.confirmBeside(r)
 		default:
@@ -47,34 +53,23 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 	return ledger
 }
 
-// recordAfter records an answer after all: somebody wrote to the order meanwhile. If that was a callback, it
+// resultAfter has a result committed after all: somebody wrote to the order meanwhile. If that was a callback, it
 // beats any result of the call except done.
-func (e *Engine) recordAfter(r *run) {
-	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
-		e.inbox.Add(r)
+func (e *Engine) resultAfter(r *run) {
+	if r.preflight == nil && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
+		e.preflights.Add(r)
 		return
 	}
-	e.records.Add(r)
+	e.results.Add(r)
 }
 
 // confirmBeside confirms in the database what was reserved elsewhere: there is no stock
 // of ours to sell.
 func (e *Engine) confirmBeside(r *run) {
 	o := &r.order.Order
-	p, _ := e.policies.of(o.Policy)
-	r.attempt = &attempt{lane: e.lane(*o.Policy, fsm.Confirm, p), state: o.Status, generation: o.Generation,
-		step: fsm.Confirm, result: beside{}, uncalled: true}
+	var result provider.Result = beside{}
 	if stopping(o) {
-		r.attempt.result = stop{}
+		result = stop{}
 	}
-	e.records.Add(r)
-}
-
-// leaveSet hands back orders that this process does not go on with.
-func (e *Engine) leaveSet(set []*run) {
-	set = slices.Clone(set)
-	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
-		e.log.Warn("release leases", "orders", len(set), "error", err)
-	}
-	e.finish(ErrStopping, set...)
+	e.withoutCall(r, e.poolOf(o), result)
 }

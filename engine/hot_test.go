@@ -15,14 +15,12 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 		queue func(*Engine) *queue
 		want  bool
 	}{
-		"orders to be admitted":              {func(e *Engine) *queue { return e.admits }, true},
-		"orders to be charged":               {func(e *Engine) *queue { return e.lines[fsm.Charging] }, true},
-		"answers to be recorded":             {func(e *Engine) *queue { return e.records }, true},
-		"orders that may have an answer":     {func(e *Engine) *queue { return e.inbox }, true},
-		"orders to be held, one by one":      {func(e *Engine) *queue { return e.waits }, false},
-		"keys to be voided, one by one":      {func(e *Engine) *queue { return e.voids }, false},
-		"orders of a locked item":            {func(e *Engine) *queue { return e.slow.line }, false},
-		"answers for orders of such an item": {func(e *Engine) *queue { return e.slowRecords.line }, false},
+		"orders to be admitted":          {func(e *Engine) *queue { return e.admits }, true},
+		"orders to be charged":           {func(e *Engine) *queue { return e.moves[fsm.Charging] }, true},
+		"answers to be recorded":         {func(e *Engine) *queue { return e.results }, true},
+		"orders that may have an answer": {func(e *Engine) *queue { return e.preflights }, true},
+		"orders to be held":              {func(e *Engine) *queue { return e.waits }, false},
+		"orders of a locked item":        {func(e *Engine) *queue { return e.hot.queue }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +40,7 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 	}
 }
 
-func TestSlowLaneTakesWhatWritesStockRows(t *testing.T) {
+func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 	t.Parallel()
 	e := New(nil, Config{})
 	defer e.cancel()
@@ -51,19 +49,19 @@ func TestSlowLaneTakesWhatWritesStockRows(t *testing.T) {
 		r.order.Order.Status, r.order.Order.Item = state, item
 		return r
 	}
-	e.slow.add([]*run{of(fsm.Reserving, "locked")})
-	if n := e.slow.holds("locked"); n != 1 {
+	e.hot.add([]*run{of(fsm.Reserving, "locked")})
+	if n := e.hot.holds("locked"); n != 1 {
 		t.Fatalf("%d orders of the locked item", n)
 	}
 	runs := []*run{of(fsm.Charging, "locked"), of(fsm.Confirming, "locked"), of(fsm.Reserving, "free"), of(fsm.Refunding, "locked")}
-	if fast := e.slow.divert(runs); len(fast) != 3 || fast[0] != runs[0] || fast[1] != runs[2] || fast[2] != runs[3] {
+	if fast := e.hot.divert(runs); len(fast) != 3 || fast[0] != runs[0] || fast[1] != runs[2] || fast[2] != runs[3] {
 		t.Errorf("%d go the fast way", len(fast))
 	}
-	if n := e.slow.holds("locked"); n != 2 {
+	if n := e.hot.holds("locked"); n != 2 {
 		t.Errorf("%d orders of the locked item, want 2", n)
 	}
-	e.slow.leave("locked")
-	if fast := e.slow.divert(runs); len(fast) != 4 {
+	e.hot.unblock("locked")
+	if fast := e.hot.divert(runs); len(fast) != 4 {
 		t.Errorf("%d go the fast way when the item is free", len(fast))
 	}
 }
