@@ -11,6 +11,49 @@ import (
 	"pawl/ledger"
 )
 
+// moveOut takes orders out of a state in which the ledger does the step. Runs of one queue share
+// the status; fence and seq differ rarely, and each group is a statement of its own. What waited for a stock row
+// in vain goes to busy.
+func (e *Engine) moveOut(state fsm.State, set []*run, busy func([]*run)) {
+	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }) {
+		e.move(state, mover{statement: ledger.Moves[state], moved: e.drive, busy: busy}, group)
+	}
+}
+
+// mover is a move and what comes after it.
+type mover struct {
+	statement ledger.Move
+	outcome   fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
+	moved     func([]*run) // takes the orders that moved
+	busy      func([]*run) // takes the set when a stock row stayed locked
+}
+
+// leads reports whether the machine lets the move take an order from one state to the other.
+func (m *mover) leads(from, to fsm.State) bool {
+	switch m.outcome {
+	case "":
+		return fsm.Legal(from, to)
+	case stays:
+		return from == to
+	default:
+		return from.Leads(m.outcome, to)
+	}
+}
+
+// move moves runs of the same status, fence and seq.
+func (e *Engine) move(state fsm.State, m mover, set []*run) {
+	moved, lost, err := e.apply(&m, set)
+	switch db.FaultOf(err) {
+	case db.None:
+		m.moved(moved)
+		e.lose(lost)
+	case db.Bad:
+		e.split(set, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
+	default:
+		e.failed(fmt.Sprintf("move orders out of %s", state), err, set, m.busy)
+	}
+}
+
 // apply is the one door to orders.status: it sends the statement of a move for runs that
 // stand at the same status, fence and seq, and writes its verdict into them. The runs
 // are sorted in place; those that did not move come back as lost. With an error nothing

@@ -145,10 +145,3 @@ func delayBound(r *policy.Retry, tries int32, counts bool, spent time.Duration) 
 	}
 	return min(bound, float64(r.Cap))
 }
-
-func value(n *int32) int32 {
-	if n == nil {
-		return 0
-	}
-	return *n
-}

@@ -46,18 +46,6 @@ func (h *hotItems) add(set []*run) {
 	h.queue.Add(hot...)
 }
 
-// divide keeps the order on both sides.
-func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
-	for _, r := range runs {
-		if first(r) {
-			yes = append(yes, r)
-		} else {
-			no = append(no, r)
-		}
-	}
-	return yes, no
-}
-
 // divert takes over the runs that wait for the stock row of an item in the queue, and
 // returns the others.
 func (h *hotItems) divert(runs []*run) []*run {

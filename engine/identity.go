@@ -60,10 +60,3 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	}
 	return c, nil
 }
-
-func or(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}

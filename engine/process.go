@@ -10,6 +10,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/fsm"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
@@ -219,14 +220,6 @@ func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) e
 	return &Conflict{Order: order, Differences: d}
 }
 
-// ended names the end of a wait during which the order did not become known.
-func ended(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return context.Canceled
-	}
-	return ErrUnavailable
-}
-
 // differences compares what a request brought with what is stored; nil when they agree.
 // A field left out agrees with anything, and metadata is never compared.
 func differences(stored *terms, in *Input) []Difference {
@@ -252,3 +245,15 @@ func differences(stored *terms, in *Input) []Difference {
 }
 
 func equal(a, b decimal.Decimal) bool { return a.Cmp(b) == 0 }
+
+// rejoin returns the run of an order that is known to exist, making one that watches it
+// if there is none; nil when the engine is stopping.
+func (e *Engine) rejoin(o *Order) *run {
+	r, made := e.runs.join(o.Order.OrderID, Input{})
+	if made {
+		r.order = *o
+		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
+		e.watch([]*run{r})
+	}
+	return r
+}

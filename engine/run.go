@@ -105,16 +105,6 @@ func (r *run) end(err error) {
 	close(r.done)
 }
 
-func numbersOf(runs []*run) []int64 {
-	out := make([]int64, 0, len(runs))
-	for _, r := range runs {
-		if r.no() != 0 {
-			out = append(out, r.no())
-		}
-	}
-	return out
-}
-
 // registry knows every run by its order id, and those we drive by number with the time
 // their lease was last known to be ours.
 type registry struct {
