@@ -42,7 +42,7 @@ func (e *Engine) admitTo(start startingPolicy, with permits, set []*run) {
 		return
 	}
 	with.asked = time.Now()
-	defer with.giveBack()
+	defer with.freeUnused()
 	params := e.admissionWith(start, set)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWith(e.ctx, params)

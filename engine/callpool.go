@@ -205,8 +205,8 @@ func (s *permits) use(r *run) {
 	}
 }
 
-// giveBack frees the permits that were not used.
-func (s *permits) giveBack() {
+// freeUnused frees the permits that were not used.
+func (s *permits) freeUnused() {
 	for ; s.pool != nil && s.left > 0; s.left-- {
 		s.pool.free()
 	}

@@ -137,7 +137,7 @@ func (e *Engine) makeQueues() {
 	most := e.cfg.MaxSet
 	outside := func() time.Duration { return outsidePace }
 	e.hot = &hotItems{engine: e, items: map[string]int{}}
-	e.hot.queue = e.newQueue(batch.Options{Most: answersMost, NoBacklog: true}, e.hot.flush) // waits for locks
+	e.hot.queue = e.newQueue(batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
 	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace}, e.admit)
 	for state := range ledger.Moves {
 		e.moves[state] = e.newQueue(batch.Options{Most: most}, func(set []*run) { e.moveOut(state, set, e.hot.add) })

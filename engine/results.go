@@ -139,7 +139,7 @@ func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([
 		_, results[r.no()] = namedResult(r.attempt.result)
 	}
 	with.asked = time.Now()
-	defer with.giveBack()
+	defer with.freeUnused()
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
 			Set: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
