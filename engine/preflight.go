@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"pawl/db"
@@ -15,6 +16,14 @@ type preflight struct {
 	answer *db.CallsPreflightRow // one that came without a call and was not used yet; nil: none
 	own    sentKey               // of the step that the order is at
 	voids  []sentKey             // of earlier generations: a late request with one of them could still be done
+}
+
+// voided notes that an attempt has voided its key.
+func (f *preflight) voided(a *attempt) {
+	is := func(k sentKey) bool { return k.generation == a.generation && k.step == a.step }
+	if i := slices.IndexFunc(f.voids, is); i >= 0 {
+		f.voids = slices.Delete(f.voids, i, i+1)
+	}
 }
 
 // sentKey is the key of a step, and what is known of it before it is undone.

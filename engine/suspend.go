@@ -39,8 +39,8 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 	for _, r := range runs {
 		s := results[r.no()]
 		if s.hold == "" {
-			if known := r.preflight; s.outcome == "done" && known != nil { // the key is void; after any other result an order goes on only to stop
-				known.voids = known.voids[min(1, len(known.voids)):]
+			if s.outcome == "done" && r.preflight != nil { // after any other result an order goes on only to stop
+				r.preflight.voided(r.attempt)
 			}
 			if s.cleared {
 				r.order.Order.InDoubtSince = nil
