@@ -133,8 +133,9 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
     (SELECT l.reference FROM late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
-  EXISTS (SELECT FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
-    AND t.operation = 'undo')::boolean AS undo_begun,
+  -- Not EXISTS: the planner may hash that, and reads the whole table for it.
+  coalesce((SELECT true FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+    AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
   coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS undo_named,
   coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
