@@ -13,37 +13,28 @@ import (
 // admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
 // times, a customer. Some of them wait before they start.
 func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
-	start := startingPolicy{policy: p}
-	if version != nil {
-		if start.version = *version; p == nil { // not known here, or not yet: nothing may start as if there were none
-			e.finish(ErrUnavailable, slices.Clone(set)...)
-			return
-		}
+	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
+		e.finish(ErrUnavailable, slices.Clone(set)...)
+		return
 	}
 	if p != nil && p.Charge.Executor.Outside() {
 		first := e.callPool(*version, fsm.Charge, p)
 		n := first.acquire(len(set))
-		e.admitTo(start, permits{pool: first, left: n}, set[:n:n])
+		e.admitTo(version, p, permits{pool: first, left: n}, set[:n:n])
 		set = set[n:]
 	}
-	e.admitTo(start, permits{}, set)
-}
-
-// startingPolicy is what the orders of one set start with; zero: none.
-type startingPolicy struct {
-	version int32
-	policy  *policy.Policy
+	e.admitTo(version, p, permits{}, set)
 }
 
 // admitTo admits a set; with permits, those that start at once begin the attempt of their
 // charge with it.
-func (e *Engine) admitTo(start startingPolicy, with permits, set []*run) {
+func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*run) {
 	if len(set) == 0 {
 		return
 	}
 	with.asked = time.Now()
 	defer with.freeUnused()
-	params := e.admissionWith(start, set)
+	params := e.admissionWith(version, p, set)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWith(e.ctx, params)
 	if err != nil {
@@ -53,7 +44,7 @@ func (e *Engine) admitTo(start startingPolicy, with permits, set []*run) {
 	e.admittedWith(set, rows, &with)
 }
 
-func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitWithParams {
+func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run) db.OrdersAdmitWithParams {
 	base := e.admission(set)
 	p := db.OrdersAdmitWithParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
@@ -62,12 +53,12 @@ func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitW
 	for _, r := range set {
 		in, o := &r.input.Terms, &r.order.Order
 		o.CustomerID = optional(in.CustomerID)
-		p.Policies = append(p.Policies, start.version)
+		p.Policies = append(p.Policies, value(version))
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
 		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
 		p.StartAts = append(p.StartAts, in.StartAt)
 		p.CompleteBys = append(p.CompleteBys, in.CompleteBy)
-		t := termsOf(in, o, start.policy)
+		t := termsOf(in, o, start)
 		p.CompleteSeconds = append(p.CompleteSeconds, t.completeWithin)
 		p.TtlSeconds = append(p.TtlSeconds, t.reservationTTL)
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
