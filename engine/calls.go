@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -139,7 +138,6 @@ func (e *Engine) begin(set []*run) {
 }
 
 func (e *Engine) commitAttempts(key beginKey, set []*run) {
-	slices.SortFunc(set, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	asked := time.Now()
 	for _, r := range set {
 		r.attempt.asked = asked
@@ -158,14 +156,16 @@ func (e *Engine) commitAttempts(key beginKey, set []*run) {
 	if len(rows) > 0 {
 		e.tickOn(rows[0].At)
 	}
-	begun := make(map[int64]bool, len(rows))
+	byNo := make(map[int64]db.AttemptsBeginRow, len(rows))
 	for _, row := range rows {
-		i, _ := slices.BinarySearchFunc(set, row.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })
-		begun[row.OrderNo] = true
-		set[i].order.Order.Seq = row.Seq
-		e.begun(set[i], row.Attempt, row.InDoubtSince, row.At)
+		byNo[row.OrderNo] = row
 	}
-	_, lost := divide(set, func(r *run) bool { return begun[r.no()] })
+	begun, lost := divide(set, func(r *run) bool { _, ok := byNo[r.no()]; return ok }) // once its call is under way a run is not ours
+	for _, r := range begun {
+		row := byNo[r.no()]
+		r.order.Order.Seq = row.Seq
+		e.begun(r, row.Attempt, row.InDoubtSince, row.At)
+	}
 	notBegun(lost...)
 	e.lose(lost)
 }
