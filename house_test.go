@@ -18,7 +18,7 @@ import (
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
 //	        │                 ├───→ provider → policy → fsm
-//	        │                 └───→ policy
+//	        │                 └───→ policy, batch
 //	        ├──→ books → db          ledger and provider do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
@@ -34,7 +34,8 @@ var mayImport = map[string][]string{
 	"policy":      {"fsm", "iso4217"},
 	"ledger":      {"fsm", "db"},
 	"provider":    {"fsm", "policy"},
-	"engine":      {"fsm", "db", "policy", "ledger", "provider"},
+	"batch":       {},
+	"engine":      {"batch", "fsm", "db", "policy", "ledger", "provider"},
 	"books":       {"fsm", "db"},
 	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
 	"pgembed":     {},

@@ -188,6 +188,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 }
 
 const answerTarget = `-- name: AnswerTarget :many
+
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action FROM orders AS o
 WHERE o.order_no = $1 AND EXISTS (
   SELECT FROM step_attempts AS t
@@ -204,6 +205,7 @@ type AnswerTargetRow struct {
 	Order Order
 }
 
+// Answers that come without a call.
 // The order that a callback is about, if that step was ever called for in that generation.
 func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]AnswerTargetRow, error) {
 	rows, err := q.db.Query(ctx, answerTarget, arg.OrderNo, arg.Generation, arg.Step)
@@ -255,58 +257,6 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]A
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const answersWaiting = `-- name: AnswersWaiting :many
-
-SELECT w.order_no, w.step, w.operation, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
-  coalesce(w.reference, '') AS reference, coalesce(w.data::text, '')::text AS data
-FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
-WHERE w.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND w.consumed_at IS NULL
-`
-
-type AnswersWaitingRow struct {
-	OrderNo   int64
-	Step      string
-	Operation string
-	Source    string
-	Outcome   string
-	Code      string
-	Detail    string
-	Reference string
-	Data      string
-}
-
-// Answers that come without a call.
-// Answers nobody has used yet, of the present generation of these orders.
-func (q *Queries) AnswersWaiting(ctx context.Context, orderNos []int64) ([]AnswersWaitingRow, error) {
-	rows, err := q.db.Query(ctx, answersWaiting, orderNos)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AnswersWaitingRow
-	for rows.Next() {
-		var i AnswersWaitingRow
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.Step,
-			&i.Operation,
-			&i.Source,
-			&i.Outcome,
-			&i.Code,
-			&i.Detail,
-			&i.Reference,
-			&i.Data,
 		); err != nil {
 			return nil, err
 		}

@@ -301,111 +301,121 @@ func (q *Queries) AttemptsOf(ctx context.Context, arg AttemptsOfParams) ([]Attem
 	return items, nil
 }
 
-const attemptsToVoid = `-- name: AttemptsToVoid :many
-SELECT DISTINCT t.step, t.generation, t.policy FROM step_attempts AS t
-WHERE t.order_no = $1 AND t.generation < $2 AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
-  AND NOT EXISTS (
-    SELECT 1 FROM step_attempts AS u
-    WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
-  AND NOT EXISTS (
-    SELECT 1 FROM step_answers AS w
-    WHERE w.order_no = t.order_no AND w.generation = t.generation AND w.step = t.step AND w.operation = 'undo' AND w.outcome = 'done')
-  AND NOT EXISTS (
-    SELECT 1 FROM late_undos AS l
-    WHERE l.order_no = t.order_no AND l.generation = t.generation AND l.step = t.step AND l.finished_at IS NOT NULL)
-ORDER BY t.generation, t.step
-`
-
-type AttemptsToVoidParams struct {
-	OrderNo    int64
-	Generation int32
-}
-
-type AttemptsToVoidRow struct {
-	Step       string
-	Generation int32
-	Policy     *int32
-}
-
-// Keys of earlier generations that were sent and never certainly undone: before another
-// charge they must be dead, also those that were refused. A delayed call may still arrive,
-// and not every provider remembers that it refused. Where a person has undone by hand what
-// the provider would not, it would refuse again.
-func (q *Queries) AttemptsToVoid(ctx context.Context, arg AttemptsToVoidParams) ([]AttemptsToVoidRow, error) {
-	rows, err := q.db.Query(ctx, attemptsToVoid, arg.OrderNo, arg.Generation)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []AttemptsToVoidRow
-	for rows.Next() {
-		var i AttemptsToVoidRow
-		if err := rows.Scan(&i.Step, &i.Generation, &i.Policy); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const undosKnown = `-- name: UndosKnown :many
-SELECT x.order_no::bigint AS order_no, x.generation::integer AS generation, x.step::text AS step,
+const callsPreflight = `-- name: CallsPreflight :many
+WITH asked AS (
+  SELECT x.order_no, x.generation, x.step, x.operation
+  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]))
+    AS x(order_no, generation, step, operation)
+), keys AS (
+  SELECT x.order_no, x.generation, x.step, x.operation, 0 AS policy, false AS voids,
+    CASE x.step WHEN 'confirm' THEN 'charge' ELSE x.step END AS effect
+  FROM asked AS x
+  UNION ALL
+  SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), true, e.step
+  FROM asked AS x CROSS JOIN LATERAL (
+    SELECT DISTINCT t.generation, t.step, t.policy FROM step_attempts AS t
+    WHERE t.order_no = x.order_no AND t.generation < x.generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
+      AND NOT EXISTS (
+        SELECT 1 FROM step_attempts AS u
+        WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
+      AND NOT EXISTS (
+        SELECT 1 FROM step_answers AS w
+        WHERE w.order_no = t.order_no AND w.generation = t.generation AND w.step = t.step AND w.operation = 'undo' AND w.outcome = 'done')
+      AND NOT EXISTS (
+        SELECT 1 FROM late_undos AS l
+        WHERE l.order_no = t.order_no AND l.generation = t.generation AND l.step = t.step AND l.finished_at IS NOT NULL)
+  ) AS e
+  WHERE x.operation = 'do' AND x.step <> 'confirm'
+)
+SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step, k.policy::integer AS policy, k.voids::boolean AS voids,
   coalesce(
-    (SELECT c.reference FROM charges AS c WHERE x.step = 'charge' AND c.order_no = x.order_no AND c.generation = x.generation),
-    (SELECT r.reference FROM reservations AS r WHERE x.step = 'reserve' AND r.order_no = x.order_no AND r.generation = x.generation),
-    (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
+    (SELECT c.reference FROM charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
+    (SELECT r.reference FROM reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation),
+    (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
        AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
-    (SELECT l.reference FROM late_undos AS l WHERE l.order_no = x.order_no AND l.generation = x.generation AND l.step = x.step),
-    (SELECT w.reference FROM step_answers AS w WHERE w.order_no = x.order_no AND w.generation = x.generation AND w.step = x.step
+    (SELECT l.reference FROM late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
+    (SELECT w.reference FROM step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
-  EXISTS (SELECT FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
-    AND t.operation = 'undo')::boolean AS begun,
-  coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation AND t.step = x.step
-    AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS named,
-  coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = x.order_no AND t.generation = x.generation
-    AND t.step = x.step AND t.operation = 'do'), now())::timestamptz AS sent_at
-FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]))
-  AS x(order_no, generation, step)
+  -- Not EXISTS: the planner may hash that, and reads the whole table for it.
+  coalesce((SELECT true FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+    AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
+  coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+    AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS undo_named,
+  coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
+    AND t.step = k.step AND t.operation = 'do'), now())::timestamptz AS sent_at,
+  coalesce(a.source, '')::text AS source, coalesce(a.outcome, '')::text AS outcome, coalesce(a.code, '')::text AS code,
+  coalesce(a.detail, '')::text AS detail, coalesce(a.reference, '')::text AS answer_reference, coalesce(a.data::text, '')::text AS data
+FROM keys AS k LEFT JOIN LATERAL (
+  SELECT w.source, w.outcome, w.code, w.detail, w.reference, w.data FROM step_answers AS w
+  WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.step AND w.operation = k.operation
+    AND w.consumed_at IS NULL AND NOT k.voids LIMIT 1
+) AS a ON true
+ORDER BY k.order_no, k.generation, k.step
 `
 
-type UndosKnownParams struct {
+type CallsPreflightParams struct {
 	OrderNos    []int64
 	Generations []int32
 	Steps       []string
+	Operations  []string
 }
 
-type UndosKnownRow struct {
-	OrderNo    int64
-	Generation int32
-	Step       string
-	Reference  string
-	Begun      bool
-	Named      string
-	SentAt     time.Time
+type CallsPreflightRow struct {
+	OrderNo         int64
+	Generation      int32
+	Step            string
+	Policy          int32
+	Voids           bool
+	Reference       string
+	UndoBegun       bool
+	UndoNamed       string
+	SentAt          time.Time
+	Source          string
+	Outcome         string
+	Code            string
+	Detail          string
+	AnswerReference string
+	Data            string
 }
 
-// What the undo of a step of a generation can go by: the provider's own name for what was
-// done, from wherever it was kept, or empty where it never said; what an undo that was begun before has named, and the age of the key of the do.
-func (q *Queries) UndosKnown(ctx context.Context, arg UndosKnownParams) ([]UndosKnownRow, error) {
-	rows, err := q.db.Query(ctx, undosKnown, arg.OrderNos, arg.Generations, arg.Steps)
+// What must be known before a call. For the key of each step asked about: an answer that came without a call and was not
+// used yet; the provider's own name for what was done, from wherever it was kept, or empty where it never said; what an
+// undo that was begun before has named; and the age of the key. A confirmation goes by the name of the charge, which is
+// what it captures.
+//
+// Before a charge or a reservation also the keys of earlier generations that were sent and never certainly undone (voids).
+// They must be dead first, also those that were refused: a delayed call may still arrive, and not every provider
+// remembers that it refused. Where a person has undone by hand what the provider would not, it would refuse again.
+func (q *Queries) CallsPreflight(ctx context.Context, arg CallsPreflightParams) ([]CallsPreflightRow, error) {
+	rows, err := q.db.Query(ctx, callsPreflight,
+		arg.OrderNos,
+		arg.Generations,
+		arg.Steps,
+		arg.Operations,
+	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []UndosKnownRow
+	var items []CallsPreflightRow
 	for rows.Next() {
-		var i UndosKnownRow
+		var i CallsPreflightRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Generation,
 			&i.Step,
+			&i.Policy,
+			&i.Voids,
 			&i.Reference,
-			&i.Begun,
-			&i.Named,
+			&i.UndoBegun,
+			&i.UndoNamed,
 			&i.SentAt,
+			&i.Source,
+			&i.Outcome,
+			&i.Code,
+			&i.Detail,
+			&i.AnswerReference,
+			&i.Data,
 		); err != nil {
 			return nil, err
 		}

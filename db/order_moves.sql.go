@@ -12,79 +12,6 @@ import (
 	"pawl/fsm"
 )
 
-const orderWait = `-- name: OrderWait :many
-WITH moved AS (
-  UPDATE orders AS o SET
-    hold = $1::text, hold_reason = $2::text, seq = o.seq + 1, owner = NULL, take_overs = 0,
-    due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $3::float8 > 0
-        THEN now() + make_interval(secs => $3::float8)
-      WHEN $1::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
-      WHEN $1::text = 'scheduled' THEN o.start_at END,
-    approval_until = CASE WHEN $1::text <> 'approval' THEN o.approval_until
-      WHEN o.approval_until IS NOT NULL THEN o.approval_until
-      WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) ELSE '9999-01-01 00:00:00+00' END,
-    stop_requested = CASE WHEN $1::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
-  WHERE o.order_no = $4 AND o.status = $5 AND o.fence = $6 AND o.seq = $7
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  RETURNING o.order_no, o.fence, o.seq, o.status
-)
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, $1::text, $2::text FROM moved AS m
-RETURNING order_no, seq, to_status, at
-`
-
-type OrderWaitParams struct {
-	Hold       string
-	HoldReason *string
-	Seconds    float64
-	OrderNo    int64
-	Expected   fsm.State
-	Fence      int64
-	Seq        int32
-}
-
-type OrderWaitRow struct {
-	OrderNo  int64
-	Seq      int32
-	ToStatus fsm.State
-	At       time.Time
-}
-
-// Holds an order of ours until something comes: a time, a person, its turn, or an end of
-// a pause, which also answers the request for it.
-func (q *Queries) OrderWait(ctx context.Context, arg OrderWaitParams) ([]OrderWaitRow, error) {
-	rows, err := q.db.Query(ctx, orderWait,
-		arg.Hold,
-		arg.HoldReason,
-		arg.Seconds,
-		arg.OrderNo,
-		arg.Expected,
-		arg.Fence,
-		arg.Seq,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OrderWaitRow
-	for rows.Next() {
-		var i OrderWaitRow
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.Seq,
-			&i.ToStatus,
-			&i.At,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ordersCharge = `-- name: OrdersCharge :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
@@ -237,25 +164,35 @@ func (q *Queries) OrdersConfirm(ctx context.Context, arg OrdersConfirmParams) ([
 const ordersHold = `-- name: OrdersHold :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.order_no = ANY((SELECT $2::bigint[])::bigint[])
+  WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    hold = $3::text, hold_reason = $1::text, seq = o.seq + 1, due_at = NULL, owner = NULL
+    hold = $1::text, hold_reason = nullif($2::text, ''), seq = o.seq + 1, owner = NULL, take_overs = 0,
+    due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $4::float8 > 0
+        THEN now() + make_interval(secs => $4::float8)
+      WHEN $1::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
+      WHEN $1::text = 'scheduled' THEN o.start_at END,
+    approval_until = CASE WHEN $1::text <> 'approval' THEN o.approval_until
+      WHEN o.approval_until IS NOT NULL THEN o.approval_until
+      WHEN $4::float8 > 0 THEN now() + make_interval(secs => $4::float8) ELSE '9999-01-01 00:00:00+00' END,
+    stop_requested = CASE WHEN $1::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $4 AND o.fence = $5 AND o.seq = $6
+    AND o.status = $5 AND o.fence = $6 AND o.seq = $7
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'hold', $1::text FROM moved AS m
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE $1::text WHEN 'attention' THEN 'hold' ELSE $1::text END,
+  nullif($2::text, '') FROM moved AS m
 ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
 RETURNING order_no, seq, to_status, at
 `
 
 type OrdersHoldParams struct {
+	Hold       string
 	HoldReason string
 	OrderNos   []int64
-	Hold       string
+	Seconds    float64
 	Expected   fsm.State
 	Fence      int64
 	Seq        int32
@@ -268,12 +205,14 @@ type OrdersHoldRow struct {
 	At       time.Time
 }
 
-// Stops driving: nobody picks the orders up until somebody acts.
+// Stops driving orders of ours until something comes: a time, a person, their turn, or the end of a pause, which also answers
+// the request for it. Nobody picks up one that is held for attention until somebody acts.
 func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]OrdersHoldRow, error) {
 	rows, err := q.db.Query(ctx, ordersHold,
+		arg.Hold,
 		arg.HoldReason,
 		arg.OrderNos,
-		arg.Hold,
+		arg.Seconds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,

@@ -1,35 +1,64 @@
 package engine
 
 import (
+	"slices"
+	"time"
+
 	"github.com/govalues/decimal"
 
 	"pawl/db"
 	"pawl/fsm"
 )
 
-// admit stores the orders of a set that are new, already leased to us and charging, and
-// finds out about the others. It is the only statement that makes an order.
+// admit is the flush of the queue of new orders. Without an active policy, those that bring no terms take the short way.
 func (e *Engine) admit(set []*run) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.OrdersAdmit(ctx, e.admission(set))
+	plain, others := []*run(nil), set
+	version, p := e.policies.active()
+	if version == nil {
+		plain, others = set, nil
+		if slices.ContainsFunc(set, hasTerms) {
+			others, plain = divide(set, hasTerms)
+		}
+	}
+	if len(plain) > 0 {
+		e.admitPlain(plain)
+	}
+	if len(others) > 0 {
+		e.admitWithTerms(version, p, others)
+	}
+}
+
+func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
+
+// admissionPace: where the charge is outside, new orders come as often as answers do.
+func (e *Engine) admissionPace() time.Duration {
+	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Outside() {
+		return outsidePace
+	}
+	return 0
+}
+
+// admitPlain stores the orders of a set that are new, already leased to us and charging, and
+// finds out about the others. Only this statement and that of admitWithTerms make orders.
+func (e *Engine) admitPlain(set []*run) {
+	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(set))
 	if err != nil {
-		e.notAdmitted(err, set, e.admit)
+		e.notAdmitted(err, set)
 		return
 	}
 	e.admitted(set, rows)
 }
 
-// notAdmitted goes on after an admission that failed; try admits a part of the set.
-func (e *Engine) notAdmitted(err error, set []*run, try func([]*run)) {
+// notAdmitted goes on after an admission that failed.
+func (e *Engine) notAdmitted(err error, set []*run) {
 	if e.standsDown("admit orders", err, set) {
 		return
 	}
 	switch db.FaultOf(err) {
 	case db.Bad:
-		e.split(set, try, func(r *run) { e.finish(err, r) })
+		e.split(set, e.admit, func(r *run) { e.finish(err, r) })
 	case db.Busy:
-		e.split(set, try, func(r *run) { e.admitAgain([]*run{r}) })
+		e.split(set, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
 	case db.Again:
 		e.Stats.Retried.Add(1)
 		e.readBack(set)

@@ -10,53 +10,41 @@ import (
 	"pawl/policy"
 )
 
-// admitTerms is admit for orders that bring more than the ledger's way needs: a policy,
+// admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
 // times, a customer. Some of them wait before they start.
-func (e *Engine) admitTerms(set []*run) {
-	start := startingPolicy{}
-	if version, p := e.policies.active(); version != nil {
-		start = startingPolicy{*version, p}
-		if p == nil { // not known here, or not yet: nothing may start as if there were none
-			e.finish(ErrUnavailable, slices.Clone(set)...)
-			return
-		}
+func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
+	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
+		e.finish(ErrUnavailable, slices.Clone(set)...)
+		return
 	}
-	if start.policy != nil && start.policy.Charge.Executor.Outside() {
-		first := e.lane(start.version, fsm.Charge, start.policy)
+	if p != nil && p.Charge.Executor.Outside() {
+		first := e.callPool(*version, fsm.Charge, p)
 		n := first.acquire(len(set))
-		e.admitTo(start, first, set[:n:n])
+		e.admitTo(version, p, permits{pool: first, left: n}, set[:n:n])
 		set = set[n:]
 	}
-	e.admitTo(start, nil, set)
+	e.admitTo(version, p, permits{}, set)
 }
 
-// startingPolicy is what the orders of one set start with; zero: none.
-type startingPolicy struct {
-	version int32
-	policy  *policy.Policy
-}
-
-// admitTo admits a set; with a lane, those that start at once begin the attempt of their
+// admitTo admits a set; with permits, those that start at once begin the attempt of their
 // charge with it.
-func (e *Engine) admitTo(start startingPolicy, first *lane, set []*run) {
+func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*run) {
 	if len(set) == 0 {
 		return
 	}
-	slots := slots{lane: first, free: len(set), asked: time.Now()}
-	defer slots.giveBack()
-	ctx, cancel := e.statement()
-	defer cancel()
-	params := e.admissionWith(start, set)
-	params.Begins, params.LeaseSeconds = first != nil, max(e.cfg.Lease, slots.lease()).Seconds()
-	rows, err := e.query.OrdersAdmitWith(ctx, params)
+	with.asked = time.Now()
+	defer with.freeUnused()
+	params := e.admissionWith(version, p, set)
+	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
+	rows, err := e.query.OrdersAdmitWith(e.ctx, params)
 	if err != nil {
-		e.notAdmitted(err, set, e.admitTerms)
+		e.notAdmitted(err, set)
 		return
 	}
-	e.admittedWith(set, rows, &slots)
+	e.admittedWith(set, rows, &with)
 }
 
-func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitWithParams {
+func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run) db.OrdersAdmitWithParams {
 	base := e.admission(set)
 	p := db.OrdersAdmitWithParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
@@ -65,12 +53,12 @@ func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitW
 	for _, r := range set {
 		in, o := &r.input.Terms, &r.order.Order
 		o.CustomerID = optional(in.CustomerID)
-		p.Policies = append(p.Policies, start.version)
+		p.Policies = append(p.Policies, value(version))
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
 		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
 		p.StartAts = append(p.StartAts, in.StartAt)
 		p.CompleteBys = append(p.CompleteBys, in.CompleteBy)
-		t := termsOf(in, o, start.policy)
+		t := termsOf(in, o, start)
 		p.CompleteSeconds = append(p.CompleteSeconds, t.completeWithin)
 		p.TtlSeconds = append(p.TtlSeconds, t.reservationTTL)
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
@@ -108,7 +96,7 @@ func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for them: rows that are held have no driver.
-func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots) {
+func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *permits) {
 	byID := make(map[string]*run, len(set))
 	for _, r := range set {
 		byID[r.orderID] = r
@@ -132,7 +120,9 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.lead(begun)
 	for _, r := range begun {
-		s.start(r, 1)
+		o := &r.order.Order
+		with.use(r)
+		e.begun(r, *o.Attempts, o.InDoubtSince, e.now())
 	}
 	e.lead(driven)
 	e.end(held)

@@ -11,15 +11,58 @@ import (
 	"pawl/ledger"
 )
 
+// moveOut takes orders out of a state in which the ledger does the step. Runs of one queue share
+// the status; fence and seq differ rarely, and each group is a statement of its own. What waited for a stock row
+// in vain goes to busy.
+func (e *Engine) moveOut(state fsm.State, set []*run, busy func([]*run)) {
+	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }) {
+		e.move(state, mover{statement: ledger.Moves[state], moved: e.drive, busy: busy}, group)
+	}
+}
+
+// mover is a move and what comes after it.
+type mover struct {
+	statement ledger.Move
+	outcome   fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
+	moved     func([]*run) // takes the orders that moved
+	busy      func([]*run) // takes the set when a stock row stayed locked
+}
+
+// leads reports whether the machine lets the move take an order from one state to the other.
+func (m *mover) leads(from, to fsm.State) bool {
+	switch m.outcome {
+	case "":
+		return fsm.Legal(from, to)
+	case stays:
+		return from == to
+	default:
+		return from.Leads(m.outcome, to)
+	}
+}
+
+// move moves runs of the same status, fence and seq.
+func (e *Engine) move(state fsm.State, m mover, set []*run) {
+	moved, lost, err := e.apply(&m, set)
+	switch db.FaultOf(err) {
+	case db.None:
+		m.moved(moved)
+		e.lose(lost)
+	case db.Bad:
+		e.split(set, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
+	default:
+		e.failed(fmt.Sprintf("move orders out of %s", state), err, set, m.busy)
+	}
+}
+
 // apply is the one door to orders.status: it sends the statement of a move for runs that
 // stand at the same status, fence and seq, and writes its verdict into them. The runs
 // are sorted in place; those that did not move come back as lost. With an error nothing
 // is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
-func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost []*run, err error) {
+func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order.Order
 	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
-	verdicts, err := m.move(ctx, e.query, set)
+	verdicts, err := m.statement(e.ctx, e.query, set)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -38,7 +81,7 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 			e.halt(runs[i], v)
 			continue
 		}
-		runs[i].record(v)
+		runs[i].applyVerdict(v)
 		moved = append(moved, runs[i])
 	}
 	if len(verdicts) < len(runs) {
@@ -51,9 +94,9 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 	return moved, lost, nil
 }
 
-// record writes a verdict into the run. The effects of the forward path are known from
+// applyVerdict writes a verdict into the run. The effects of the forward path are known from
 // the move itself; an order that goes back is read before it is shown.
-func (r *run) record(v ledger.Moved) {
+func (r *run) applyVerdict(v ledger.Moved) {
 	o, at := &r.order, v.At
 	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
 	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
@@ -76,9 +119,7 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
-	ctx, cancel := e.statement()
-	defer cancel()
-	_, holdErr := e.query.OrdersHold(ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
+	_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
 		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: holdAttention, HoldReason: err.Error()})
 	if holdErr != nil {
 		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)

@@ -14,8 +14,8 @@ import (
 // attempt is one call of an outside step. It exists from before the attempt is committed until
 // its answer is committed, and belongs to whoever holds the run.
 type attempt struct {
-	lane       *lane     // whose executor it is
-	slot       *lane     // whose slot it takes; another one when an earlier generation is voided
+	pool       *callPool // whose executor it is
+	permit     *callPool // whose permit it takes; another one when an earlier generation is voided
 	state      fsm.State // where the order stands meanwhile
 	step       fsm.Step
 	generation int32 // of the key: that of the order, or an earlier one that is voided
@@ -72,16 +72,17 @@ func operationIn(s fsm.State) provider.Operation {
 	return provider.Do
 }
 
-// prepare makes the attempt for the next call of a run.
-func (l *lane) prepare(r *run) *attempt {
+// newAttempt makes the attempt for the next call of a run.
+func (p *callPool) newAttempt(r *run) *attempt {
 	o := &r.order.Order
-	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status),
-		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o, l.e.now())}
+	a := &attempt{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
+		doubted: o.InDoubtSince != nil, lookOnly: p.forgotten(o, p.e.now())}
 	switch {
-	case len(r.voids) > 0:
-		a.toVoid(&r.voids[0])
+	case r.preflight == nil:
+	case len(r.preflight.voids) > 0:
+		a.toVoid(&r.preflight.voids[0])
 	case a.operation == provider.Undo: // one that must not be sent has not come this far
-		a.named, a.lookOnly = r.undo.name(l.cfg.Executor), false
+		a.named, a.lookOnly = r.preflight.own.undoName(p.cfg.Executor), false
 	}
 	return a
 }
@@ -89,15 +90,30 @@ func (l *lane) prepare(r *run) *attempt {
 // toVoid makes the attempt undo a key of an earlier generation. What the row says about doubt is
 // about the current generation, so it does not count here. Only the executor that did the step can
 // undo it; if this process can't use that executor, a person is asked.
-func (a *attempt) toVoid(void *voidKey) {
-	e := a.lane.e
-	a.step, a.generation, a.operation, a.doubted, a.lookOnly = void.step, void.generation, provider.Undo, false, false
-	if p, ok := e.policies.of(&void.policy); ok && p != nil && p.Of(void.step).Executor.Outside() {
-		a.lane = e.lane(void.policy, void.step, p)
+func (a *attempt) toVoid(key *sentKey) {
+	e := a.pool.e
+	a.step, a.generation, a.operation, a.doubted, a.lookOnly = key.step, key.generation, provider.Undo, false, false
+	if p, ok := e.policies.of(&key.policy); ok && p != nil && p.Of(key.step).Executor.Outside() {
+		a.pool = e.callPool(key.policy, key.step, p)
 	} else {
-		a.lane = &lane{e: e, step: void.step, cfg: a.lane.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", void.policy, void.step)}
+		a.pool = &callPool{e: e, step: key.step, cfg: a.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
 	}
-	a.named = void.known.voidName(a.lane.cfg.Executor)
+	a.named = key.voidName(a.pool.cfg.Executor)
+}
+
+// answered is the attempt of an answer that came without a call, so that both go one way.
+func (p *callPool) answered(o *db.Order, row *db.CallsPreflightRow) *attempt {
+	a := &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
+		number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
+	switch row.Outcome {
+	case "done":
+		a.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}
+	case "refused":
+		a.result = provider.Refused{Code: row.Code, Detail: row.Detail}
+	default:
+		a.result = provider.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
+	}
+	return a
 }
 
 // refusedInDoubt reports whether an earlier call may still have its effect although a later
@@ -105,28 +121,41 @@ func (a *attempt) toVoid(void *voidKey) {
 // look-ups: then it remembers what it refused, and the earlier call has no effect either.
 func (a *attempt) refusedInDoubt() bool {
 	_, refused := a.result.(provider.Refused)
-	_, remembers := a.lane.exec.(provider.Looker)
+	_, remembers := a.pool.exec.(provider.Looker)
 	return refused && a.doubted && !remembers && a.source != byOperator
 }
 
-// forgotten reports whether the provider may have forgotten the key of the step in doubt at
-// that time. Sending it again could do the step twice, so only a look-up, a callback or a
-// person settles the step.
-func (l *lane) forgotten(o *db.Order, now time.Time) bool {
-	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
+// expired reports whether the key of an attempt was too old to be sent when the attempt
+// was committed. now is the time of that statement, as the age of the key is: no clock of
+// this machine, nor its sleep, has a part in it.
+func (a *attempt) expired(r *run, now time.Time) bool {
+	if o := &r.order.Order; a.operation != provider.Undo || a.generation != o.Generation {
+		return a.permit.forgotten(o, now)
+	}
+	return r.undoForgotten(a.pool.cfg, now)
 }
 
-// retentionMargin is how long before a provider may forget a key we stop sending it.
-const retentionMargin = time.Hour
+// stoodStillCode is the code of a call that was not made because it would have come too late.
+const stoodStillCode = "stood_still"
+
+// stoodStill reports whether so much time has passed since the attempt was committed that
+// its key may be too old by now, whatever its age was then: the process was stopped, or the
+// machine slept. The monotonic clock does not see the second and the wall clock may miss
+// either, so the one that counts more time is believed. If it is wrong, the call is only
+// made a little later, by another attempt.
+func (a *attempt) stoodStill() bool {
+	now := time.Now()
+	return max(now.Sub(a.asked), now.Round(0).Sub(a.asked.Round(0))) > retentionMargin/2
+}
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.
 func (a *attempt) perform(ctx context.Context, c *provider.Call) provider.Result {
 	if a.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}
-	exec := a.lane.exec
+	exec := a.pool.exec
 	if exec == nil {
-		return attention{reason: "policy_unusable: " + a.lane.unusable.Error()}
+		return attention{reason: "policy_unusable: " + a.pool.unusable.Error()}
 	}
 	if a.operation == provider.Undo && a.lookOnly {
 		return attention{reason: outcomeUnknown}

@@ -28,8 +28,8 @@ const voidRefused = "void_refused: "
 
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
-// stay says what becomes of an order that an answer leaves in its state.
-type stay struct {
+// suspension says what becomes of an order that an answer leaves in its state.
+type suspension struct {
 	hold    string // empty: the order goes on
 	reason  string
 	delay   time.Duration // negative: until somebody acts
@@ -52,7 +52,7 @@ type judge struct {
 }
 
 // decide says what becomes of the order. It depends on nothing else.
-func (j judge) decide() stay {
+func (j judge) decide() suspension {
 	s, a, o := j.meaning(), j.a, j.o
 	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
 	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
@@ -70,11 +70,11 @@ func isAttention(result provider.Result) bool {
 // about the step of the current generation, which is as much in doubt as before.
 func (j judge) voids() bool { return j.a.generation != j.o.Generation }
 
-func (j judge) meaning() stay {
+func (j judge) meaning() suspension {
 	a := j.a
 	switch result := a.result.(type) {
 	case attention:
-		return stay{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
+		return suspension{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
@@ -83,21 +83,21 @@ func (j judge) meaning() stay {
 		case a.operation != provider.Undo:
 			reason = "refused_in_doubt: "
 		}
-		return stay{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
+		return suspension{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case provider.Waiting:
-		return stay{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
+		return suspension{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
 	case provider.Retry:
 		// A callback that says not done may be about another call than the last one.
-		s := stay{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
+		s := suspension{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
 		// That an undo did nothing says nothing of what it was to undo.
 		s.cleared = s.cleared && !j.voids() && !a.uncalled && !(a.operation == provider.Undo && a.source == byOperator)
 		return j.again(s, result.After)
 	case provider.Unknown:
-		s := stay{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
+		s := suspension{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 		return j.again(s, result.After)
 	default: // an earlier key is void now: go on to the next call
-		return stay{outcome: outcomeOf(a, "done")}
+		return suspension{outcome: outcomeOf(a, "done")}
 	}
 }
 
@@ -109,7 +109,7 @@ func outcomeOf(a *attempt, outcome string) string {
 }
 
 // again holds the order for another attempt, or for a person when attempts and budget are used up.
-func (j judge) again(s stay, after time.Duration) stay {
+func (j judge) again(s suspension, after time.Duration) suspension {
 	cfg, tries, spent := j.cfg, value(j.o.Tries), time.Duration(0)
 	if j.o.WindowFrom != nil {
 		spent = max(j.now.Sub(*j.o.WindowFrom), 0)
@@ -144,11 +144,4 @@ func delayBound(r *policy.Retry, tries int32, counts bool, spent time.Duration) 
 		bound = float64(r.Initial) * math.Pow(r.Factor, float64(min(tries-1, 64)))
 	}
 	return min(bound, float64(r.Cap))
-}
-
-func value(n *int32) int32 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }

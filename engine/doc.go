@@ -1,19 +1,20 @@
 // Package engine moves orders: it admits them, drives them from state to state, claims
-// those somebody left behind, and tells callers how they ended. It moves them in sets.
+// those somebody left behind, and tells callers how they ended. It moves them in batches. httpapi calls it. It does
+// no step itself: ledger does those of the database, and the executors of provider those outside.
 //
 //	Process ──▶ admit ──▶ ┌───────────── drive: by state ─────────────┐ ──▶ finish: callers
-//	                      │  charging   reserving   confirming   …    │
-//	recover: due ─claim─▶ │  ┌──────┐   ┌──────┐    ┌──────┐          │
-//	                      │  │ line │   │ line │    │ line │          │
-//	                      │  └──┬───┘   └──┬───┘    └──┬───┘          │
-//	                      │     └── apply: one statement a set ──┐    │
+//	                      │  charging    reserving    confirming   …  │
+//	recover: due ─claim─▶ │  ┌───────┐   ┌───────┐    ┌───────┐       │
+//	                      │  │ queue │   │ queue │    │ queue │       │
+//	                      │  └───┬───┘   └───┬───┘    └───┬───┘       │
+//	                      │     └── apply: one statement a batch ┐    │
 //	                      │  moved ◀─────────────────────────────┤    │
 //	                      └──────────────────────────────────────┼────┘
 //	                           not moved, or not known: read back ┘
 //
-// A line holds the orders that wait for one move. While the statement of a set
-// commits, the next set gathers; no timer delays a lone order, a thousand go together,
-// and one order is a set of one: there is no second code path.
+// A queue holds the orders that wait for one statement (package batch). While the statement of a batch
+// commits, the next one gathers; no timer delays a lone order, a thousand go together,
+// and one order is a batch of one: there is no second code path.
 //
 // apply is the only door to orders.status. A move is a compare-and-set on status,
 // fence and seq; its rows are the verdict once the statement has ended without an
@@ -23,15 +24,15 @@
 // order's fault: its orders are handed back, and the engine stands still until the schema
 // is mended.
 //
-// A step that reaches outside takes another way, by the policy its order started with:
+// A step that reaches outside takes another way, by the policy its order started with (calls.go):
 //
-//	drive ─▶ lane: one per step of a policy ──▶ begins ──▶ call ──▶ records ─▶ drive
-//	          │ queue, slots, breaker            commit     no lock   commit   └▶ held
-//	          └▶ inbox: an answer may be there without a call ─────────▲
+//	drive ─▶ call ─▶ preflight ─▶ permit ─▶ begin ─▶ makeCall ─▶ commitResults ─▶ drive
+//	                 one read     callPool  commit   no lock     commit         └▶ held
 //
 // The attempt is committed before the call, and the answer after it, by a compare-and-set
-// like any move. Where a slot is free the attempt begins with the move into its state, and
-// begins is skipped. From the commit of an attempt on the step is in doubt
+// like any move. Where there is a permit the attempt begins with the move into its state, and
+// begin is skipped. What has to be known before a call, as an answer that came without one, is read once,
+// and only for orders that may have been called for before. From the commit of an attempt on the step is in doubt
 // (orders.in_doubt_since) until it is done, refused, or certainly did nothing; what is
 // in doubt is asked after, sent again with the same key, or undone, and never taken for
 // failed. Orders that wait (hold) are in no replica's memory, but for those somebody
@@ -41,4 +42,21 @@
 // owner, a uuid of this process: a row with another owner or fence is somebody else's
 // (Kleppmann, "How to do distributed locking", 2016). No clock of this machine decides
 // who may write.
+//
+// The order in which to read the files. Most calls between them run down this list; queues and what
+// follows a statement lead back up.
+//
+//	engine            what there is: queues, loops, settings
+//	policy_versions inventory bulk verbs verb_judge verb_write verb_applies webhook callback process attempts orders stats
+//	                  what callers ask for
+//	late_undo timers turns watch recover
+//	                  what happens by itself
+//	admit admit_terms drive gate hot
+//	                  the way of an order
+//	calls results suspend decide attempt callpool preflight identity token fenced
+//	                  the way of a call
+//	apply outcome readback handback
+//	                  a move, and what follows a statement
+//	unfit ready proof run reads sets row policies clock errors
+//	                  tools
 package engine

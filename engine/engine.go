@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"pawl/batch"
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
@@ -60,32 +61,31 @@ type Engine struct {
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
-	runs    registry
-	admits  *line
-	lines   map[fsm.State]*line
-	slow    *slowLane
-	watches *watcher
-	aside   []*line // those of no state
+	runs     registry
+	policies *policies
+	watches  *watcher
+	turns    *turns
+	hot      *hotItems
+	identity atomic.Pointer[identity]
+	clock    atomic.Pointer[reading] // nil: the database's was never read
 
-	policies    *policies
-	admitWith   *line // of orders that bring terms
-	admitOut    *line // of those whose charge is outside: as soon as answers are
-	begins      *line // attempts to be committed before their calls
-	records     *line // answers to be committed
-	slowRecords *slowLane
-	inbox       *line // orders that were called for before: an answer may be there
-	voids       *line // orders of a later generation, before their charge
-	undos       *line // orders on their way back, before their undo
-	waits       *line // orders to be held before their start, or paused
-	leaving     *line // orders to be handed back
-	unwritten   *line // fenced answers that could not be written
-	turns       *turns
-	lanesMu     sync.Mutex
-	lanes       map[laneKey]*lane
-	identity    atomic.Pointer[identity]
-	clock       atomic.Pointer[reading] // nil: the database's was never read
+	callPoolsMu sync.Mutex
+	callPools   map[poolKey]*callPool
 
-	ctx      context.Context // ends when statements must not be sent any more
+	// What waits for the same statement waits in a queue.
+	admits     *queue               // new orders
+	moves      map[fsm.State]*queue // orders whose step the ledger does
+	preflights *queue               // orders that may have been called for before
+	begins     *queue               // attempts to be committed before their calls
+	results    *queue               // answers to be committed
+	waits      *queue               // orders to be held before their start, or paused
+	unwritten  *queue               // fenced answers that could not be written
+	queues     []*queue             // all of them
+
+	// ctx is that of every statement, and ends when none must be sent any more. A caller who hangs up must not cut off
+	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
+	// can, and gives up the former.
+	ctx      context.Context
 	cancel   context.CancelFunc
 	stopping atomic.Bool
 	wg       sync.WaitGroup
@@ -96,47 +96,26 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
 		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
-		lines: map[fsm.State]*line{},
+		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
 	}
 	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
-	e.admits = newLine(cfg.MaxSet, e.admit)
-	for state, move := range ledger.Moves {
-		e.lines[state] = newLine(cfg.MaxSet, func(set []*run) { e.move(state, move, set) })
-	}
-	e.slow = newSlowLane(e, cfg.MaxSet, waitsForStock, func(state fsm.State, set []*run, busy func([]*run)) {
-		e.moveOr(state, ledger.Moves[state], set, busy)
-	})
-	e.slowRecords = newSlowLane(e, answersMost, e.sellsStock, func(_ fsm.State, set []*run, busy func([]*run)) { e.recordOr(set, busy) })
 	e.policies = newPolicies(e.query, e.log)
-	e.lanes = map[laneKey]*lane{}
 	e.turns = newTurns(e)
-	e.admitWith = newLine(cfg.MaxSet, e.admitTerms)
-	e.admitOut = newLine(cfg.MaxSet, e.admitTerms)
-	e.admitOut.pace = outsidePace
-	e.begins, e.records = newLine(cfg.MaxSet, e.beginSet), newLine(min(cfg.MaxSet, answersMost), e.recordSet)
-	e.begins.pace, e.records.pace = outsidePace, outsidePace
-	e.inbox, e.voids, e.undos = newLine(cfg.MaxSet, e.lookInbox), newLine(cfg.MaxSet, e.lookVoids), newLine(cfg.MaxSet, e.lookUndos)
-	e.waits, e.leaving = newLine(cfg.MaxSet, e.waitSet), newLine(cfg.MaxSet, e.leaveSet)
-	e.unwritten = newLine(cfg.MaxSet, e.keepUnwritten)
-	e.voids.apart, e.undos.apart, e.waits.apart, e.leaving.apart, e.unwritten.apart = true, true, true, true, true
-	e.aside = []*line{e.admits, e.admitWith, e.admitOut, e.begins, e.records, e.inbox, e.voids, e.undos, e.waits, e.leaving, e.unwritten, e.slow.line, e.slowRecords.line}
+	e.makeQueues()
 	e.watches = newWatcher(e)
 	return e
 }
 
-// Start starts the goroutines: one per line, one that watches the orders of other
+// Start starts the goroutines: one per queue, one that watches the orders of other
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
 	e.readClock()
 	e.loadPolicies(e.ctx)
-	for _, l := range e.lines {
-		e.goLine(l)
-	}
-	for _, l := range e.aside {
-		e.goLine(l)
+	for _, q := range e.queues {
+		e.wg.Go(func() { q.Run(e.ctx) })
 	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
@@ -146,8 +125,35 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.lateUndoLoop(e.ctx) })
 }
 
-func (e *Engine) goLine(l *line) {
-	e.wg.Go(func() { l.loop(e.ctx) })
+// queue is a queue of orders that wait for the same statement.
+type queue = batch.Queue[*run]
+
+// outsidePace is the time between two statements for answers of providers. It is short
+// beside a call over a network, and makes sets of what would be single orders: a
+// statement costs as much for one order as for ten.
+const outsidePace = 20 * time.Millisecond
+
+func (e *Engine) makeQueues() {
+	most := e.cfg.MaxSet
+	outside := func() time.Duration { return outsidePace }
+	e.hot = &hotItems{engine: e, items: map[string]int{}}
+	e.hot.queue = e.newQueue(batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
+	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace}, e.admit)
+	for state := range ledger.Moves {
+		e.moves[state] = e.newQueue(batch.Options{Most: most}, func(set []*run) { e.moveOut(state, set, e.hot.add) })
+	}
+	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
+	e.begins = e.newQueue(batch.Options{Most: most, Pace: outside}, e.begin)
+	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: outside},
+		func(set []*run) { e.commitResults(e.hot.divert(set), e.hot.add) })
+	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
+	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one
+}
+
+func (e *Engine) newQueue(options batch.Options, flush func([]*run)) *queue {
+	q := batch.New(options, flush)
+	e.queues = append(e.queues, q)
+	return q
 }
 
 // Stop takes no more orders, lets those in flight finish until ctx ends, hands the

@@ -25,26 +25,24 @@ func (e *Engine) fenced(r *run) {
 	late := newRun(r.orderID, Input{}) // the order itself goes on without it
 	late.order.Order.OrderNo, late.attempt = r.no(), a
 	if e.keepFenced(late) != nil {
-		e.unwritten.add(late)
+		e.unwritten.Add(late)
 	}
 }
 
 // keepFenced writes such an answer down and, where it reports an effect, opens its undoing.
 // It may be done again.
 func (e *Engine) keepFenced(r *run) error {
-	ctx, cancel := e.statement()
-	defer cancel()
 	a := r.attempt
 	outcome, answer := namedResult(a.result)
-	err := e.query.AttemptFenced(ctx, db.AttemptFencedParams{OrderNo: r.no(), Attempt: a.number, Fence: a.fence,
+	err := e.query.AttemptFenced(e.ctx, db.AttemptFencedParams{OrderNo: r.no(), Attempt: a.number, Fence: a.fence,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference})
 	if err != nil || outcome != "done" || a.operation != provider.Do {
 		return err
 	}
-	return e.reportLate(ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
+	return e.reportLate(e.ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
 }
 
-// keepUnwritten is the flush of the line of fenced answers that could not be written. Nobody
+// keepUnwritten is the flush of the queue of fenced answers that could not be written. Nobody
 // else has heard them, so each is tried until it is written or the engine stops.
 func (e *Engine) keepUnwritten(set []*run) {
 	for _, r := range set {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"pawl/db"
@@ -29,7 +28,7 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 	default:
 		return true
 	}
-	e.waits.add(r)
+	e.waits.Add(r)
 	return false
 }
 
@@ -43,41 +42,7 @@ func approvalOf(p *policy.Policy, o *db.Order) *policy.Approval {
 	return rule
 }
 
-// waitSet is the flush of the line of orders that are to wait before they go on. Each is
-// a statement of its own: they are not on the way of an order that flows.
-func (e *Engine) waitSet(set []*run) {
-	for _, r := range slices.Clone(set) {
-		e.waitOne(r)
-	}
-}
-
-func (e *Engine) waitOne(r *run) {
-	o := &r.order.Order
-	p := db.OrderWaitParams{OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: r.wait}
-	if pausing(o) {
-		p.Hold = holdPaused
-	}
-	if p.Hold == holdApproval {
-		p.Seconds = e.approvalTime(o).Seconds()
-	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.OrderWait(ctx, p)
-	switch {
-	case err != nil:
-		e.failed("let an order wait", err, []*run{r}, e.later)
-	case len(rows) == 0:
-		e.lose([]*run{r})
-	default:
-		r.moved, r.wait = false, ""
-		key := o.ConcurrencyKey
-		e.finish(nil, r)
-		if p.Hold == holdQueued {
-			e.turns.ask(*key)
-		}
-	}
-}
-
+// approvalTime is how long the policy has an order wait for an approval; 0: as long as it takes.
 func (e *Engine) approvalTime(o *db.Order) time.Duration {
 	if p, _ := e.policies.of(o.Policy); p != nil {
 		if a := approvalOf(p, o); a != nil {
@@ -96,9 +61,7 @@ func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
 			approves = rule.OnTimeout == policy.ApprovalApprove
 		}
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.ApprovalTimedOut(ctx, db.ApprovalTimedOutParams{
+	rows, err := e.query.ApprovalTimedOut(e.ctx, db.ApprovalTimedOutParams{
 		OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: approves})
 	if err != nil {
 		e.failed("end the wait for an approval", err, []*run{r}, e.later)

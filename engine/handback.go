@@ -31,6 +31,22 @@ func (e *Engine) handBack() {
 	}
 }
 
+// giveBack lets go of orders in the middle of everything, and answers their callers with the error. The leases are
+// released, so that whoever can drives the orders at once; where that can't be done either, nobody renews them any
+// more, and they end by themselves.
+func (e *Engine) giveBack(err error, set ...*run) {
+	if len(set) == 0 {
+		return
+	}
+	removed, _ := e.runs.remove(set) // a row that was claimed for one of them meanwhile is released with it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+	defer cancel()
+	e.release(ctx, numbersOf(removed))
+	for _, r := range removed {
+		r.end(err)
+	}
+}
+
 // findInDoubt looks for orders whose admission was not answered.
 func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 	inDoubt := map[string]*run{}

@@ -55,32 +55,8 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	if a.step == fsm.Reserve {
 		c.Reference = or(r.order.ReserveReference)
 	}
-	return c, e.findReference(ctx, r, c)
-}
-
-// findReference fills in what the provider calls a charge or reservation, where a do
-// needs it and the run does not know: it may have been taken up after that was said. It is
-// what an undo of the step would go by.
-func (e *Engine) findReference(ctx context.Context, r *run, c *provider.Call) error {
-	a := r.attempt
-	if c.Reference != "" || a.lane.cfg.Executor != policy.Stripe {
-		return nil
+	if c.Reference == "" && r.preflight != nil && a.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
+		c.Reference = r.preflight.own.reference
 	}
-	of := a.step
-	if of == fsm.Confirm {
-		of = fsm.Charge // what is captured
-	}
-	known, err := e.undoOf(ctx, r.no(), a.generation, of)
-	if err != nil {
-		return err
-	}
-	c.Reference = known.reference
-	return nil
-}
-
-func or(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
+	return c, nil
 }

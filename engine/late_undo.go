@@ -27,9 +27,7 @@ func (e *Engine) lateUndoLoop(ctx context.Context) {
 }
 
 func (e *Engine) undoLate() {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.LateUndosClaim(ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
+	rows, err := e.query.LateUndosClaim(e.ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		e.log.Warn("look for late effects", "error", err)
 	}
@@ -50,9 +48,7 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	err := e.query.LateUndoFinish(ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
+	err := e.query.LateUndoFinish(e.ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
 		Tries: row.Tries, Attempt: attempt, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
 		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)
@@ -63,23 +59,23 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 // is not sent. The number of the attempt is 0 where no call was made.
 func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
-	p, known := e.policies.of(row.UndoPolicy)
-	if !known || p == nil || !p.Of(of).Executor.Outside() {
+	p, runs := e.policies.of(row.UndoPolicy)
+	if !runs || p == nil || !p.Of(of).Executor.Outside() {
 		return provider.Unknown{Code: "policy_unusable"}, 0
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
 	defer cancel()
-	undo, err := e.undoOf(ctx, row.Order.OrderNo, row.UndoGeneration, of)
+	known, err := e.keyOf(ctx, row.Order.OrderNo, row.UndoGeneration, of, provider.Undo)
 	switch {
 	case err != nil:
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
-	case undo.forgotten(p.Of(of), &row.Order, nil, e.now()):
+	case known.own.forgotten(p.Of(of), &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
-	r.order.Order, r.undo = row.Order, undo
-	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
-		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
+	r.order.Order, r.preflight = row.Order, known
+	r.attempt = &attempt{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
+		fence: row.Order.Fence, named: known.own.undoName(p.Of(of).Executor)}
 	return e.attemptLate(ctx, r, row)
 }
 
@@ -91,7 +87,7 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	var begun []db.LateUndoBeginRow
 	if err == nil {
 		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: a.generation, Step: string(a.step),
-			Tries: row.Tries, Policy: row.UndoPolicy, Named: a.named, LeaseSeconds: (a.lane.cfg.Timeout + leaseMargin).Seconds()})
+			Tries: row.Tries, Policy: row.UndoPolicy, Named: a.named, LeaseSeconds: (a.pool.cfg.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
 	case err != nil:
@@ -99,6 +95,6 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	case len(begun) == 0:
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun[0].Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun[0].StartedAt)
+	a.number, a.lookOnly = begun[0].Attempt, r.preflight.own.forgotten(a.pool.cfg, &r.order.Order, nil, begun[0].StartedAt)
 	return a.perform(ctx, c), a.number
 }

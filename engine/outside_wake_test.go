@@ -70,7 +70,7 @@ func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	s.admit(t, request("first"))
 	s.until(t, "first", "callback") // and keeps its turn
 	in := request("second")
-	// Held for a time first: it comes to its turn by way of OrderWait.
+	// Held for a time first: it comes to its turn by way of OrdersHold.
 	in.StartAt = time.Now().Add(time.Hour)
 	s.admit(t, in)
 	s.until(t, "second", "scheduled")
@@ -80,7 +80,7 @@ func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	t.Cleanup(release)
 	s.proxy.On(func(statement string) fate {
 		switch statement {
-		case "OrderWait":
+		case "OrdersHold":
 			waited.Store(true)
 		case "OrdersByNo":
 			if waited.Load() && !held.Swap(true) {

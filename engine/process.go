@@ -10,6 +10,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/fsm"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
@@ -86,7 +87,7 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		return nil, false, ErrStopping
 	}
 	if made {
-		e.admissionLine(&in).add(r)
+		e.admits.Add(r)
 	}
 	return r, made, nil
 }
@@ -118,19 +119,6 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 // knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
 const knownReadsMost = 4
 
-// admissionLine: an order without a policy and without terms takes the short way.
-func (e *Engine) admissionLine(in *Input) *line {
-	version, p := e.policies.active()
-	switch {
-	case version == nil && in.Terms == (Terms{}):
-		return e.admits
-	case p != nil && p.Charge.Executor.Outside():
-		return e.admitOut
-	default:
-		return e.admitWith
-	}
-}
-
 // maxMetadata is how much metadata the orders in memory have together. While a set is on
 // its way there are some six copies of it: bodies, arguments, wire, what is yet to be
 // collected.
@@ -140,16 +128,11 @@ const maxMetadata = 32 << 20
 // quarter of the lease all the same. A queue whose statement hangs says nothing about the load, and
 // holds up its own orders only. The orders of an item whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.slow.holds(item) > e.cfg.MaxInFlight/4 {
+	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
 	}
 	limit := e.cfg.Lease / 4
-	for _, l := range e.lines {
-		if l.behind(limit) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(e.aside, func(l *line) bool { return !l.apart && l.behind(limit) })
+	return slices.ContainsFunc(e.queues, func(q *queue) bool { return q.Behind(limit) })
 }
 
 // await waits for the end of the run, and goes on waiting when the order is held for
@@ -237,14 +220,6 @@ func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) e
 	return &Conflict{Order: order, Differences: d}
 }
 
-// ended names the end of a wait during which the order did not become known.
-func ended(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return context.Canceled
-	}
-	return ErrUnavailable
-}
-
 // differences compares what a request brought with what is stored; nil when they agree.
 // A field left out agrees with anything, and metadata is never compared.
 func differences(stored *terms, in *Input) []Difference {
@@ -270,3 +245,15 @@ func differences(stored *terms, in *Input) []Difference {
 }
 
 func equal(a, b decimal.Decimal) bool { return a.Cmp(b) == 0 }
+
+// rejoin returns the run of an order that is known to exist, making one that watches it
+// if there is none; nil when the engine is stopping.
+func (e *Engine) rejoin(o *Order) *run {
+	r, made := e.runs.join(o.Order.OrderID, Input{})
+	if made {
+		r.order = *o
+		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
+		e.watch([]*run{r})
+	}
+	return r
+}

@@ -1,26 +1,10 @@
 package engine
 
 import (
-	"context"
-	"errors"
-	"math/rand/v2"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 )
-
-// lose deals with runs that a move statement did not return: their row was locked by
-// somebody, or is not as we thought. The row tells, after a moment: who holds a lock
-// holds it a little longer.
-func (e *Engine) lose(runs []*run) {
-	if len(runs) == 0 {
-		return
-	}
-	e.Stats.Lost.Add(int64(len(runs)))
-	e.readBack(append([]*run(nil), runs...))
-}
 
 // readBack finds out how orders stand after an answer that did not say: a lost
 // compare-and-set, an outcome unknown, an order that existed before. The row decides,
@@ -70,7 +54,7 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		default:
 			ours = append(ours, r)
 		}
-		r.order, r.moved, r.looked, r.undo, r.voids, r.voided = *row, false, false, nil, nil, false
+		r.order, r.moved, r.preflight = *row, false, nil
 		r.isFound()
 		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
 			e.fenced(r)
@@ -112,11 +96,7 @@ func (e *Engine) admitAgain(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	time.AfterFunc(pauseAfter(runs), func() {
-		for _, r := range runs {
-			e.admissionLine(&r.input).add(r)
-		}
-	})
+	time.AfterFunc(pauseAfter(runs), func() { e.admits.Add(runs...) })
 }
 
 // end tells callers of orders that were read as final or held.
@@ -124,12 +104,12 @@ func (e *Engine) end(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	removed := e.runs.remove(runs)
+	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
 		e.turnOver(r)
 		r.end(nil)
 	}
-	e.takeUp(e.runs.rouse(removed))
+	e.takeUp(claimed)
 }
 
 // watch waits for another replica's orders on behalf of our callers.
@@ -154,9 +134,7 @@ func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error)
 		return nil, nil
 	}
 	rows, err := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
-		ctx, cancel := e.statement()
-		defer cancel()
-		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
+		return e.query.OrdersByNo(e.ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
 	out := make([]Order, len(rows))
 	for i := range rows {
@@ -174,73 +152,6 @@ func (e *Engine) readByID(runs []*run) ([]Order, error) {
 		ids[i] = r.orderID
 	}
 	return untilKnown(e, "read orders by id", func() ([]Order, error) {
-		ctx, cancel := e.statement()
-		defer cancel()
-		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
+		return e.query.OrdersByID(e.ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
 	})
-}
-
-// untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
-// it returns is that of a statement that can't run on the schema (db.Unfit).
-func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, error) {
-	for try := 0; ; try++ {
-		rows, err := read()
-		if err == nil || db.Unfit(err) {
-			return rows, err
-		}
-		if e.ctx.Err() != nil {
-			return nil, nil //nolint:nilerr // callers look at the engine's context
-		}
-		if try%20 == 0 {
-			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
-		}
-		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
-	}
-}
-
-// againLimit is how long a read for a caller is repeated whose connection was lost. A connection is lost now and then,
-// by itself; a database that is away for longer is what the caller should hear of.
-const againLimit = time.Second
-
-// again repeats a read for a caller while nobody answers it.
-func again[P, T any](ctx context.Context, e *Engine, read func(context.Context, P) (T, error), params P) (T, error) {
-	for began, try := time.Now(), 0; ; try++ {
-		v, err := read(ctx, params)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
-			ctx.Err() != nil || e.ctx.Err() != nil || time.Since(began) > againLimit {
-			return v, err
-		}
-		e.pause(min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
-	}
-}
-
-// detached runs do to its end, even if its caller goes: what is written has to be known to this process. A caller
-// whose time is up is told that the outcome is not known. The context of do sends no statement for a caller who has gone.
-func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
-	e.wg.Go(func() {
-		value, err := do(db.WhileWanted(e.ctx, ctx))
-		done <- result{value, err}
-	})
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		var none T
-		return none, ended(ctx)
-	}
-}
-
-// pause waits for about d, or until the engine stops.
-func (e *Engine) pause(d time.Duration) {
-	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-e.ctx.Done():
-	}
 }

@@ -42,17 +42,15 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 // floor of the next look, a little before this one began: an order that was locked comes
 // again with the next few looks, and with the sweep at the latest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
-	ctx, cancel := e.statement()
-	defer cancel()
-	if e.overloaded("") || e.fitness.still.Load() && e.fit(ctx) != nil {
+	if e.overloaded("") || e.fitness.still.Load() && e.fit(e.ctx) != nil {
 		return floor, nil
 	}
-	if next, err = e.query.LeasesDueFloor(ctx); err != nil {
+	if next, err = e.query.LeasesDueFloor(e.ctx); err != nil {
 		return floor, err
 	}
 	e.tick(next.Add(dueFloor))
 	for from := floor; !e.stopping.Load(); {
-		rows, err := e.query.LeasesDue(ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
+		rows, err := e.query.LeasesDue(e.ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
 		if err != nil {
 			return floor, err
 		}
@@ -86,9 +84,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	if len(orderNos) == 0 || e.fitness.still.Load() {
 		return 0
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.LeasesClaim(ctx, db.LeasesClaimParams{
+	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
 	claimed := claimedOrders(rows)
@@ -136,19 +132,16 @@ func (e *Engine) takeUp(rows []Order) int {
 		if o.Owner == nil || *o.Owner != e.owner {
 			continue
 		}
-		if e.runs.leads(o.OrderNo) {
-			e.runs.wake(rows[i])
+		r, driven := e.runs.claimed(rows[i])
+		if r != nil {
+			ours = append(ours, r)
+		}
+		if driven {
 			continue
 		}
 		n++
 		if o.TakeOvers > 0 {
 			takenOver++
-		}
-		if r, made := e.runs.join(o.OrderID, Input{Metadata: o.Metadata}); made {
-			r.order = rows[i]
-			ours = append(ours, r)
-		} else {
-			e.runs.wake(rows[i])
 		}
 	}
 	if takenOver > 0 {
@@ -160,7 +153,7 @@ func (e *Engine) takeUp(rows []Order) int {
 }
 
 // renewLoop keeps every order in this replica's memory ours, in one statement: also
-// those that wait in a line, or the lease of a queue would end before its work began.
+// those that wait in a queue, or their leases would end before their work began.
 func (e *Engine) renewLoop(ctx context.Context) {
 	tick := time.NewTicker(e.cfg.Lease / 6)
 	defer tick.Stop()
@@ -180,10 +173,8 @@ func (e *Engine) renew(orderNos []int64) {
 	if len(orderNos) == 0 {
 		return
 	}
-	ctx, cancel := e.statement()
-	defer cancel()
 	start := time.Now()
-	renewed, err := e.query.LeasesRenew(ctx, db.LeasesRenewParams{
+	renewed, err := e.query.LeasesRenew(e.ctx, db.LeasesRenewParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	})
 	if err != nil && e.ctx.Err() == nil {

@@ -35,7 +35,7 @@ type Terms struct {
 
 // run is one order in the memory of this replica: being admitted, driven, or watched
 // while another replica drives it. One goroutine holds it at a time; it changes hands
-// through a line. There is at most one run per order, and it is the latch on which
+// through a queue. There is at most one run per order, and it is the latch on which
 // concurrent callers wait.
 type run struct {
 	orderID string
@@ -47,13 +47,10 @@ type run struct {
 	moved bool // we committed every forward step of this order, so order is complete
 	lost  int  // tries in a row that moved nothing
 
-	attempt *attempt     // of a step that reaches outside: under way, or answered and not recorded
-	looked  bool         // whether an answer came without a call was looked up since this run began
-	undo    *undoKnown   // what the undo under way can go by; nil: not looked up
-	voids   []voidKey    // keys of earlier generations to void before the charge
-	voided  bool         // whether voids was filled
-	wait    string       // what a pending order is to be held for
-	waiters atomic.Int32 // callers that wait for the end of the run
+	attempt   *attempt     // of a step that reaches outside: under way, or answered and not committed
+	preflight *preflight   // what was read before its call; nil: nothing yet
+	wait      string       // what a pending order is to be held for
+	waiters   atomic.Int32 // callers that wait for the end of the run
 
 	known chan struct{} // closed when the order is stored
 	found chan struct{} // closed when it was there before: then it may have other input
@@ -80,6 +77,9 @@ func newRun(orderID string, in Input) *run {
 func (r *run) no() int64         { return r.order.Order.OrderNo }
 func (r *run) status() fsm.State { return r.order.Order.Status }
 
+// hasResult reports whether a call, or somebody without one, has given an answer that is to be committed.
+func (r *run) hasResult() bool { return r.attempt != nil && r.attempt.result != nil }
+
 // isKnown opens the first latch. Only the holder calls it.
 func (r *run) isKnown() {
 	if !r.wasKnown {
@@ -105,23 +105,13 @@ func (r *run) end(err error) {
 	close(r.done)
 }
 
-func numbersOf(runs []*run) []int64 {
-	out := make([]int64, 0, len(runs))
-	for _, r := range runs {
-		if r.no() != 0 {
-			out = append(out, r.no())
-		}
-	}
-	return out
-}
-
 // registry knows every run by its order id, and those we drive by number with the time
 // their lease was last known to be ours.
 type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	woken  map[int64]Order // rows claimed for us while their run was about to end
+	claims map[int64]Order // rows that were claimed for us while their order had a run
 	closed bool            // takes no more runs
 	empty  chan struct{}   // closed when somebody waits and the last run has gone
 	size   atomic.Int64
@@ -129,7 +119,7 @@ type registry struct {
 }
 
 func (g *registry) init() {
-	g.byID, g.driven, g.woken = map[string]*run{}, map[int64]time.Time{}, map[int64]Order{}
+	g.byID, g.driven, g.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -140,14 +130,37 @@ func (g *registry) join(orderID string, in Input) (r *run, made bool) {
 	if r, ok := g.byID[orderID]; ok {
 		return r, false
 	}
+	r = g.add(orderID, in)
+	return r, r != nil
+}
+
+// add makes a run; nil when it is too late for another.
+func (g *registry) add(orderID string, in Input) *run {
 	if g.closed {
-		return nil, false
+		return nil
 	}
-	r = newRun(orderID, in)
+	r := newRun(orderID, in)
 	g.byID[orderID] = r
 	g.size.Add(1)
 	g.bytes.Add(int64(len(in.Metadata)))
-	return r, true
+	return r
+}
+
+// claimed returns a new run for an order that was claimed for us. One that has a run is left to whoever
+// holds that: should it end without having seen the claim, remove returns the row, and somebody has to take the order up again.
+func (g *registry) claimed(row Order) (r *run, driven bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o := &row.Order
+	if _, ok := g.byID[o.OrderID]; ok {
+		g.claims[o.OrderNo] = row
+		_, driven = g.driven[o.OrderNo]
+		return nil, driven
+	}
+	if r = g.add(o.OrderID, Input{Metadata: o.Metadata}); r != nil {
+		r.order = row
+	}
+	return r, false
 }
 
 // lead notes that these runs are driven by us from now on. For one that was, nothing
@@ -161,33 +174,6 @@ func (g *registry) lead(runs []*run) {
 			g.driven[r.no()] = now
 		}
 	}
-}
-
-// wake notes a row that was claimed for us while the order has a run. If that run ends
-// without having seen it, somebody has to take the order up again: see rouse.
-func (g *registry) wake(row Order) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if _, ok := g.byID[row.Order.OrderID]; ok {
-		g.woken[row.Order.OrderNo] = row
-	}
-}
-
-// rouse returns what was claimed for us behind the back of runs that have been removed.
-func (g *registry) rouse(removed []*run) (rows []Order) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, r := range removed {
-		row, ok := g.woken[r.no()]
-		delete(g.woken, r.no())
-		switch {
-		case ok && row.Order.Fence > r.order.Order.Fence:
-			rows = append(rows, row)
-		case r.order.Order.Hold == nil && !r.status().Final() && r.order.Order.Owner != nil:
-			rows = append(rows, r.order) // it was read after the claim
-		}
-	}
-	return rows
 }
 
 func (g *registry) leads(orderNo int64) bool {
@@ -231,11 +217,11 @@ func (g *registry) renewed(orderNos []int64, t time.Time) {
 }
 
 // remove forgets runs that have ended and returns those that were there: the caller, and
-// nobody else, ends them.
-func (g *registry) remove(runs []*run) []*run {
+// nobody else, ends them. claimed are their orders that were claimed for us behind their backs.
+func (g *registry) remove(runs []*run) (removed []*run, claimed []Order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	removed := make([]*run, 0, len(runs))
+	removed = make([]*run, 0, len(runs))
 	for _, r := range runs {
 		if g.byID[r.orderID] != r {
 			continue
@@ -244,10 +230,18 @@ func (g *registry) remove(runs []*run) []*run {
 		delete(g.driven, r.no())
 		g.bytes.Add(-int64(len(r.input.Metadata)))
 		removed = append(removed, r)
+		row, ok := g.claims[r.no()]
+		delete(g.claims, r.no())
+		switch {
+		case ok && row.Order.Fence > r.order.Order.Fence:
+			claimed = append(claimed, row)
+		case r.order.Order.Hold == nil && !r.status().Final() && r.order.Order.Owner != nil:
+			claimed = append(claimed, r.order) // it was read after the claim
+		}
 	}
 	g.size.Store(int64(len(g.byID)))
 	g.signalEmpty()
-	return removed
+	return removed, claimed
 }
 
 // has reports whether the order has a run.

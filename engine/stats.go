@@ -77,13 +77,13 @@ type LaneStats struct {
 
 // Lanes returns the steps this replica has made calls for, by policy and step.
 func (e *Engine) Lanes() []LaneStats {
-	e.lanesMu.Lock()
-	defer e.lanesMu.Unlock()
-	all := make([]LaneStats, 0, len(e.lanes))
-	for key, l := range e.lanes {
-		l.mu.Lock()
-		all = append(all, LaneStats{Policy: key.version, Step: key.step, InFlight: l.calling, Queued: len(l.queue), Breaker: l.breaker.State()})
-		l.mu.Unlock()
+	e.callPoolsMu.Lock()
+	defer e.callPoolsMu.Unlock()
+	all := make([]LaneStats, 0, len(e.callPools))
+	for key, p := range e.callPools {
+		p.mu.Lock()
+		all = append(all, LaneStats{Policy: key.version, Step: key.step, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
+		p.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b LaneStats) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step))

@@ -43,9 +43,7 @@ func (e *Engine) loadPolicies(ctx context.Context) {
 
 // expire asks orders to stop whose time is up. Those that nobody drives come due by it.
 func (e *Engine) expire() {
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.OrdersExpired(ctx, expiredMost)
+	rows, err := e.query.OrdersExpired(e.ctx, expiredMost)
 	if err != nil {
 		e.log.Warn("look for expired orders", "error", err)
 		return
@@ -57,9 +55,7 @@ func (e *Engine) expire() {
 
 // askTurns finds keys whose turn nobody has given.
 func (e *Engine) askTurns() {
-	ctx, cancel := e.statement()
-	defer cancel()
-	keys, err := e.query.ConcurrencyKeysQueued(ctx, keysMost)
+	keys, err := e.query.ConcurrencyKeysQueued(e.ctx, keysMost)
 	if err != nil {
 		e.log.Warn("look for queued orders", "error", err)
 	}

@@ -66,9 +66,7 @@ const turnsAtOnce = 100
 // grant gives the free turns of a key to the orders that came first.
 func (t *turns) grant(key string) {
 	e := t.e
-	ctx, cancel := e.statement()
-	defer cancel()
-	rows, err := e.query.ConcurrencyRead(ctx, db.ConcurrencyReadParams{Key: key, Most: turnsAtOnce})
+	rows, err := e.query.ConcurrencyRead(e.ctx, db.ConcurrencyReadParams{Key: key, Most: turnsAtOnce})
 	if err != nil {
 		e.log.Warn("look whose turn it is", "key", key, "error", err)
 		return // the sweep asks again
@@ -77,7 +75,7 @@ func (t *turns) grant(key string) {
 	if len(next) == 0 {
 		return
 	}
-	granted, err := e.query.ConcurrencyGrant(ctx, db.ConcurrencyGrantParams{
+	granted, err := e.query.ConcurrencyGrant(e.ctx, db.ConcurrencyGrantParams{
 		Key: key, Version: rows[0].Version, OrderNos: next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	})
 	if err != nil {

@@ -101,20 +101,6 @@ func (e *Engine) standsDown(doing string, err error, set []*run) bool {
 		return false
 	}
 	e.fitness.standStill(doing, err)
-	e.giveBack(set)
+	e.giveBack(errUnfit, set...)
 	return true
-}
-
-// giveBack lets go of orders in the middle of everything. Their leases are released, so that
-// whoever can drives them at once; where that can't be done either, nobody renews them any
-// more, and they end by themselves. Callers are answered.
-func (e *Engine) giveBack(set []*run) {
-	removed := e.runs.remove(set)
-	e.runs.rouse(removed) // a row that was claimed for one of them meanwhile is released with it
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
-	defer cancel()
-	e.release(ctx, numbersOf(removed))
-	for _, r := range removed {
-		r.end(errUnfit)
-	}
 }

@@ -125,13 +125,13 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 	if !known || p == nil || o.Status.Step() == "" || !p.Of(o.Status.Step()).Executor.Outside() {
 		return false, nil
 	}
-	l := e.lane(*version, o.Status.Step(), p)
+	pool := e.callPool(*version, o.Status.Step(), p)
 	if o.Status.Undoing() {
-		undo, err := e.undoOf(ctx, o.OrderNo, o.Generation, l.step)
-		return err == nil && undo.forgotten(l.cfg, o, o.InDoubtSince, e.now()), err
+		known, err := e.keyOf(ctx, o.OrderNo, o.Generation, pool.step, provider.Undo)
+		return err == nil && known.own.forgotten(pool.cfg, o, o.InDoubtSince, e.now()), err
 	}
-	_, looks := l.exec.(provider.Looker)
-	return !looks && l.forgotten(o, e.now()), nil
+	_, looks := pool.exec.(provider.Looker)
+	return !looks && pool.forgotten(o, e.now()), nil
 }
 
 // hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
@@ -143,11 +143,8 @@ func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
 	} else if generation == 0 || o.Status.Undoing() {
 		return false, nil
 	}
-	keys, err := again(ctx, e, e.query.AttemptsToVoid, db.AttemptsToVoidParams{OrderNo: o.OrderNo, Generation: generation})
-	if err != nil {
-		return false, unavailable("read attempts", err)
-	}
-	return len(keys) > 0, nil
+	known, err := e.keyOf(ctx, o.OrderNo, generation, fsm.Charge, provider.Do)
+	return err == nil && len(known.voids) > 0, err
 }
 
 // switchPolicy lets an order go on under the active policy, unless a step that was done

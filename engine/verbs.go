@@ -170,22 +170,3 @@ func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error
 	}
 	return order, nil
 }
-
-// rejoin returns the run of an order that is known to exist, making one that watches it
-// if there is none; nil when the engine is stopping.
-func (e *Engine) rejoin(o *Order) *run {
-	r, made := e.runs.join(o.Order.OrderID, Input{})
-	if made {
-		r.order = *o
-		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
-		e.watch([]*run{r})
-	}
-	return r
-}
-
-func optional(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}

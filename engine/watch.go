@@ -29,9 +29,7 @@ func newWatcher(e *Engine) *watcher {
 
 func (w *watcher) add(runs []*run) {
 	if !w.keep(runs) {
-		for _, r := range w.engine.runs.remove(runs) {
-			r.end(ErrStopping)
-		}
+		w.engine.finish(ErrStopping, runs...)
 		return
 	}
 	select {
@@ -90,10 +88,7 @@ func (w *watcher) idle(orderNo int64) bool {
 // dropAll answers the callers of watched orders. Other replicas drive these orders, so there is
 // nothing else to do for them.
 func (w *watcher) dropAll() {
-	runs := w.take(w.numbers())
-	for _, r := range w.engine.runs.remove(runs) {
-		r.end(ErrStopping)
-	}
+	w.engine.finish(ErrStopping, w.take(w.numbers())...)
 }
 
 func (w *watcher) loop(ctx context.Context) {
@@ -146,11 +141,9 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 // finds that they are ours.
 func (w *watcher) once() bool {
 	e := w.engine
-	ctx, cancel := e.statement()
-	defer cancel()
 	gone := map[int64]bool{} // until its row is seen
 	numbers := w.numbers()
-	rows, err := e.query.OrdersWatched(ctx, numbers)
+	rows, err := e.query.OrdersWatched(e.ctx, numbers)
 	if err != nil {
 		return false // the next look will do
 	}

@@ -1,12 +1,5 @@
 -- Answers that come without a call.
 
--- name: AnswersWaiting :many
--- Answers nobody has used yet, of the present generation of these orders.
-SELECT w.order_no, w.step, w.operation, w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.detail, '') AS detail,
-  coalesce(w.reference, '') AS reference, coalesce(w.data::text, '')::text AS data
-FROM step_answers AS w JOIN orders AS o ON o.order_no = w.order_no AND o.generation = w.generation
-WHERE w.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND w.consumed_at IS NULL;
-
 -- name: AnswerTarget :many
 -- The order that a callback is about, if that step was ever called for in that generation.
 SELECT sqlc.embed(o) FROM orders AS o

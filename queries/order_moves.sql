@@ -214,29 +214,15 @@ SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersHold :many
--- Stops driving: nobody picks the orders up until somebody acts.
+-- Stops driving orders of ours until something comes: a time, a person, their turn, or the end of a pause, which also answers
+-- the request for it. Nobody picks up one that is held for attention until somebody acts.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    hold = @hold::text, hold_reason = @hold_reason::text, seq = o.seq + 1, due_at = NULL, owner = NULL
-  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status
-)
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'hold', @hold_reason::text FROM moved AS m
-ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
-RETURNING order_no, seq, to_status, at;
-
--- name: OrderWait :many
--- Holds an order of ours until something comes: a time, a person, its turn, or an end of
--- a pause, which also answers the request for it.
-WITH moved AS (
-  UPDATE orders AS o SET
-    hold = @hold::text, hold_reason = sqlc.narg('hold_reason')::text, seq = o.seq + 1, owner = NULL, take_overs = 0,
+    hold = @hold::text, hold_reason = nullif(@hold_reason::text, ''), seq = o.seq + 1, owner = NULL, take_overs = 0,
     due_at = CASE WHEN @hold::text = 'approval' AND o.approval_until IS NULL AND @seconds::float8 > 0
         THEN now() + make_interval(secs => @seconds::float8)
       WHEN @hold::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
@@ -245,10 +231,12 @@ WITH moved AS (
       WHEN o.approval_until IS NOT NULL THEN o.approval_until
       WHEN @seconds::float8 > 0 THEN now() + make_interval(secs => @seconds::float8) ELSE '9999-01-01 00:00:00+00' END,
     stop_requested = CASE WHEN @hold::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
-  WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, @hold::text, sqlc.narg('hold_reason')::text FROM moved AS m
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE @hold::text WHEN 'attention' THEN 'hold' ELSE @hold::text END,
+  nullif(@hold_reason::text, '') FROM moved AS m
+ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
 RETURNING order_no, seq, to_status, at;

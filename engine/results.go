@@ -12,8 +12,8 @@ import (
 	"pawl/provider"
 )
 
-// recordKey is what the answers of one statement have in common.
-type recordKey struct {
+// resultKey is what the answers of one statement have in common.
+type resultKey struct {
 	outcome  fsm.Outcome // or stays
 	policy   int32
 	state    fsm.State
@@ -34,25 +34,9 @@ const answersMost = 128
 
 const stays fsm.Outcome = "stays"
 
-// recordSet is the flush of the line of answers: it commits what they mean.
-func (e *Engine) recordSet(set []*run) {
-	e.recordOr(e.slowRecords.divert(set), e.slowRecords.add)
-}
-
-// recordOr hands the runs whose stock row stayed locked to busy.
-func (e *Engine) recordOr(set []*run, busy func([]*run)) {
-	for key, group := range groupBy(set, e.recordKey) {
-		if key.outcome == stays {
-			e.stay(key, group)
-		} else {
-			e.leave(key, group, busy)
-		}
-	}
-}
-
-func (e *Engine) recordKey(r *run) recordKey {
+func (e *Engine) resultKey(r *run) resultKey {
 	o, a := &r.order.Order, r.attempt
-	key := recordKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
+	key := resultKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
 	if key.outcome == stays {
 		return key
 	}
@@ -87,27 +71,52 @@ func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
 		}
 	case provider.Retry:
 		// What is certainly not done, and not worth another try, is as good as refused.
-		if !a.doubted && !a.uncalled && a.operation == provider.Do && slices.Contains(a.lane.cfg.Retry.NonRetryable, result.Code) {
+		if !a.doubted && !a.uncalled && a.operation == provider.Do && slices.Contains(a.pool.cfg.Retry.NonRetryable, result.Code) {
 			return fsm.Refused
 		}
 	}
 	return stays
 }
 
-// leave moves orders out of their state. For as many as there are free slots, the same commit
-// also begins the attempt of the next step.
-func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
-	if next := e.nextLane(key, set[0]); next != nil {
-		n := next.acquire(len(set))
-		e.leaveTo(next, key, set[:n:n], busy)
-		set = set[n:]
+// failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
+// ask for patience, is no illness.
+func failureOf(result provider.Result) error {
+	switch result := result.(type) {
+	case provider.Unknown:
+		return errIll
+	case provider.Retry:
+		if result.Code == stoodStillCode {
+			return errUncalled
+		}
+		if result.Counts || result.Code == "connection_failed" {
+			return errIll
+		}
 	}
-	e.leaveTo(nil, key, set, busy)
+	return nil
 }
 
-// nextLane is the lane of the next call of orders that go forward. It is nil if there is no
+// sellsStock reports whether an answer writes the stock row: the confirmation of what the
+// ledger has reserved does.
+func (e *Engine) sellsStock(r *run) bool {
+	key := e.resultKey(r)
+	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
+}
+
+// advance moves orders out of their state. For as many as there are permits, the same commit
+// also begins the attempt of the next step.
+func (e *Engine) advance(key resultKey, set []*run, busy func([]*run)) {
+	if next := e.nextPool(key, set[0]); next != nil {
+		unread, ready := divide(set, next.lacksReference)
+		n := next.acquire(len(ready))
+		e.commitMove(permits{pool: next, left: n}, key, ready[:n:n], busy)
+		set = append(unread, ready[n:]...)
+	}
+	e.commitMove(permits{}, key, set, busy)
+}
+
+// nextPool is the pool of the next call of orders that go forward. It is nil if there is no
 // such call, or if the orders may have to stop first.
-func (e *Engine) nextLane(key recordKey, r *run) *lane {
+func (e *Engine) nextPool(key resultKey, r *run) *callPool {
 	o := &r.order.Order
 	next, _ := key.state.Next(key.outcome)
 	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
@@ -117,11 +126,11 @@ func (e *Engine) nextLane(key recordKey, r *run) *lane {
 	if !p.Of(next.Step()).Executor.Outside() {
 		return nil
 	}
-	return e.lane(*o.Policy, next.Step(), p)
+	return e.callPool(*o.Policy, next.Step(), p)
 }
 
-// leaveTo moves a set. With a lane it then makes the next calls of the orders that moved.
-func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run)) {
+// commitMove moves a set. With permits it then makes the next calls of the orders that moved.
+func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([]*run)) {
 	if len(set) == 0 {
 		return
 	}
@@ -129,28 +138,30 @@ func (e *Engine) leaveTo(next *lane, key recordKey, set []*run, busy func([]*run
 	for _, r := range set {
 		_, results[r.no()] = namedResult(r.attempt.result)
 	}
-	slots := slots{lane: next, free: len(set), asked: time.Now()}
-	defer slots.giveBack()
-	move := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
+	with.asked = time.Now()
+	defer with.freeUnused()
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
 			Set: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: next != nil, Call: slots.call(), Lease: slots.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.call(), Lease: with.lease(), Of: results,
 		})
 	}
-	e.moveAlike(key.state, mover{move: move, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.moveOn(runs, &slots) }}, set)
+	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.goOn(runs, &with) }}, set)
 }
 
-// moveOn makes the calls of orders whose next attempt began with their move, and drives the
+// goOn makes the calls of orders whose next attempt began with their move, and drives the
 // others.
-func (e *Engine) moveOn(runs []*run, s *slots) {
+func (e *Engine) goOn(runs []*run, with *permits) {
 	rest := runs[:0]
 	for _, r := range runs {
 		r.answered()
-		if s.lane == nil || r.status().Undoing() {
+		if with.pool == nil || r.status().Undoing() {
 			rest = append(rest, r)
 			continue
 		}
-		s.start(r, value(r.order.Order.Attempts)+1)
+		with.use(r)
+		now := e.now()
+		e.begun(r, value(r.order.Order.Attempts)+1, &now, now)
 	}
 	e.drive(rest)
 }
@@ -174,5 +185,5 @@ func (r *run) answered() {
 	if o.Order.Status == fsm.Completed {
 		o.Order.StopRequested = nil
 	}
-	r.attempt, r.looked, r.undo = nil, false, nil
+	r.attempt, r.preflight = nil, nil
 }

@@ -1,0 +1,239 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/provider"
+)
+
+// The way of a call, from top to bottom:
+//
+//	call ──▶ preflight ──▶ permit ──▶ begin ──▶ makeCall ──▶ commitResults ──▶ advance, or suspend
+//	  │       one read               commit     no lock        commit
+//	  └─ to be stopped, or answered without a call ──────────▶
+//
+// An order that was just moved or admitted, and for which there is a permit, comes in at makeCall: its
+// attempt was committed with the move.
+
+// call takes an order that stands at a step outside. It reports false when the engine is stopping and the
+// order would need a call: none is begun any more.
+func (e *Engine) call(r *run) bool {
+	o := &r.order.Order
+	if r.attempt != nil && !r.attempt.stands(o) {
+		e.fenced(r)
+	}
+	pool := e.poolOf(o)
+	switch {
+	case stopping(o) && !o.Status.Undoing() && !pool.forgotten(o, e.now()):
+		e.withoutCall(r, pool, stop{})
+	case e.stopping.Load():
+		return false
+	case pool.unread(r):
+		e.preflights.Add(r)
+	default:
+		pool.enqueue(r)
+	}
+	return true
+}
+
+// withoutCall has a result committed that no call gave.
+func (e *Engine) withoutCall(r *run, p *callPool, result provider.Result) {
+	o := &r.order.Order
+	r.attempt = &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}
+	e.results.Add(r)
+}
+
+// unread reports whether the order may have been called for before: then that is read first.
+func (p *callPool) unread(r *run) bool {
+	o := &r.order.Order
+	return r.preflight == nil && (o.InDoubtSince != nil || o.Tries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
+}
+
+// lacksReference reports whether a call goes by what the provider calls the charge, and the run does not know
+// it: the order may have been taken up after that was said.
+func (p *callPool) lacksReference(r *run) bool {
+	return p.cfg.Executor == policy.Stripe && r.order.Order.Attempts != nil && or(r.order.ChargeReference) == ""
+}
+
+// runPreflight is the flush of the queue of orders that may have been called for before.
+func (e *Engine) runPreflight(set []*run) {
+	set = slices.Clone(set)
+	found, err := e.readPreflight(e.ctx, set)
+	if e.standsDown("look for what was sent before", err, set) {
+		return
+	}
+	if err != nil {
+		e.log.Warn("look for what was sent before", "error", err)
+		e.later(set)
+		return
+	}
+	for _, r := range set {
+		r.preflight = found[r.no()]
+		pool := e.poolOf(&r.order.Order)
+		if answer := r.preflight.answer; answer != nil {
+			r.attempt = pool.answered(&r.order.Order, answer)
+		}
+		if r.attempt != nil {
+			e.results.Add(r)
+		} else {
+			pool.enqueue(r)
+		}
+	}
+}
+
+// prepareCall asks the circuit breaker, makes the attempt of an order that has a permit, and queues it to be committed.
+func (e *Engine) prepareCall(r *run, p *callPool) {
+	if r.status().Undoing() && r.undoForgotten(p.cfg, e.now()) {
+		p.release()
+		e.withoutCall(r, p, attention{reason: outcomeUnknown})
+		return
+	}
+	report, err := p.breaker.Allow()
+	if err != nil {
+		p.release()
+		e.withoutCall(r, p, provider.Retry{Code: "breaker_open", After: p.cfg.Breaker.Open})
+		return
+	}
+	r.attempt = p.newAttempt(r)
+	r.attempt.report = report
+	e.begins.Add(r)
+}
+
+// beginKey is what the attempts of one statement have in common.
+type beginKey struct {
+	state      fsm.State
+	fence      int64
+	seq        int32
+	step       fsm.Step
+	operation  provider.Operation
+	generation int32         // 0 but for voids: that of the order
+	call       time.Duration // how long it may take
+}
+
+const lookup provider.Operation = "lookup"
+
+func beginKeyOf(r *run) beginKey {
+	o, a := &r.order.Order, r.attempt
+	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
+		call: a.pool.cfg.Timeout + leaseMargin}
+	if a.generation != o.Generation {
+		key.generation = a.generation
+	}
+	if a.lookOnly {
+		key.operation = lookup
+	}
+	return key
+}
+
+// begin is the flush of the queue of attempts: it commits that calls are about to be made, and makes them.
+func (e *Engine) begin(set []*run) {
+	for key, group := range groupBy(set, beginKeyOf) {
+		e.commitAttempts(key, group)
+	}
+}
+
+func (e *Engine) commitAttempts(key beginKey, set []*run) {
+	asked := time.Now()
+	for _, r := range set {
+		r.attempt.asked = asked
+	}
+	rows, err := e.query.AttemptsBegin(e.ctx, e.beginning(key, set))
+	switch {
+	case db.FaultOf(err) == db.Bad:
+		e.split(set, func(half []*run) { e.commitAttempts(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
+		return
+	case err != nil:
+		notBegun(set...)
+		e.failed("begin attempts", err, set, e.later)
+		return
+	}
+	e.Stats.Sets.Add(1)
+	if len(rows) > 0 {
+		e.tickOn(rows[0].At)
+	}
+	byNo := make(map[int64]db.AttemptsBeginRow, len(rows))
+	for _, row := range rows {
+		byNo[row.OrderNo] = row
+	}
+	begun, lost := divide(set, func(r *run) bool { _, ok := byNo[r.no()]; return ok }) // once its call is under way a run is not ours
+	for _, r := range begun {
+		row := byNo[r.no()]
+		r.order.Order.Seq = row.Seq
+		e.begun(r, row.Attempt, row.InDoubtSince, row.At)
+	}
+	notBegun(lost...)
+	e.lose(lost)
+}
+
+func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
+	p := db.AttemptsBeginParams{
+		OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
+		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
+	}
+	if set[0].attempt.generation != set[0].order.Order.Generation {
+		p.Generation = &key.generation
+	}
+	if key.operation == provider.Undo {
+		for _, r := range set {
+			p.Names = append(p.Names, r.attempt.named)
+		}
+	}
+	return p
+}
+
+// notBegun gives back what attempts hold that come to nothing.
+func notBegun(set ...*run) {
+	for _, r := range set {
+		r.attempt.report(errUncalled)
+		r.attempt.permit.free()
+		r.attempt = nil
+	}
+}
+
+// begun notes in the run that its attempt is committed, with this number and at this time, and starts the call.
+// Every call of an order starts here.
+func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Time) {
+	o, a := &r.order.Order, r.attempt
+	o.Attempts, o.InDoubtSince, r.moved, r.lost = &number, inDoubtSince, false, 0
+	if o.WindowFrom == nil {
+		o.WindowFrom = &at
+	}
+	a.number, a.fence, a.lookOnly = number, o.Fence, a.lookOnly || a.expired(r, at)
+	e.wg.Go(func() { e.makeCall(r) })
+}
+
+// makeCall makes one call, with no transaction open and no lock held, and queues its answer to be
+// committed. It ends with its own timeout, not when the caller of the order hangs up.
+func (e *Engine) makeCall(r *run) {
+	a := r.attempt
+	ctx, cancel := context.WithTimeout(e.ctx, a.pool.cfg.Timeout)
+	defer cancel()
+	c, err := e.callOf(ctx, r)
+	if err != nil {
+		a.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
+		a.report(errUncalled)
+	} else {
+		a.result = a.perform(ctx, c)
+		a.report(failureOf(a.result))
+	}
+	a.permit.free()
+	e.Stats.Attempts.add(a)
+	e.results.Add(r)
+}
+
+// commitResults commits what answers mean. It hands runs whose stock row stayed locked to busy.
+func (e *Engine) commitResults(set []*run, busy func([]*run)) {
+	for key, group := range groupBy(set, e.resultKey) {
+		if key.outcome == stays {
+			e.suspend(key, group)
+		} else {
+			e.advance(key, group, busy)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"pawl/db"
+)
+
+// failed goes on after a statement whose error is not the data's fault.
+func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) {
+	if e.standsDown(doing, err, set) {
+		return
+	}
+	switch db.FaultOf(err) {
+	case db.Busy:
+		busy(set)
+	case db.Again:
+		e.Stats.Retried.Add(1)
+		e.later(set)
+	default:
+		e.unknown(doing, err)
+		e.readBack(slices.Clone(set))
+	}
+}
+
+// split finds the culprit of a statement that its data made fail: each half is tried by
+// itself, a single one is given up.
+func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
+	if len(set) == 1 {
+		giveUp(set[0])
+		return
+	}
+	half := len(set) / 2
+	try(set[:half:half])
+	try(set[half:])
+}
+
+// unfitPause is how long to leave the database alone after a statement of a verb or a turn
+// that it can't run as it is made. Those of orders end otherwise: see standsDown.
+const unfitPause = time.Second
+
+func (e *Engine) unknown(doing string, err error) {
+	e.Stats.UnknownOutcome.Add(1)
+	if db.Stale(err) {
+		e.pool.Reset()
+	}
+	if e.ctx.Err() == nil {
+		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
+	}
+	if db.Unfit(err) {
+		e.pause(unfitPause)
+	}
+}
+
+// lose deals with runs that a move statement did not return: their row was locked by
+// somebody, or is not as we thought. The row tells, after a moment: who holds a lock
+// holds it a little longer.
+func (e *Engine) lose(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	e.Stats.Lost.Add(int64(len(runs)))
+	e.readBack(append([]*run(nil), runs...))
+}
+
+// later sends runs back to their queue after a pause that grows with every try in vain.
+func (e *Engine) later(runs []*run) {
+	runs = slices.Clone(runs) // the queue uses its slice again
+	time.AfterFunc(pauseAfter(runs), func() { e.drive(runs) })
+}
+
+// pauseAfter counts one more try in vain and says how long to wait: 2 ms to half a second.
+func pauseAfter(runs []*run) time.Duration {
+	tries := 0
+	for _, r := range runs {
+		r.lost++
+		tries = max(tries, r.lost)
+	}
+	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
+}
+
+// finish tells the callers of runs that have ended. An order that took another way than
+// straight forward is read first, so that what is shown is what is stored.
+func (e *Engine) finish(err error, runs ...*run) {
+	if err == nil {
+		err = e.complete(runs)
+	}
+	removed, claimed := e.runs.remove(runs)
+	for _, r := range removed {
+		if err == nil {
+			r.isKnown()
+			e.turnOver(r)
+		}
+		r.end(err)
+	}
+	if err == nil {
+		e.takeUp(claimed)
+	}
+}
+
+// turnOver lets the next one of its key start when an order has ended.
+func (e *Engine) turnOver(r *run) {
+	if key := r.order.Order.ConcurrencyKey; key != nil && r.status().Final() {
+		e.turns.ask(*key)
+	}
+}
+
+func (e *Engine) complete(runs []*run) error {
+	var unread []*run
+	for _, r := range runs {
+		if !r.moved {
+			unread = append(unread, r)
+		}
+	}
+	if len(unread) == 0 {
+		return nil
+	}
+	byNo := map[int64]*run{}
+	for _, r := range unread {
+		byNo[r.no()] = r
+	}
+	rows, err := e.readUntilKnown(numbersOf(unread), false)
+	if e.standsDown("read orders", err, nil) {
+		return errUnfit // they have ended, and what is shown of them can't be read
+	}
+	for _, row := range rows {
+		byNo[row.Order.OrderNo].order = row
+	}
+	return nil
+}

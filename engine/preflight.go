@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/provider"
+)
+
+// preflight is what was read before a call, once and for all: see queries/attempts.sql.
+type preflight struct {
+	answer *db.CallsPreflightRow // one that came without a call and was not used yet; nil: none
+	own    sentKey               // of the step that the order is at
+	voids  []sentKey             // of earlier generations: a late request with one of them could still be done
+}
+
+// voided notes that an attempt has voided its key.
+func (f *preflight) voided(a *attempt) {
+	is := func(k sentKey) bool { return k.generation == a.generation && k.step == a.step }
+	if i := slices.IndexFunc(f.voids, is); i >= 0 {
+		f.voids = slices.Delete(f.voids, i, i+1)
+	}
+}
+
+// sentKey is the key of a step, and what is known of it before it is undone.
+type sentKey struct {
+	step       fsm.Step
+	generation int32
+	policy     int32     // it was sent under; known of earlier generations
+	reference  string    // the provider's own name for what was done
+	undoBegun  bool      // an undo request was sent before
+	undoNamed  string    // the reference it gave; empty: none
+	sentAt     time.Time // when the key was first sent
+}
+
+// undoName is the reference that an undo request gives; empty: it goes by the key of the original
+// request. An endpoint compares bodies, so every undo request gives what the first one gave.
+// Not so with Stripe: there the request is the same, whether the reference was known or is
+// found by the key.
+func (k *sentKey) undoName(how policy.Executor) string {
+	if k.undoBegun && how != policy.Stripe {
+		return k.undoNamed
+	}
+	return k.reference
+}
+
+// voidName is the same for a key of an earlier generation. As far as we know nothing stands
+// under it, and the undo request is there to void the key, so it gives no reference of its own.
+func (k *sentKey) voidName(how policy.Executor) string {
+	if !k.undoBegun && how != policy.Stripe {
+		return ""
+	}
+	return k.undoName(how)
+}
+
+// forgotten reports whether an undo request would go by a key that the provider may have
+// forgotten. It would find nothing and report success, and the effect would stand.
+// since: when the step came to be in doubt, if it is.
+func (k *sentKey) forgotten(how *policy.Step, o *db.Order, since *time.Time, now time.Time) bool {
+	sent := k.sentAt
+	if since != nil && since.Before(sent) {
+		sent = *since
+	}
+	return !provider.ByName(how.Executor, k.undoName(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
+}
+
+// undoForgotten is the same for an order that is being undone.
+func (r *run) undoForgotten(how *policy.Step, now time.Time) bool {
+	o := &r.order.Order
+	return r.preflight.own.forgotten(how, o, o.InDoubtSince, now)
+}
+
+// readPreflight reads what has to be known before the next call of each order, by order number. Without an error none is missing.
+func (e *Engine) readPreflight(ctx context.Context, set []*run) (map[int64]*preflight, error) {
+	p := db.CallsPreflightParams{}
+	for _, r := range set {
+		p.OrderNos, p.Generations = append(p.OrderNos, r.no()), append(p.Generations, r.order.Order.Generation)
+		p.Steps, p.Operations = append(p.Steps, string(r.status().Step())), append(p.Operations, string(operationIn(r.status())))
+	}
+	return preflights(e.query.CallsPreflight(ctx, p))
+}
+
+// keyOf reads what is known of one key, for somebody who waits for it, or who undoes it late.
+func (e *Engine) keyOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step, operation provider.Operation) (*preflight, error) {
+	found, err := preflights(again(ctx, e, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{generation},
+		Steps: []string{string(of)}, Operations: []string{string(operation)}}))
+	if err != nil {
+		return nil, unavailable("read what was sent before", err)
+	}
+	return found[orderNo], nil
+}
+
+func preflights(rows []db.CallsPreflightRow, err error) (map[int64]*preflight, error) {
+	found := map[int64]*preflight{}
+	for _, row := range rows {
+		f := found[row.OrderNo]
+		if f == nil {
+			f = &preflight{}
+			found[row.OrderNo] = f
+		}
+		key := sentKey{fsm.Step(row.Step), row.Generation, row.Policy, row.Reference, row.UndoBegun, row.UndoNamed, row.SentAt}
+		if row.Voids {
+			f.voids = append(f.voids, key)
+			continue
+		}
+		f.own = key
+		if row.Outcome != "" {
+			f.answer = &row
+		}
+	}
+	return found, err
+}

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+// untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
+// it returns is that of a statement that can't run on the schema (db.Unfit).
+func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, error) {
+	for try := 0; ; try++ {
+		rows, err := read()
+		if err == nil || db.Unfit(err) {
+			return rows, err
+		}
+		if e.ctx.Err() != nil {
+			return nil, nil //nolint:nilerr // callers look at the engine's context
+		}
+		if try%20 == 0 {
+			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
+		}
+		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+	}
+}
+
+// againLimit is how long a read for a caller is repeated whose connection was lost. A connection is lost now and then,
+// by itself; a database that is away for longer is what the caller should hear of.
+const againLimit = time.Second
+
+// again repeats a read for a caller while nobody answers it.
+func again[P, T any](ctx context.Context, e *Engine, read func(context.Context, P) (T, error), params P) (T, error) {
+	for began, try := time.Now(), 0; ; try++ {
+		v, err := read(ctx, params)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
+			ctx.Err() != nil || e.ctx.Err() != nil || time.Since(began) > againLimit {
+			return v, err
+		}
+		e.pause(min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
+	}
+}
+
+// detached runs do to its end, even if its caller goes: what is written has to be known to this process. A caller
+// whose time is up is told that the outcome is not known. The context of do sends no statement for a caller who has gone.
+func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	e.wg.Go(func() {
+		value, err := do(db.WhileWanted(e.ctx, ctx))
+		done <- result{value, err}
+	})
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ended(ctx)
+	}
+}
+
+// pause waits for about d, or until the engine stops.
+func (e *Engine) pause(d time.Duration) {
+	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.ctx.Done():
+	}
+}
+
+// ended names the end of a wait during which the order did not become known.
+func ended(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return context.Canceled
+	}
+	return ErrUnavailable
+}

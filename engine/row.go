@@ -1,0 +1,28 @@
+package engine
+
+import "pawl/db"
+
+func pausing(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested == "pause" }
+
+func stopping(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested != "pause" }
+
+func or(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+func value(n *int32) int32 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,42 @@
+package engine
+
+import "slices"
+
+// divide keeps the order on both sides.
+func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
+	for _, r := range runs {
+		if first(r) {
+			yes = append(yes, r)
+		} else {
+			no = append(no, r)
+		}
+	}
+	return yes, no
+}
+
+// groupBy groups runs by what one statement can take. A group may be the set itself.
+func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
+	if len(set) == 0 {
+		return nil
+	}
+	first := key(set[0])
+	if !slices.ContainsFunc(set[1:], func(r *run) bool { return key(r) != first }) {
+		return map[K][]*run{first: set} // nearly always
+	}
+	groups := map[K][]*run{}
+	for _, r := range set {
+		k := key(r)
+		groups[k] = append(groups[k], r)
+	}
+	return groups
+}
+
+func numbersOf(runs []*run) []int64 {
+	out := make([]int64, 0, len(runs))
+	for _, r := range runs {
+		if r.no() != 0 {
+			out = append(out, r.no())
+		}
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/ledger"
+)
+
+// suspend commits answers that leave orders in their state: most are held.
+func (e *Engine) suspend(key resultKey, set []*run) {
+	results := make(map[int64]suspension, len(set))
+	for _, r := range set {
+		results[r.no()] = judge{r.attempt.pool.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()}.decide()
+	}
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
+		return ledger.Suspend(ctx, q, ledger.Suspensions{Set: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
+	}
+	e.move(key.state, mover{statement: statement, outcome: stays, busy: e.later, moved: func(runs []*run) { e.suspended(runs, results) }}, set)
+}
+
+func suspensionsOf(orderNos []int64, results map[int64]suspension) []ledger.Suspension {
+	out := make([]ledger.Suspension, len(orderNos))
+	for i, no := range orderNos {
+		s := results[no]
+		out[i] = ledger.Suspension{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
+			Outcome: s.outcome, Code: s.code, Detail: s.detail, Reference: s.ref, Action: string(s.action)}
+	}
+	return out
+}
+
+// suspended tells the callers of held orders and drives the others on.
+func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
+	var held, on []*run
+	for _, r := range runs {
+		s := results[r.no()]
+		if s.hold == "" {
+			if s.outcome == "done" && r.preflight != nil { // after any other result an order goes on only to stop
+				r.preflight.voided(r.attempt)
+			}
+			if s.cleared {
+				r.order.Order.InDoubtSince = nil
+			}
+			r.attempt = nil
+			on = append(on, r)
+			continue
+		}
+		if s.hold == holdAttention {
+			e.Stats.Held.Add(1)
+			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
+		}
+		r.order.Order.Hold, r.attempt = &s.hold, nil
+		held = append(held, r)
+	}
+	e.finish(nil, held...)
+	e.drive(on)
+}
+
+// holdKey is what orders have in common that one statement holds without a result: before they start, paused, or
+// because they can't be moved.
+type holdKey struct {
+	state        fsm.State
+	fence        int64
+	seq          int32
+	hold, reason string
+	approval     time.Duration // how long it is waited for; 0: as long as it takes, or as the row says
+}
+
+// holdWaiting is the flush of the queue of orders that are to wait before they go on.
+func (e *Engine) holdWaiting(set []*run) {
+	for key, group := range groupBy(set, e.holdKey) {
+		e.hold(key, group)
+	}
+}
+
+func (e *Engine) holdKey(r *run) holdKey {
+	o := &r.order.Order
+	key := holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: r.wait}
+	if pausing(o) {
+		key.hold = holdPaused
+	}
+	if key.hold == holdApproval {
+		key.approval = e.approvalTime(o)
+	}
+	return key
+}
+
+// giveUp takes an order out of the way that can't be moved: it waits for a person.
+func (e *Engine) giveUp(r *run, why error) {
+	o := &r.order.Order
+	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
+	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: holdAttention, reason: db.Describe(why)}, []*run{r})
+}
+
+func (e *Engine) hold(key holdKey, set []*run) {
+	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		Hold: key.hold, HoldReason: key.reason, Seconds: key.approval.Seconds()})
+	switch {
+	case db.FaultOf(err) == db.Bad && len(set) > 1:
+		e.split(set, func(half []*run) { e.hold(key, half) }, nil)
+		return
+	case err != nil:
+		e.failed("hold orders", err, set, e.later)
+		return
+	}
+	if key.hold == holdAttention {
+		e.Stats.Held.Add(int64(len(set)))
+	}
+	held, lost := divide(set, func(r *run) bool {
+		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
+	})
+	for _, r := range held {
+		r.moved, r.wait = false, ""
+	}
+	e.finish(nil, held...)
+	if key.hold == holdQueued {
+		for _, r := range held {
+			e.turns.ask(*r.order.Order.ConcurrencyKey)
+		}
+	}
+	e.lose(lost)
+}
