@@ -83,6 +83,10 @@ func rounds(t *testing.T, usual int) int {
 	return number(t, "PAWL_FAULT_ROUNDS", usual)
 }
 
+// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault with one replica and with three, and
+// every moment twice; without it each fault and each moment comes once for every executor.
+func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
+
 // seed is where the random choices of a test come from.
 func seed(t *testing.T) uint64 {
 	t.Helper()
