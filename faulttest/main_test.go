@@ -111,17 +111,15 @@ func number(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// eventually waits for a condition and fails the test where it does not come true in time.
+// eventually waits for a condition and fails the test where it does not come true in time. It looks less and less often.
 func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
+	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*5/4, 20*time.Millisecond) {
 		if time.Since(began) > limit {
 			t.Fatalf("not within %s: %s", limit, what)
 		}
-		<-tick.C
+		<-time.After(pause)
 	}
 	return time.Since(began)
 }
