@@ -13,6 +13,7 @@ import (
 
 	"pawl/books"
 	"pawl/db"
+	"pawl/dbtest"
 	"pawl/fsm"
 	"pawl/ledger"
 )
@@ -21,7 +22,7 @@ import (
 func TestEveryLegalHistoryVerifiesClean(t *testing.T) {
 	t.Parallel()
 	base := newShop(t)
-	rapid.Check(t, func(r *rapid.T) {
+	dbtest.Check(t, func(r *rapid.T) {
 		s := *base
 		s.failer = r
 		s.sql("TRUNCATE orders, transitions, charges, refunds, reservations, inventory RESTART IDENTITY")

@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
 )
@@ -94,13 +95,9 @@ func TestAnySequenceOfAnswers(t *testing.T) {
 	s := openShop(t, 2, quick)
 	how := "{executor: http, url: %[1]s/%[2]s/do, undoUrl: %[1]s/%[2]s/undo, timeout: 30s, retry: {initial: 30m, cap: 30m, attempts: 3, budget: 1ms}}"
 	s.use(t, fmt.Sprintf("charge: "+how, server.URL, "charge")+"\nreserve: "+fmt.Sprintf(how, server.URL, "reserve"))
-	const enough = 40 // orders, where rapid would make 100: each takes about a second
-	runs, failed := 0, false
-	rapid.Check(t, func(rt *rapid.T) {
-		if runs++; runs > enough && !failed {
-			return
-		}
-		defer func() { failed = failed || rt.Failed() }() // then rapid looks for a shorter way there
+	runs := 0
+	dbtest.Check(t, func(rt *rapid.T) {
+		runs++
 		x := &exchange{shop: s, t: t, fickle: f, id: fmt.Sprintf("order %d", runs)}
 		x.begin(rt)
 		for range rapid.IntRange(1, 5).Draw(rt, "steps") {

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pawl/db"
+	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
 )
@@ -25,7 +26,7 @@ func TestAgainstModel(t *testing.T) {
 	b := setupWith(t, byCallers)
 	pool := openPool(t, b.URL)
 	var runs atomic.Int64
-	rapid.Check(t, func(rt *rapid.T) {
+	dbtest.Check(t, func(rt *rapid.T) {
 		w := &world{
 			t: t, rapid: rt, bundle: b, pool: pool, prefix: fmt.Sprintf("%d/", runs.Add(1)), ghost: newGhost(b.Pool),
 			model: model{orders: map[string]*modelOrder{}, stock: map[string]*modelStock{}},

@@ -156,15 +156,14 @@ func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []
 	return values
 }
 
-// eventually looks until what is said has come about.
+// eventually looks until what is said has come about, at first at once, then less and less often: looking keeps the
+// machine from what is waited for.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
 	deadline := time.After(patience)
-	for !holds() {
+	for pause := time.Millisecond; !holds(); pause = min(pause*5/4, 20*time.Millisecond) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline:
 			t.Fatalf("in vain: %s", what)
 		}

@@ -1,9 +1,9 @@
 package faulttest
 
 import (
-	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,29 +54,64 @@ func (r row) wrong() string {
 	return ""
 }
 
-// query reads a column of values from a database, on a connection of its own: the one before may have been killed.
+// readers are the connections that tests look at their databases with, by URL: to make one costs more than most queries.
+var readers struct {
+	sync.Mutex
+	pools map[string]*pgxpool.Pool
+}
+
+// reader is a pool on a database, kept until the end of the test that was the first to ask for it.
+func reader(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	readers.Lock()
+	defer readers.Unlock()
+	if pool := readers.pools[url]; pool != nil {
+		return pool
+	}
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if readers.pools == nil {
+		readers.pools = map[string]*pgxpool.Pool{}
+	}
+	readers.pools[url] = pool
+	t.Cleanup(func() {
+		readers.Lock()
+		delete(readers.pools, url)
+		readers.Unlock()
+		pool.Close()
+	})
+	return pool
+}
+
+// query reads a column of values from a database. A connection that was killed since the last query is made anew.
 func query[T any](t testing.TB, url, sql string, args ...any) []T {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
+	values, err := column[T](t, url, sql, args...)
+	if err != nil && t.Context().Err() == nil {
+		reader(t, url).Reset()
+		values, err = column[T](t, url, sql, args...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	rows, err := conn.Query(t.Context(), sql, args...)
+	return values
+}
+
+func column[T any](t testing.TB, url, sql string, args ...any) ([]T, error) {
+	t.Helper()
+	rows, err := reader(t, url).Query(t.Context(), sql, args...)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	values, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
 		var value T
 		if _, isRow := any(value).(interface{ wrong() string }); isRow {
 			return pgx.RowToStructByPos[T](row)
 		}
 		return pgx.RowTo[T](row)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return values
 }
 
 func count(t testing.TB, url, sql string, args ...any) int64 {

@@ -19,7 +19,7 @@ func TestKilledReplicas(t *testing.T) {
 	})
 	t.Run("one of three, again and again", func(t *testing.T) {
 		t.Parallel()
-		crash(t, 3, rounds(t, 5))
+		crash(t, 3, rounds(t, 3))
 	})
 	t.Run("one of three with the default settings, and nobody asks again", func(t *testing.T) {
 		t.Parallel()

@@ -17,7 +17,7 @@ func TestDatabaseLost(t *testing.T) {
 	})
 	t.Run("shut down without a goodbye, again and again", func(t *testing.T) {
 		t.Parallel()
-		outages(t, rounds(t, 3), (*postgres).immediate)
+		outages(t, rounds(t, 2), (*postgres).immediate)
 	})
 	t.Run("stopped for longer than a lease, then it goes on", func(t *testing.T) {
 		t.Parallel()

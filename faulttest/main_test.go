@@ -83,6 +83,10 @@ func rounds(t *testing.T, usual int) int {
 	return number(t, "PAWL_FAULT_ROUNDS", usual)
 }
 
+// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault with one replica and with three, and
+// every moment twice; without it each fault and each moment comes once for every executor.
+func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
+
 // seed is where the random choices of a test come from.
 func seed(t *testing.T) uint64 {
 	t.Helper()
@@ -107,17 +111,15 @@ func number(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// eventually waits for a condition and fails the test where it does not come true in time.
+// eventually waits for a condition and fails the test where it does not come true in time. It looks less and less often.
 func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
+	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*5/4, 20*time.Millisecond) {
 		if time.Since(began) > limit {
 			t.Fatalf("not within %s: %s", limit, what)
 		}
-		<-tick.C
+		<-time.After(pause)
 	}
 	return time.Since(began)
 }

@@ -1,7 +1,6 @@
 package faulttest
 
 import (
-	"fmt"
 	"testing"
 
 	"pawl/simulator"
@@ -61,15 +60,11 @@ func (c cell) refusedAt(step string) cell {
 func TestMatrixOfStripe(t *testing.T) {
 	build(t)
 	t.Parallel()
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprintf("%d replicas, who take the money at once", n), func(t *testing.T) {
-			t.Parallel()
-			matrixOfFaults(t, stripeNow, n)
-		})
-		t.Run(fmt.Sprintf("%d replicas, who capture it at the end", n), func(t *testing.T) {
-			t.Parallel()
-			matrixOfFaults(t, stripeLater, n)
-		})
+	t.Run("three replicas that take the money at once", matrixOfFaults(stripeNow, 3))
+	t.Run("a replica that captures it at the end", matrixOfFaults(stripeLater, 1))
+	if repeated() {
+		t.Run("a replica that takes the money at once", matrixOfFaults(stripeNow, 1))
+		t.Run("three replicas that capture it at the end", matrixOfFaults(stripeLater, 3))
 	}
 }
 
@@ -91,14 +86,10 @@ func TestMatrixOfKillsAtStripe(t *testing.T) {
 func TestMatrixAtRandomAtStripe(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("a lone replica, again and again", func(t *testing.T) {
-		t.Parallel()
-		matrixAtRandom(t, stripeNow, 1)
-	})
-	t.Run("one of three, again and again", func(t *testing.T) {
-		t.Parallel()
-		matrixAtRandom(t, stripeLater, 3)
-	})
+	t.Run("one of three, again and again", matrixAtRandom(stripeLater, 3))
+	if repeated() {
+		t.Run("a lone replica, again and again", matrixAtRandom(stripeNow, 1))
+	}
 }
 
 // TestStripeThatBreaksTheContract charges an order whose payment intent was canceled. Nothing that the service does can

@@ -63,9 +63,9 @@ func TestTheLedgerAfterAProvider(t *testing.T) {
 	s.until("one", "charging", "retry")
 	policy := filepath.Join(t.TempDir(), "ledger.yaml")
 	write(t, policy, "charge: {executor: ledger}\nreserve: {executor: ledger}\nconfirm: {executor: ledger}\n")
-	s.open(1, "--policy", policy)
+	newest := s.open(1, "--policy", policy).addresses()[0] // the other one may not have heard yet which policy is active
 	eventually(t, patience, "it goes on under the other policy", func() bool {
-		a := s.client.send(t.Context(), request{http.MethodPost, s.any() + "/api/orders/one/retry", `{"actor":"test","policy":"active"}`, "respond-async"})
+		a := s.client.send(t.Context(), request{http.MethodPost, newest + "/api/orders/one/retry", `{"actor":"test","policy":"active"}`, "respond-async"})
 		return a.err == nil && a.code/100 == 2
 	})
 	s.until("one", "completed", "")
