@@ -38,9 +38,8 @@ keep-alive connections, random order ids, each run from an empty database.
   go run . --outside                        # instead: every step at a provider
   go run . --against ./old --rounds 5       # instead: beside another version
 
-Targets: pawl, baseline, pipelined (the baseline sending the writes of a step in one
-round trip), echo (no database: the ceiling of the load generator), earlier (the binary
-of --against), ledger-policy (the service with a stored policy that is {}). Flags:
+Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
+with a stored policy that is {}). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
@@ -63,7 +62,6 @@ func parseOptions(args []string) (options, error) {
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --outside offers")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
-	flags.IntVar(&o.targets.pool, "baseline-pool", 32, "connections of the baseline")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

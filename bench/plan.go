@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -25,18 +24,11 @@ func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
 	if o.databaseURL != "" {
 		return externalCluster(o.databaseURL)
 	}
-	private := filepath.Join(folder, "postgres")
-	if err := os.Mkdir(private, 0o700); err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
-		return nil, err
-	}
-	var extra []string
+	var extra map[string]string
 	if o.stored > 0 {
 		extra = storedSettings
 	}
-	c, err := startCluster(ctx, private, extra...)
+	c, err := startCluster(ctx, folder, extra)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +106,7 @@ func (p *plan) do(ctx context.Context, r run) error {
 	out, err := p.undisturbed(ctx, func(ctx context.Context) (out result, err error) {
 		fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
 		try := r
-		if r.target.stores && r.database == nil {
+		if r.database == nil {
 			if try.database, err = p.database(ctx); err != nil {
 				return out, err
 			}
