@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -55,8 +56,8 @@ type Engine struct {
 
 	Stats Stats
 
-	notReady perSecond // log lines that say why
-	fitness  *fitness  // whether the statements can run on the schema
+	notReady rate.Sometimes // log lines that say why
+	fitness  *fitness       // whether the statements can run on the schema
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
@@ -96,7 +97,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
 		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
-		lines: map[fsm.State]*line{},
+		lines: map[fsm.State]*line{}, notReady: rate.Sometimes{Interval: time.Second},
 	}
 	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
