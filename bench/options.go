@@ -19,7 +19,6 @@ type options struct {
 	rounds         int
 	stored         int64
 	stock          bool
-	others         float64 // share of the cores
 	databaseURL    string
 	json           string
 	targets        targets
@@ -54,7 +53,6 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
-	flags.Float64Var(&o.others, "others", 1, "wait until other processes use at most this share of the cores, and do disturbed runs again; 1: take the machine as it is")
 	flags.StringVar(&o.databaseURL, "database-url", "", "a PostgreSQL to use (its user creates databases, and is superuser for --stored); default: a private one")
 	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
