@@ -66,44 +66,24 @@ func unpackFiles(archive *tar.Reader, root *os.Root) error {
 	}
 }
 
+// unpackFile writes a file and makes its folders, open to all whatever the umask.
 func unpackFile(root *os.Root, name string, mode fs.FileMode, content io.Reader) error {
-	if err := makeParents(root, path.Dir(name)); err != nil {
-		return err
-	}
-	file, err := root.OpenFile(filepath.FromSlash(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	text, err := io.ReadAll(content)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(file, content); err != nil {
-		file.Close()
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
-	if err := file.Chmod(mode); err != nil {
-		file.Close()
-		return err
-	}
-	return file.Close()
-}
-
-// makeParents makes a folder and its parents within root, open to all whatever the umask.
-func makeParents(root *os.Root, dir string) error {
-	if dir == "." {
-		return nil
-	}
-	err := root.Mkdir(dir, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeParents(root, path.Dir(dir)); err != nil {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if err := root.Chmod(dir, 0o755); err != nil {
 			return err
 		}
-		err = root.Mkdir(dir, 0o755)
 	}
-	if err != nil {
+	if err := root.WriteFile(filepath.FromSlash(name), text, mode); err != nil {
 		return err
 	}
-	return root.Chmod(dir, 0o755)
+	return root.Chmod(name, mode)
 }
 
 // makeLinks makes the links between shared libraries. An npm archive can't hold links; this package lists them in a
