@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
 )
 
 // database is one fresh database of the cluster and a connection to look at it.
@@ -57,11 +58,15 @@ func postmaster(ctx context.Context, conn *pgx.Conn) (int, error) {
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 		return 0, fmt.Errorf("find postmaster: %w", err)
 	}
-	backend, _ := readStat(pid) // no such process here: the server is on another machine
-	if backend.name != "postgres" && backend.name != "postmaster" {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, nil // no such process here: the server is on another machine
+	}
+	backend, err := process.Stat()
+	if err != nil || backend.Comm != "postgres" && backend.Comm != "postmaster" {
 		return 0, nil
 	}
-	return backend.parent, nil
+	return backend.PPID, nil
 }
 
 // counters are what PostgreSQL has counted since it started.

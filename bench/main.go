@@ -1,6 +1,6 @@
 // Command bench measures the service against a hand-written baseline: one load, one
 // PostgreSQL, one table of figures. It drives the real binaries over HTTP and imports
-// nothing of the service.
+// nothing of the service but what runs a PostgreSQL.
 package main
 
 import (

@@ -15,7 +15,7 @@ type window struct{ warmUp, length time.Duration }
 type run struct {
 	setup
 	target   target
-	database *database // nil: the target stores nothing
+	database *database
 	folder   string
 	window   window
 	stock    bool      // give every item stock first, so that it is checked
@@ -33,11 +33,7 @@ type sample struct {
 // measure starts the target, loads it, stops it and compares the database with what
 // was answered.
 func (r run) measure(ctx context.Context) (result, error) {
-	url := ""
-	if r.database != nil {
-		url = r.database.url
-	}
-	s, err := r.target.start(ctx, url, r.folder)
+	s, err := r.target.start(ctx, r.database.url, r.folder)
 	if err != nil {
 		return result{}, err
 	}
@@ -45,9 +41,6 @@ func (r run) measure(ctx context.Context) (result, error) {
 	seen, err := r.drive(ctx, s, &out)
 	if err := errors.Join(err, s.stop()); err != nil {
 		return out, err
-	}
-	if r.database == nil {
-		return out, nil
 	}
 	return out, r.inspect(ctx, seen, &out)
 }
@@ -70,9 +63,6 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 }
 
 func (r run) prepare(ctx context.Context, out *result) (err error) {
-	if r.database == nil {
-		return nil
-	}
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil || !r.stock {
 		return err
 	}
@@ -126,9 +116,6 @@ func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err er
 	}
 	if now.busy, err = busyTime(); err != nil {
 		return now, fmt.Errorf("read cpu of machine: %w", err)
-	}
-	if r.database == nil {
-		return now, nil
 	}
 	if r.database.server != 0 {
 		if now.postgres, err = treeTime(r.database.server); err != nil {

@@ -19,7 +19,6 @@ type options struct {
 	rounds         int
 	stored         int64
 	stock          bool
-	others         float64 // share of the cores
 	databaseURL    string
 	json           string
 	targets        targets
@@ -38,9 +37,8 @@ keep-alive connections, random order ids, each run from an empty database.
   go run . --outside                        # instead: every step at a provider
   go run . --against ./old --rounds 5       # instead: beside another version
 
-Targets: pawl, baseline, pipelined (the baseline sending the writes of a step in one
-round trip), echo (no database: the ceiling of the load generator), earlier (the binary
-of --against), ledger-policy (the service with a stored policy that is {}). Flags:
+Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
+with a stored policy that is {}). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
@@ -55,7 +53,6 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
-	flags.Float64Var(&o.others, "others", 1, "wait until other processes use at most this share of the cores, and do disturbed runs again; 1: take the machine as it is")
 	flags.StringVar(&o.databaseURL, "database-url", "", "a PostgreSQL to use (its user creates databases, and is superuser for --stored); default: a private one")
 	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
@@ -63,7 +60,6 @@ func parseOptions(args []string) (options, error) {
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --outside offers")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
-	flags.IntVar(&o.targets.pool, "baseline-pool", 32, "connections of the baseline")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -25,18 +24,11 @@ func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
 	if o.databaseURL != "" {
 		return externalCluster(o.databaseURL)
 	}
-	private := filepath.Join(folder, "postgres")
-	if err := os.Mkdir(private, 0o700); err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
-		return nil, err
-	}
-	var extra []string
+	var extra map[string]string
 	if o.stored > 0 {
 		extra = storedSettings
 	}
-	c, err := startCluster(ctx, private, extra...)
+	c, err := startCluster(ctx, folder, extra)
 	if err != nil {
 		return nil, err
 	}
@@ -111,24 +103,26 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 // do measures, on a database of its own unless the run has one, and says at once what
 // came out: the whole takes minutes.
 func (p *plan) do(ctx context.Context, r run) error {
-	out, err := p.undisturbed(ctx, func(ctx context.Context) (out result, err error) {
-		fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
-		try := r
-		if r.target.stores && r.database == nil {
-			if try.database, err = p.database(ctx); err != nil {
-				return out, err
-			}
-			defer func() { err = errors.Join(err, try.database.drop(ctx)) }()
-		}
-		if try.provider != nil {
-			return try.measureOutside(ctx)
-		}
-		return try.measure(ctx)
-	})
+	fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
+	out, err := p.measured(ctx, r)
 	if err != nil {
 		fmt.Fprintln(os.Stderr)
 		return fmt.Errorf("measure %s: %w", r.Target, err)
 	}
+	fmt.Fprintf(os.Stderr, "%.0f orders/s, others %.0f %%\n", out.OrdersPerSec, 100*out.OtherCPU)
 	p.report.Results = append(p.report.Results, out)
 	return nil
+}
+
+func (p *plan) measured(ctx context.Context, r run) (out result, err error) {
+	if r.database == nil {
+		if r.database, err = p.database(ctx); err != nil {
+			return out, err
+		}
+		defer func() { err = errors.Join(err, r.database.drop(ctx)) }()
+	}
+	if r.provider != nil {
+		return r.measureOutside(ctx)
+	}
+	return r.measure(ctx)
 }

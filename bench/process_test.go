@@ -4,19 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 )
-
-func TestStatNameMayHoldParentheses(t *testing.T) {
-	t.Parallel()
-	s, err := parseStat([]byte("42 (a) (b c) S 7 1 1 0 -1 4194560 1 0 0 0 150 50 300 100 20 0 1 0 9 1 1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.name != "a) (b c" || s.parent != 7 || s.own != 2*time.Second || s.children != 4*time.Second {
-		t.Errorf("parsed %+v", s)
-	}
-}
 
 func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {
 	t.Parallel()

@@ -14,11 +14,11 @@ import (
 
 // report is what --json writes.
 type report struct {
-	Cores    int      `json:"cores"`
-	Go       string   `json:"go"`
-	Postgres string   `json:"postgres"`
-	Settings []string `json:"postgres_settings"`
-	Results  []result `json:"results"`
+	Cores    int               `json:"cores"`
+	Go       string            `json:"go"`
+	Postgres string            `json:"postgres"`
+	Settings map[string]string `json:"postgres_settings"`
+	Results  []result          `json:"results"`
 }
 
 func (r report) writeJSON(path string) error {
@@ -90,7 +90,7 @@ func (r report) ratio(x result) string {
 	base := x.setup
 	base.Target = "baseline"
 	rounds := r.rounds(base)
-	if len(rounds) == 0 || x.Stored > 0 || x.Target == "baseline" || x.Target == "echo" {
+	if len(rounds) == 0 || x.Stored > 0 || x.Target == "baseline" {
 		return ""
 	}
 	return fmt.Sprintf("%.2f×", x.OrdersPerSec/median(rounds, ordersPerSec))

@@ -43,7 +43,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 		args = append(slices.Clone(args), "--port", strconv.Itoa(port))
 	}
 	cmd := exec.Command(t.binary, args...)
-	cmd.Env = append(append(inherited(), t.env...), "DATABASE_URL="+databaseURL, "PORT="+strconv.Itoa(port))
+	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PORT="+strconv.Itoa(port))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)

@@ -11,7 +11,7 @@ import (
 // A full table costs most after a checkpoint, when the first change of each page is
 // written whole. Ten times the usual number of checkpoints, spread as usual, makes
 // every run span two of them, and errs against the service.
-var storedSettings = []string{"checkpoint_timeout=30s"}
+var storedSettings = map[string]string{"checkpoint_timeout": "30s"}
 
 const storedWindow = 90 * time.Second
 

@@ -6,15 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 )
 
 // target is a program to be measured.
 type target struct {
 	binary string
 	args   []string
-	env    []string
-	stores bool   // in a database; echo does not
 	ready  string // path of a GET that is answered 200 once it is; "" = /health
 	flag   bool   // its port is told by --port: it reads no PORT
 }
@@ -24,31 +21,23 @@ type targets struct {
 	source string // the module of the service
 	folder string // where the binaries go
 	pawl   string // a binary to use instead of building one; "" = build
-	pool   int    // connections of the baseline
 
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", "baseline", "pipelined", "echo", "earlier", "ledger-policy"}
+var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy"}
 
 func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
 	case "pawl":
 		return t.service(ctx)
 	case "earlier":
-		return target{binary: t.earlier, args: []string{"serve"}, stores: true}, nil
+		return target{binary: t.earlier, args: []string{"serve"}}, nil
 	case "ledger-policy":
 		return t.ledgerPolicy(ctx)
-	case "echo":
-		binary, err := t.compile(ctx, ".", "./echo", name)
-		return target{binary: binary}, err
 	}
 	binary, err := t.compile(ctx, ".", "./baseline", name)
-	env := []string{"BASELINE_POOL=" + strconv.Itoa(t.pool)}
-	if name == "pipelined" {
-		env = append(env, "BASELINE_PIPELINED=1")
-	}
-	return target{binary: binary, env: env, stores: true}, err
+	return target{binary: binary}, err
 }
 
 func (t targets) service(ctx context.Context) (target, error) {
@@ -56,7 +45,7 @@ func (t targets) service(ctx context.Context) (target, error) {
 	if binary == "" {
 		binary, err = t.compile(ctx, t.source, ".", "pawl")
 	}
-	return target{binary: binary, args: []string{"serve"}, stores: true}, err
+	return target{binary: binary, args: []string{"serve"}}, err
 }
 
 // ledgerPolicy is the service with a stored policy that leaves every step to the ledger:

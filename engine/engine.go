@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 
 	"pawl/batch"
 	"pawl/db"
@@ -56,8 +57,8 @@ type Engine struct {
 
 	Stats Stats
 
-	notReady perSecond // log lines that say why
-	fitness  *fitness  // whether the statements can run on the schema
+	notReady rate.Sometimes // log lines that say why
+	fitness  *fitness       // whether the statements can run on the schema
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
@@ -97,6 +98,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
 		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
+		notReady: rate.Sometimes{Interval: time.Second},
 	}
 	e.query = db.New(pool)
 	e.ctx, e.cancel = context.WithCancel(context.Background())

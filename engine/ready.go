@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"pawl/db"
 )
@@ -57,8 +55,8 @@ func (e *Engine) Ready(ctx context.Context) error {
 		return ErrStopping
 	}
 	err := e.fit(ctx)
-	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && e.notReady.pass(time.Now()) {
-		e.log.Warn("not ready", "error", err)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		e.notReady.Do(func() { e.log.Warn("not ready", "error", err) })
 	}
 	return err
 }
@@ -87,12 +85,4 @@ func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
 		return fmt.Errorf("%w: not there, or not granted: %s", ErrNotMigrated, strings.Join(state.Lacking, ", "))
 	}
 	return nil
-}
-
-// perSecond lets one through each second.
-type perSecond struct{ last atomic.Pointer[time.Time] }
-
-func (p *perSecond) pass(now time.Time) bool {
-	last := p.last.Load()
-	return (last == nil || now.Sub(*last) >= time.Second) && p.last.CompareAndSwap(last, &now)
 }

@@ -37,17 +37,6 @@ func Legal(from, to State) bool {
 	return ok
 }
 
-// Next lists the states that can follow s, in the order of States.
-func Next(s State) []State {
-	var out []State
-	for _, e := range edges {
-		if e.From == s {
-			out = append(out, e.To)
-		}
-	}
-	return out
-}
-
 // compile asks the library, state by state and event by event, where each event
 // leads, and returns the answers as a table. It panics on a machine that is not
 // sound: two edges between the same states, or a declared edge that the library

