@@ -17,9 +17,9 @@ import (
 // mayImport is the layout of the service: which folder may import which.
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
-//	        │                 ├───→ provider → policy → fsm
-//	        │                 └───→ policy
-//	        ├──→ books → db          ledger and provider do not know each other
+//	        │                 ├───→ provider/endpoint, provider/stripe → provider → fsm
+//	        │                 └───→ policy → fsm                └──→ policy
+//	        ├──→ books → db          ledger and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
 //
@@ -33,14 +33,18 @@ var mayImport = map[string][]string{
 	"iso4217":     {},
 	"policy":      {"fsm", "iso4217"},
 	"ledger":      {"fsm", "db"},
-	"provider":    {"fsm", "policy"},
-	"engine":      {"fsm", "db", "policy", "ledger", "provider"},
+	"provider":    {"fsm"},
+	"engine":      {"fsm", "db", "policy", "ledger", "provider", "provider/endpoint", "provider/stripe"},
 	"books":       {"fsm", "db"},
 	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "provider/stripe", "engine", "books", "httpapi", "pgembed", "simulator"},
+
+	// The executors of steps outside: they reach no database.
+	"provider/endpoint": {"fsm", "policy", "provider"},
+	"provider/stripe":   {"fsm", "policy", "provider"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},

@@ -49,7 +49,7 @@ func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
 	}
 	cfg := p.Of(of)
 	l := &lane{e: e, step: of, policy: p, cfg: cfg}
-	l.exec, l.unusable = provider.New(cfg, of)
+	l.exec, l.unusable = newExecutor(cfg, of)
 	l.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },

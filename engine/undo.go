@@ -8,7 +8,6 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
-	"pawl/provider"
 )
 
 // undoKnown is what is known of a key before its undo request is sent.
@@ -47,7 +46,7 @@ func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, n
 	if since != nil && since.Before(sent) {
 		sent = *since
 	}
-	return !provider.ByName(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
+	return !foundByReference(how.Executor, u.name(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
 // lookUndos reads what is known for the undo requests of orders that are being undone.
