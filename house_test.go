@@ -18,7 +18,7 @@ import (
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
 //	        │                 ├───→ provider/endpoint, provider/stripe → provider → fsm
-//	        │                 └───→ policy → fsm                └──→ policy
+//	        │                 └───→ policy/store → policy, db   └──→ policy → fsm
 //	        ├──→ books → db          ledger and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
@@ -34,13 +34,15 @@ var mayImport = map[string][]string{
 	"policy":      {"fsm", "iso4217"},
 	"ledger":      {"fsm", "db"},
 	"provider":    {"fsm"},
-	"engine":      {"fsm", "db", "policy", "ledger", "provider", "provider/endpoint", "provider/stripe"},
+	"engine":      {"fsm", "db", "policy", "policy/store", "ledger", "provider", "provider/endpoint", "provider/stripe"},
 	"books":       {"fsm", "db"},
 	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "provider/stripe", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "engine", "books", "httpapi", "pgembed", "simulator"},
+
+	"policy/store": {"db", "policy"},
 
 	// The executors of steps outside: they reach no database.
 	"provider/endpoint": {"fsm", "policy", "provider"},

@@ -10,6 +10,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
+	"pawl/policy/store"
 	"pawl/provider"
 	"pawl/provider/stripe"
 )
@@ -50,19 +51,17 @@ func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, a
 // be read here it is nobody in particular, and taken for the provider: better to report what
 // is no difference than to miss one.
 func executorsOf(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) policy.Step, error) {
-	rows, err := query.PoliciesUnknown(ctx, nil)
+	_, stored, err := store.Read(ctx, query, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read policies: %w", err)
+		return nil, err
 	}
 	versions := map[int32]*policy.Policy{}
-	for _, row := range rows {
-		if p, err := policy.Parse([]byte(row.Source)); err == nil {
-			versions[row.Version] = p
-		}
+	for _, v := range stored {
+		versions[v.Number] = v.Policy
 	}
 	return func(version int32, of fsm.Step) policy.Step {
-		p, known := versions[version]
-		if !known {
+		p := versions[version]
+		if p == nil {
 			return policy.Step{}
 		}
 		return *p.Of(of)
