@@ -131,7 +131,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
 	e.readClock()
-	e.loadPolicies(e.ctx)
+	e.startPolicies()
 	for _, l := range e.lines {
 		e.goLine(l)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"pawl/db"
 	"pawl/policy"
@@ -118,4 +119,51 @@ func (p *policies) webhookSecrets() []policy.Secret {
 		}
 	}
 	return secrets
+}
+
+const (
+	policyInterval = 2 * time.Second       // how often to look for new policies
+	policySoon     = 20 * time.Millisecond // before the second try to read them for the first time; the pause doubles from then on
+	policyLimit    = 5 * time.Second       // how long the start waits for them
+)
+
+// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are turned away until
+// the policies have been read once.
+func (e *Engine) startPolicies() {
+	tried := make(chan struct{})
+	e.wg.Go(func() {
+		loaded := e.loadPolicies()
+		close(tried)
+		e.policyLoop(loaded)
+	})
+	select {
+	case <-tried:
+	case <-time.After(policyLimit):
+		e.log.Warn("the policies could not be read yet: no orders are taken until they are")
+	}
+}
+
+// policyLoop looks for new policies now and then, or soon while none were ever read.
+func (e *Engine) policyLoop(loaded bool) {
+	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
+		if loaded {
+			soon = max(policyInterval, e.cfg.Poll)
+		}
+		e.pause(soon)
+		if e.stopping.Load() || e.ctx.Err() != nil {
+			return
+		}
+		loaded = e.loadPolicies() || loaded
+	}
+}
+
+// loadPolicies reads what is new, and reports whether that could be read.
+func (e *Engine) loadPolicies() bool {
+	ctx, cancel := e.statement()
+	defer cancel()
+	err := e.policies.load(ctx)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("load policies", "error", err)
+	}
+	return err == nil
 }
