@@ -17,9 +17,10 @@ import (
 // mayImport is the layout of the service: which folder may import which.
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
-//	        │                 ├───→ provider → policy → fsm
-//	        │                 └───→ policy, batch
-//	        ├──→ books → db          ledger and provider do not know each other
+//	        │                 ├───→ provider/endpoint, provider/stripe → provider → fsm
+//	        │                 ├───→ policy/store → policy, db   └──→ policy → fsm
+//	        │                 └───→ batch
+//	        ├──→ books → db          ledger and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
 //
@@ -33,15 +34,21 @@ var mayImport = map[string][]string{
 	"iso4217":     {},
 	"policy":      {"fsm", "iso4217"},
 	"ledger":      {"fsm", "db"},
-	"provider":    {"fsm", "policy"},
+	"provider":    {"fsm"},
 	"batch":       {},
-	"engine":      {"batch", "fsm", "db", "policy", "ledger", "provider"},
+	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "provider", "provider/endpoint", "provider/stripe"},
 	"books":       {"fsm", "db"},
 	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "engine", "books", "httpapi", "pgembed", "simulator"},
+
+	"policy/store": {"db", "policy"},
+
+	// The executors of steps outside: they reach no database.
+	"provider/endpoint": {"fsm", "policy", "provider"},
+	"provider/stripe":   {"fsm", "policy", "provider"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},

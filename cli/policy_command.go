@@ -12,14 +12,13 @@ import (
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
 	"pawl/policy"
+	"pawl/policy/store"
 )
 
 func policyCommand() *cobra.Command {
@@ -41,7 +40,7 @@ func policyCommand() *cobra.Command {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}
 			}
-			if err := activatePolicy(ctx, query, versions[0], actor); err != nil {
+			if err := store.Activate(ctx, query, versions[0], actor); err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
@@ -109,9 +108,9 @@ func parseVersions(args []string) (versions []int32, err error) {
 
 // listPolicies marks the active version with a star.
 func listPolicies(ctx context.Context, query *db.Queries, _ []int32, out io.Writer) error {
-	list, err := query.PoliciesList(ctx)
+	list, err := store.List(ctx, query)
 	if err != nil {
-		return fmt.Errorf("list policies: %w", err)
+		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "version\tstored\tlast activated\tby\tcharge\treserve\tconfirm")
@@ -142,19 +141,8 @@ func executors(source string) string {
 	return columns
 }
 
-func sourceOf(ctx context.Context, query *db.Queries, version int32) (string, error) {
-	source, err := query.PolicyGet(ctx, version)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", fmt.Errorf("there is no policy %d", version)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read policy: %w", err)
-	}
-	return source, nil
-}
-
 func showPolicy(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
-	source, err := sourceOf(ctx, query, versions[0])
+	source, err := store.Source(ctx, query, versions[0])
 	if err != nil {
 		return err
 	}
@@ -166,20 +154,12 @@ func diffPolicies(ctx context.Context, query *db.Queries, versions []int32, out 
 	var sources [2]string
 	for i, version := range versions {
 		var err error
-		if sources[i], err = sourceOf(ctx, query, version); err != nil {
+		if sources[i], err = store.Source(ctx, query, version); err != nil {
 			return err
 		}
 	}
 	name := func(version int32) string { return fmt.Sprintf("policy %d", version) }
 	_, err := io.WriteString(out, udiff.Unified(name(versions[0]), name(versions[1]), sources[0], sources[1]))
-	return err
-}
-
-func activatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
-	err := engine.ActivatePolicy(ctx, query, version, actor)
-	if errors.Is(err, engine.ErrNotFound) {
-		return fmt.Errorf("there is no policy %d", version)
-	}
 	return err
 }
 

@@ -7,9 +7,9 @@ import (
 	"os"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
 	"pawl/policy"
+	"pawl/policy/store"
 )
 
 // loadPolicy reads the policy file of a service: nil where none is named.
@@ -33,7 +33,7 @@ func usePolicy(ctx context.Context, query *db.Queries, source []byte, log *slog.
 	if source == nil {
 		return nil
 	}
-	used, err := engine.UsePolicy(ctx, query, source, "serve")
+	used, err := store.Use(ctx, query, source, "serve")
 	if err != nil {
 		return migrationError(err)
 	}

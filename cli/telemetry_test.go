@@ -15,6 +15,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/policy/store"
 )
 
 func TestMetricsOfSteps(t *testing.T) {
@@ -25,6 +26,11 @@ func TestMetricsOfSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	used, err := store.Use(t.Context(), db.New(pool), []byte(`
+charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", breaker: {failures: 1, open: 1h}, retry: {initial: 1ms, cap: 1ms}}`), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
 	orders := engine.New(pool, engine.Config{Poll: 10 * time.Millisecond})
 	orders.Start()
 	t.Cleanup(func() {
@@ -32,19 +38,11 @@ func TestMetricsOfSteps(t *testing.T) {
 			t.Log(err) // the orders are held, or under way
 		}
 	})
-	version, _, err := orders.StorePolicy(t.Context(), []byte(`
-charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", breaker: {failures: 1, open: 1h}, retry: {initial: 1ms, cap: 1ms}}`))
-	if err == nil {
-		err = orders.ActivatePolicy(t.Context(), version, "test")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := orders.Admit(t.Context(), engine.Input{OrderID: "o", Amount: decimal.MustParse("1"), Item: "i"}); err != nil {
 		t.Fatal(err)
 	}
 	registry := newMetrics(orders, pool)
-	lane := fmt.Sprintf(`{policy="%d",step="charge"} `, version)
+	lane := fmt.Sprintf(`{policy="%d",step="charge"} `, used.Version)
 	want := []string{
 		`pawl_step_attempts_total{operation="do",outcome="retry",step="charge"} 1`,
 		"pawl_step_breaker_state" + lane + "2", "pawl_step_calls_in_flight" + lane + "0", "pawl_step_queue" + lane + "0",

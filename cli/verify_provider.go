@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/url"
 
 	"github.com/google/uuid"
 
@@ -11,13 +10,15 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
+	"pawl/policy/store"
 	"pawl/provider"
+	"pawl/provider/stripe"
 )
 
 // providerAt is the provider whose books are at an address.
 func providerAt(ctx context.Context, query *db.Queries, address string) (*books.Provider, error) {
-	if u, err := url.Parse(address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, configError{fmt.Errorf("--provider: not an http or https URL")}
+	if _, err := policy.ParseURL(address); err != nil {
+		return nil, configError{fmt.Errorf("--provider: %w", err)}
 	}
 	installation, err := query.InstallationID(ctx)
 	if err != nil {
@@ -32,39 +33,35 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 	}}, nil
 }
 
-// keyAt is the key of a step in such books, false if it is not in them. A charge by Stripe is
-// found by the key that made its payment intent, whichever key it was confirmed with. Stripe
-// itself has no such books, what plays its part at an address of its own does; and it is not
-// asked for nothing.
+// keyAt is the key of a step in such books, false if it is not in them. Stripe itself has no such
+// books, what plays its part at an address of its own does; and it is not asked for nothing.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
-	operation := provider.Do
-	if how.Executor == policy.Stripe {
-		if how.URL == "" || s.Amount.IsZero() {
-			return "", false
-		}
-		operation = map[fsm.Step]provider.Operation{fsm.Charge: provider.Create, fsm.Confirm: provider.Capture}[s.Step]
-	}
 	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation}
-	return call.Key(operation), true
+	switch {
+	case how.Executor != policy.Stripe:
+		return call.Key(provider.Do), true
+	case how.URL == "" || s.Amount.IsZero():
+		return "", false
+	default:
+		return stripe.EffectKey(&call), true
+	}
 }
 
 // executorsOf returns who does a step by a version of the policy. For a version that can't
 // be read here it is nobody in particular, and taken for the provider: better to report what
 // is no difference than to miss one.
 func executorsOf(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) policy.Step, error) {
-	rows, err := query.PoliciesUnknown(ctx, nil)
+	_, stored, err := store.Read(ctx, query, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read policies: %w", err)
+		return nil, err
 	}
 	versions := map[int32]*policy.Policy{}
-	for _, row := range rows {
-		if p, err := policy.Parse([]byte(row.Source)); err == nil {
-			versions[row.Version] = p
-		}
+	for _, v := range stored {
+		versions[v.Number] = v.Policy
 	}
 	return func(version int32, of fsm.Step) policy.Step {
-		p, known := versions[version]
-		if !known {
+		p := versions[version]
+		if p == nil {
 			return policy.Step{}
 		}
 		return *p.Of(of)

@@ -88,65 +88,34 @@ func (q *Queries) PoliciesUnknown(ctx context.Context, known []int32) ([]Policie
 	return items, nil
 }
 
-const policyActivate = `-- name: PolicyActivate :one
-WITH activated AS (
-  INSERT INTO policy_activations (version, actor)
-  SELECT p.version, $2::text FROM policies AS p
-  WHERE p.version = $1
-    AND p.version IS DISTINCT FROM (SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
-  RETURNING policy_activations.version
-)
-SELECT EXISTS (SELECT FROM policies AS p WHERE p.version = $1)::boolean AS found,
-  EXISTS (SELECT FROM activated)::boolean AS activated
+const policyActivate = `-- name: PolicyActivate :exec
+INSERT INTO policy_activations (version, actor)
+SELECT p.version, $1::text FROM policies AS p
+WHERE p.version = $2
+  AND p.version IS DISTINCT FROM (SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
 `
 
 type PolicyActivateParams struct {
-	Version int32
 	Actor   string
-}
-
-type PolicyActivateRow struct {
-	Found     bool
-	Activated bool
+	Version int32
 }
 
 // Makes a version the active one, and leaves the history alone where it is already.
-func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) (PolicyActivateRow, error) {
-	row := q.db.QueryRow(ctx, policyActivate, arg.Version, arg.Actor)
-	var i PolicyActivateRow
-	err := row.Scan(&i.Found, &i.Activated)
-	return i, err
+func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) error {
+	_, err := q.db.Exec(ctx, policyActivate, arg.Actor, arg.Version)
+	return err
 }
 
-const policyActive = `-- name: PolicyActive :many
-SELECT a.version, a.at, a.actor FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
+const policyActive = `-- name: PolicyActive :one
+SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
 `
 
-type PolicyActiveRow struct {
-	Version int32
-	At      time.Time
-	Actor   string
-}
-
 // The active version; no row when there has never been one.
-func (q *Queries) PolicyActive(ctx context.Context) ([]PolicyActiveRow, error) {
-	rows, err := q.db.Query(ctx, policyActive)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []PolicyActiveRow
-	for rows.Next() {
-		var i PolicyActiveRow
-		if err := rows.Scan(&i.Version, &i.At, &i.Actor); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+func (q *Queries) PolicyActive(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, policyActive)
+	var version int32
+	err := row.Scan(&version)
+	return version, err
 }
 
 const policyGet = `-- name: PolicyGet :one
@@ -176,7 +145,7 @@ WITH given AS (
 ), activated AS (
   INSERT INTO policy_activations (version, actor)
   SELECT f.version, $2::text FROM found AS f
-  WHERE $3::boolean AND (f.created OR NOT EXISTS (SELECT FROM policy_activations))
+  WHERE f.created OR NOT EXISTS (SELECT FROM policy_activations)
   RETURNING policy_activations.version
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
@@ -185,9 +154,8 @@ FROM found AS f
 `
 
 type PolicyStoreParams struct {
-	Source   string
-	Actor    string
-	Activate bool
+	Source string
+	Actor  string
 }
 
 type PolicyStoreRow struct {
@@ -196,12 +164,12 @@ type PolicyStoreRow struct {
 	Activated bool
 }
 
-// Stores a policy unless it is there, and activates it where that was asked for: a new
-// one, and any one while none has ever been active. No row: somebody stores it at this
+// Stores a policy unless it is there, and activates a new one, and any one while none has
+// ever been active. No row: somebody stores it at this
 // moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
 // is found; those who store the same at one moment may still leave a gap.
 func (q *Queries) PolicyStore(ctx context.Context, arg PolicyStoreParams) ([]PolicyStoreRow, error) {
-	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.Actor, arg.Activate)
+	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.Actor)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	}
 	cfg := p.Of(of)
 	pool := &callPool{e: e, step: of, policy: p, cfg: cfg}
-	pool.exec, pool.unusable = provider.New(cfg, of)
+	pool.exec, pool.unusable = newExecutor(cfg, of)
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },

@@ -115,7 +115,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 // replicas for our callers, one that claims what is due, one that renews leases.
 func (e *Engine) Start() {
 	e.readClock()
-	e.loadPolicies(e.ctx)
+	e.startPolicies()
 	for _, q := range e.queues {
 		e.wg.Go(func() { q.Run(e.ctx) })
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -20,3 +21,6 @@ func (e *Engine) Sleeps(d time.Duration) { e.tick(e.now().Add(-d)) }
 
 // UndoLate looks for late effects, as their loop does now and then.
 func (e *Engine) UndoLate() { e.undoLate() }
+
+// LoadPolicies looks for new policies, as the timers do now and then.
+func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.load(ctx) }

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/policy/store"
 	"pawl/simulator"
 )
 
@@ -58,16 +60,21 @@ func outside(t testing.TB, cfg engine.Config, policy string) *bundle {
 	return b
 }
 
+// activate makes a policy the active one, which the engine knows at once.
 func (b *bundle) activate(t testing.TB, policy string) int32 {
 	t.Helper()
-	version, _, err := b.engine.StorePolicy(t.Context(), []byte(policy))
+	query := db.New(b.Pool)
+	used, err := store.Use(t.Context(), query, []byte(policy), "test")
+	if err == nil {
+		err = store.Activate(t.Context(), query, used.Version, "test")
+	}
+	if err == nil {
+		err = b.engine.LoadPolicies(t.Context())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.engine.ActivatePolicy(t.Context(), version, "test"); err != nil {
-		t.Fatal(err)
-	}
-	return version
+	return used.Version
 }
 
 // standing is what the provider did for an order, net: how often each step stands.

@@ -2,15 +2,16 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"pawl/db"
 	"pawl/policy"
+	"pawl/policy/store"
 )
 
 // policies are the versions this process knows. Reading takes no lock.
@@ -40,24 +41,18 @@ func newPolicies(query *db.Queries, log *slog.Logger) *policies {
 	return p
 }
 
-// load reads what has been added since the last load: two statements that find nothing,
-// most of the time. On an error all stays as it was.
+// load reads what has been added since the last load. On an error all stays as it was.
 func (p *policies) load(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The active version first: it is among the versions that are read after it.
-	active, err := p.query.PolicyActive(ctx)
+	active, added, err := store.Read(ctx, p.query, p.seen)
 	if err != nil {
-		return fmt.Errorf("read active policy: %w", err)
-	}
-	added, err := p.query.PoliciesUnknown(ctx, p.seen)
-	if err != nil {
-		return fmt.Errorf("read policies: %w", err)
+		return err
 	}
 	before := p.now.Load()
 	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions}
-	if len(active) > 0 {
-		now.active = &active[0].Version
+	if active != 0 {
+		now.active = &active
 	}
 	if len(added) > 0 {
 		p.add(now, added)
@@ -69,22 +64,21 @@ func (p *policies) load(ctx context.Context) error {
 	return nil
 }
 
-// add puts versions to those known. One that can't be parsed, as it may be from a newer
+// add puts versions to those known. One that can't be run, as it may be from a newer
 // release, is left out: its orders are left to others.
-func (p *policies) add(now *knownPolicies, added []db.PoliciesUnknownRow) {
+func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.byVersion = maps.Clone(now.byVersion)
 	if now.byVersion == nil {
 		now.byVersion = map[int32]*policy.Policy{}
 	}
-	for _, row := range added {
-		p.seen = append(p.seen, row.Version)
-		parsed, err := policy.Parse([]byte(row.Source))
-		if err != nil {
+	for _, v := range added {
+		p.seen = append(p.seen, v.Number)
+		if v.Err != nil {
 			p.log.Error("a stored policy can't be run by this process; its orders are left to others",
-				"version", row.Version, "error", err)
+				"version", v.Number, "error", v.Err)
 			continue
 		}
-		now.byVersion[row.Version] = parsed
+		now.byVersion[v.Number] = v.Policy
 	}
 	now.versions = slices.Sorted(maps.Keys(now.byVersion))
 }
@@ -125,4 +119,49 @@ func (p *policies) webhookSecrets() []policy.Secret {
 		}
 	}
 	return secrets
+}
+
+const (
+	policyInterval = 2 * time.Second       // how often to look for new policies
+	policySoon     = 20 * time.Millisecond // before the second try to read them for the first time; the pause doubles from then on
+	policyLimit    = 5 * time.Second       // how long the start waits for them
+)
+
+// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are turned away until
+// the policies have been read once.
+func (e *Engine) startPolicies() {
+	tried := make(chan struct{})
+	e.wg.Go(func() {
+		loaded := e.loadPolicies()
+		close(tried)
+		e.policyLoop(loaded)
+	})
+	select {
+	case <-tried:
+	case <-time.After(policyLimit):
+		e.log.Warn("the policies could not be read yet: no orders are taken until they are")
+	}
+}
+
+// policyLoop looks for new policies now and then, or soon while none were ever read.
+func (e *Engine) policyLoop(loaded bool) {
+	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
+		if loaded {
+			soon = max(policyInterval, e.cfg.Poll)
+		}
+		e.pause(soon)
+		if e.stopping.Load() || e.ctx.Err() != nil {
+			return
+		}
+		loaded = e.loadPolicies() || loaded
+	}
+}
+
+// loadPolicies reads what is new, and reports whether that could be read.
+func (e *Engine) loadPolicies() bool {
+	err := e.policies.load(e.ctx)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("load policies", "error", err)
+	}
+	return err == nil
 }

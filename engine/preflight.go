@@ -65,7 +65,7 @@ func (k *sentKey) forgotten(how *policy.Step, o *db.Order, since *time.Time, now
 	if since != nil && since.Before(sent) {
 		sent = *since
 	}
-	return !provider.ByName(how.Executor, k.undoName(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
+	return !foundByReference(how.Executor, k.undoName(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
 // undoForgotten is the same for an order that is being undone.

@@ -6,38 +6,25 @@ import (
 )
 
 const (
-	policyInterval = 2 * time.Second  // how old what we know of policies may be
-	turnsInterval  = 10 * time.Second // between looks at turns that a process that died did not give
-	expiredMost    = 1000
-	keysMost       = 1000
+	turnsInterval = 10 * time.Second // between looks at turns that a process that died did not give
+	expiredMost   = 1000
+	keysMost      = 1000
 )
 
 // timerLoop does what the clock asks for: deadlines, and turns that somebody who died was
 // about to give.
 func (e *Engine) timerLoop(ctx context.Context) {
-	var loaded, swept time.Time
+	var swept time.Time
 	for ctx.Err() == nil {
 		e.pause(e.cfg.Poll)
 		if e.stopping.Load() || ctx.Err() != nil {
 			return
-		}
-		if time.Since(loaded) >= policyInterval {
-			e.loadPolicies(ctx)
-			loaded = time.Now()
 		}
 		e.expire()
 		if time.Since(swept) >= turnsInterval {
 			e.askTurns()
 			swept = time.Now()
 		}
-	}
-}
-
-func (e *Engine) loadPolicies(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := e.policies.load(ctx); err != nil && e.ctx.Err() == nil {
-		e.log.Warn("load policies", "error", err)
 	}
 }
 

@@ -82,15 +82,11 @@ func (s *shop) anyone() *engine.Engine {
 // use makes a policy the one that new orders of all replicas start with.
 func (s *shop) use(t testing.TB, policy string) (version int32) {
 	t.Helper()
+	version = s.activate(t, s.urls.Replace(policy))
 	for _, e := range s.engines {
-		v, _, err := e.StorePolicy(t.Context(), []byte(s.urls.Replace(policy)))
-		if err == nil {
-			err = e.ActivatePolicy(t.Context(), v, "test")
-		}
-		if err != nil {
+		if err := e.LoadPolicies(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		version = v
 	}
 	return version
 }

@@ -6,7 +6,7 @@ import (
 
 	"pawl/db"
 	"pawl/policy"
-	"pawl/provider"
+	"pawl/provider/stripe"
 )
 
 // ErrSignature: an event is not signed with a secret of a policy, or is too old.
@@ -21,7 +21,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 		return ErrStopping
 	}
 	hint, secret, err := e.stripeHint(payload, signature)
-	if errors.Is(err, provider.ErrNotOurs) {
+	if errors.Is(err, stripe.ErrNotOurs) {
 		return nil
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 
 // stripeHint tries the secrets of all policies: which of them signed it is known when the
 // order is, and that is in the payload.
-func (e *Engine) stripeHint(payload []byte, signature string) (hint provider.Hint, by policy.Secret, err error) {
+func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature
 	for _, name := range e.policies.webhookSecrets() {
 		secret, unreadable := name.Read()
@@ -63,8 +63,8 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint provider.Hin
 			e.log.Warn("read the secret of webhooks", "error", unreadable)
 			continue
 		}
-		hint, err = provider.StripeHint(payload, signature, secret, e.now())
-		if err == nil || errors.Is(err, provider.ErrNotOurs) {
+		hint, err = stripe.ReadEvent(payload, signature, secret, e.now())
+		if err == nil || errors.Is(err, stripe.ErrNotOurs) {
 			return hint, name, err
 		}
 	}
@@ -74,7 +74,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint provider.Hin
 // heeds reports whether an order is to be taken up for a hint: it waits for a time or an
 // answer, at a step of Stripe's whose effect is not known. A signature counts for the
 // orders of the account it is of.
-func (e *Engine) heeds(o *db.Order, hint provider.Hint, secret policy.Secret) bool {
+func (e *Engine) heeds(o *db.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.of(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Of(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&

@@ -12,14 +12,17 @@ import (
 
 	"github.com/stripe/stripe-go/v85/webhook"
 
+	"pawl/db"
+	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/policy/store"
 )
 
 // withProvider is the API with a policy whose charge is done by a provider that answers 202; path yields where it was
 // asked to call back.
 func withProvider(t *testing.T) (b *bundle, path func() string) {
 	t.Helper()
-	b = setupWith(t, engine.Config{Poll: 10 * time.Millisecond, PublicURL: "https://shop.example/pawl/"}, Config{Wait: patience})
+	b = &bundle{Database: dbtest.New(t), grace: patience}
 	var last atomic.Value
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var call struct{ CallbackURL string }
@@ -35,6 +38,7 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	t.Cleanup(provider.Close)
 	policy := fmt.Sprintf("charge: {executor: http, url: %q, undoUrl: %q, timeout: 60s}", provider.URL+"/do", provider.URL+"/undo")
 	b.activate(t, policy)
+	b.serve(t, b.URL, engine.Config{Poll: 10 * time.Millisecond, PublicURL: "https://shop.example/pawl/"}, Config{Wait: patience})
 	return b, func() string {
 		deadline := time.Now().Add(patience)
 		for last.Load() == nil {
@@ -51,13 +55,10 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	}
 }
 
+// activate makes a policy the active one, which an engine knows that is started after it.
 func (b *bundle) activate(t *testing.T, policy string) {
 	t.Helper()
-	version, _, err := b.engine.StorePolicy(t.Context(), []byte(policy))
-	if err == nil {
-		err = b.engine.ActivatePolicy(t.Context(), version, "test")
-	}
-	if err != nil {
+	if _, err := store.Use(t.Context(), db.New(b.Pool), []byte(policy), "test"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -158,6 +159,7 @@ func TestStripeEvents(t *testing.T) {
 	for _, name := range []string{"PAWL_TEST_WEBHOOK_OLD", "PAWL_TEST_WEBHOOK"} {
 		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_TEST_KEY, webhookSecret: env:"+name+"}")
 	}
+	b.serve(t, b.URL, engine.Config{}, Config{Wait: patience})
 	for _, secret := range []string{"whsec_old", "whsec_new"} {
 		b.accepts(t, send(event, secret), `{"accepted":true}`)
 	}

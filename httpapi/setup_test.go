@@ -54,13 +54,13 @@ func open(t testing.TB, url string) *db.Pool {
 
 func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Config) {
 	t.Helper()
-	b.engine = engine.New(pool, of)
-	b.engine.Start()
-	b.api = New(b.engine, cfg)
+	e := engine.New(pool, of)
+	e.Start()
+	b.engine, b.api = e, New(e, cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
 		defer cancel()
-		if err := b.engine.Stop(ctx); err != nil {
+		if err := e.Stop(ctx); err != nil {
 			t.Log("orders were left unfinished:", err)
 		}
 		pool.Close()

@@ -11,12 +11,12 @@ import (
 	"unicode/utf8"
 )
 
-// body is what a provider is told of an operation, as JSON. It has the same bytes on
+// Body is what an endpoint is told of Do or Undo, as JSON. It has the same bytes on
 // every attempt, from every replica and every version of this program: providers compare
 // it with the one they know under the key and refuse another. So nothing of an attempt is
 // in it, the amount has no trailing zeroes, metadata has one order, and no library
-// decides how a character is escaped.
-func (c *Call) body(op Operation) ([]byte, error) {
+// decides how a character is escaped. The error is that of metadata that are no object of strings.
+func (c *Call) Body(op Operation) ([]byte, error) {
 	b := make([]byte, 0, 512)
 	b = appendMember(append(b, '{'), "orderId", c.OrderID)
 	b = appendMember(append(b, ','), "step", string(c.Step))

@@ -11,6 +11,7 @@ import (
 	"pawl/fsm"
 	"pawl/policy"
 	"pawl/provider"
+	"pawl/provider/endpoint"
 	"pawl/simulator"
 )
 
@@ -436,7 +437,7 @@ func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 		}
 		t.Cleanup(func() { _ = sim.Close() })
 		return subject{
-			Executor: executorOf(t, policyOf(serve(sim)), of), of: of,
+			Executor: endpoint.New(new(policyOf(serve(sim))), of), of: of,
 			decline: func(c *provider.Call) { c.Item = "decline" },
 			books: func(c *provider.Call) (b books) {
 				for _, entry := range sim.Books(c.OrderID) {

@@ -1,8 +1,10 @@
-// Package provider does steps outside the database: at an HTTP endpoint, at Stripe, at the simulator.
+// Package provider is what the engine and the executors of steps outside the database have in common: the Executor, what it
+// is told (Call) and what it answers (Result), the idempotency keys, and the rules for what others write into our books.
 //
 // An Executor makes one call and says what came of it. The engine calls it, with no transaction open and no lock held:
 // the attempt is committed before the call, the result after it, and every call of one operation carries the same idempotency key
 // and the same body. What is asked of the other side is in docs/guarantees.md; one suite of tests holds all executors to it.
+// They are in provider/endpoint and provider/stripe. The engine chooses one by the policy.
 //
-// This package never touches the database and never moves an order: the house test keeps it from importing db.
+// Neither this package nor an executor ever touches the database or moves an order: the house test keeps them from importing db.
 package provider

@@ -58,8 +58,8 @@ type Call struct {
 	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
 }
 
-// now is the time by the clock of the call.
-func (c *Call) now() time.Time {
+// Now is the time by the clock of the call.
+func (c *Call) Now() time.Time {
 	if c.Clock == nil {
 		return time.Now()
 	}
@@ -67,18 +67,14 @@ func (c *Call) now() time.Time {
 }
 
 // Operation is what is done to a step at its provider. Each has a key of its own: an
-// undo with the key of its do would be answered with the stored answer of the do.
+// undo with the key of its do would be answered with the stored answer of the do. An
+// executor that makes several requests for one of them has operations of its own beside these.
 type Operation string
 
-// The operations. An executor of several calls uses one key per call.
+// The operations of every step.
 const (
-	Do      Operation = "do"
-	Undo    Operation = "undo"
-	Create  Operation = "create"
-	Confirm Operation = "confirm"
-	Capture Operation = "capture"
-	Cancel  Operation = "cancel"
-	Refund  Operation = "refund"
+	Do   Operation = "do"
+	Undo Operation = "undo"
 )
 
 // Result is what came of a call: Done, Refused, Retry, Waiting or Unknown.
@@ -117,3 +113,21 @@ func (Refused) result() {}
 func (Retry) result()   {}
 func (Waiting) result() {}
 func (Unknown) result() {}
+
+// Unsent is the result of a call that failed before anything could be sent. It counts:
+// it does not go away by itself, so a person must be asked in the end.
+func Unsent(code string, err error) Result {
+	return Retry{Code: code, Detail: Text(err.Error()), Counts: true}
+}
+
+// InDoubt is the result of a call one of whose requests ended in r, if another request may have
+// had an effect: that this one did nothing, or never will, says nothing of the call.
+func InDoubt(r Result) Result {
+	switch r := r.(type) {
+	case Refused:
+		return Unknown{Code: r.Code, Detail: r.Detail}
+	case Retry:
+		return Unknown{Code: r.Code, Detail: r.Detail, After: r.After}
+	}
+	return r
+}

@@ -34,11 +34,11 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 	return append(b, field...)
 }
 
-// traceparent names the trace of a call (W3C Trace Context, version 00). All calls of one
+// TraceParent names the trace of a call (W3C Trace Context, version 00). All calls of one
 // generation of an order are one trace, whichever replica makes them; each has a parent
 // id of its own. It is marked as sampled: what an order did at its providers must be
 // found when somebody asks.
-func (c *Call) traceparent() string {
+func (c *Call) TraceParent() string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, "trace")
 	b = appendField(b, c.Installation[:])

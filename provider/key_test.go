@@ -49,7 +49,7 @@ func TestKeysAreDistinctAndFitForAnyProvider(t *testing.T) {
 	for _, place := range []uuid.UUID{installation, uuid.New(), {}} {
 		for _, id := range ids {
 			for _, of := range append(fsm.Steps(), "") {
-				for _, op := range []provider.Operation{provider.Do, provider.Undo, provider.Create, provider.Confirm, provider.Capture, provider.Cancel, provider.Refund} {
+				for _, op := range []provider.Operation{provider.Do, provider.Undo, "create", "confirm", "capture", "cancel", "refund"} {
 					for _, generation := range []int32{0, 1, 256, 1 << 30} {
 						c := provider.Call{Installation: place, OrderID: id, Step: of, Generation: generation}
 						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d", place, id, of, op, generation)

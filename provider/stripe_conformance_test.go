@@ -8,6 +8,7 @@ import (
 	"pawl/fsm"
 	"pawl/policy"
 	"pawl/provider"
+	"pawl/provider/stripe"
 	"pawl/simulator"
 )
 
@@ -29,17 +30,12 @@ func TestStripeConforms(t *testing.T) {
 					w.Header().Set("Connection", "close") // on a kept one net/http sends again what was cut
 					sim.ServeHTTP(w, r)
 				})
-				executor, err := provider.New(&policy.Step{
-					Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture,
-				}, fsm.Charge)
-				if err != nil {
-					t.Fatal(err)
-				}
+				how := policy.Step{Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture}
 				return subject{
-					Executor: executor, of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = poor },
+					Executor: stripe.New(&how, fsm.Charge), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
 					books: func(c *provider.Call) (b books) {
 						for _, entry := range sim.Books(c.OrderID) { // money that is only authorized counts
-							if entry.Key != c.Key(provider.Create) {
+							if entry.Key != stripe.EffectKey(c) {
 								t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
 							}
 							b.made += entry.Effects
@@ -69,10 +65,10 @@ func TestStripeCaptureConforms(t *testing.T) {
 		direct := httptest.NewServer(sim) // the charges are not what is tried
 		t.Cleanup(direct.Close)
 		how := policy.Step{Executor: policy.Stripe, URL: direct.URL, Secret: secretOf(t, "sk_test_123"), Capture: policy.CaptureOnConfirm}
-		charge := executorOf(t, how, fsm.Charge)
+		charge := stripe.New(&how, fsm.Charge)
 		how.URL = serve(sim)
 		return subject{
-			Executor: executorOf(t, how, fsm.Confirm), of: fsm.Confirm,
+			Executor: stripe.New(&how, fsm.Confirm), of: fsm.Confirm,
 			prepare: func(c *provider.Call) {
 				asCharge := *c
 				asCharge.Step = fsm.Charge
@@ -92,7 +88,7 @@ func TestStripeCaptureConforms(t *testing.T) {
 					if entry.Step != string(fsm.Confirm) {
 						continue
 					}
-					if entry.Key != c.Key(provider.Capture) {
+					if entry.Key != stripe.EffectKey(c) {
 						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
 					}
 					b.made += entry.Effects

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -130,15 +129,6 @@ func again(c *provider.Call) *provider.Call {
 	return &next
 }
 
-func executorOf(t *testing.T, s policy.Step, of fsm.Step) provider.Executor {
-	t.Helper()
-	executor, err := provider.New(&s, of)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return executor
-}
-
 const secretText = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 // secretOf puts a secret where a policy can name it.
@@ -149,11 +139,4 @@ func secretOf(t *testing.T, text string) policy.Secret {
 		t.Fatal(err)
 	}
 	return policy.Secret("file:" + path)
-}
-
-func rewrite(t *testing.T, secret policy.Secret, text string) {
-	t.Helper()
-	if err := os.WriteFile(strings.TrimPrefix(string(secret), "file:"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -1,6 +1,6 @@
 -- name: PolicyStore :many
--- Stores a policy unless it is there, and activates it where that was asked for: a new
--- one, and any one while none has ever been active. No row: somebody stores it at this
+-- Stores a policy unless it is there, and activates a new one, and any one while none has
+-- ever been active. No row: somebody stores it at this
 -- moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
 -- is found; those who store the same at one moment may still leave a gap.
 WITH given AS (
@@ -18,28 +18,23 @@ WITH given AS (
 ), activated AS (
   INSERT INTO policy_activations (version, actor)
   SELECT f.version, @actor::text FROM found AS f
-  WHERE @activate::boolean AND (f.created OR NOT EXISTS (SELECT FROM policy_activations))
+  WHERE f.created OR NOT EXISTS (SELECT FROM policy_activations)
   RETURNING policy_activations.version
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
   EXISTS (SELECT FROM activated)::boolean AS activated
 FROM found AS f;
 
--- name: PolicyActivate :one
+-- name: PolicyActivate :exec
 -- Makes a version the active one, and leaves the history alone where it is already.
-WITH activated AS (
-  INSERT INTO policy_activations (version, actor)
-  SELECT p.version, @actor::text FROM policies AS p
-  WHERE p.version = @version
-    AND p.version IS DISTINCT FROM (SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
-  RETURNING policy_activations.version
-)
-SELECT EXISTS (SELECT FROM policies AS p WHERE p.version = @version)::boolean AS found,
-  EXISTS (SELECT FROM activated)::boolean AS activated;
+INSERT INTO policy_activations (version, actor)
+SELECT p.version, @actor::text FROM policies AS p
+WHERE p.version = @version
+  AND p.version IS DISTINCT FROM (SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1);
 
--- name: PolicyActive :many
+-- name: PolicyActive :one
 -- The active version; no row when there has never been one.
-SELECT a.version, a.at, a.actor FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1;
+SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1;
 
 -- name: PolicyGet :one
 SELECT p.source FROM policies AS p WHERE p.version = @version;

@@ -1,0 +1,34 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/govalues/decimal"
+
+	"pawl/fsm"
+	"pawl/policy"
+	"pawl/provider"
+	"pawl/provider/endpoint"
+	"pawl/provider/stripe"
+)
+
+// newExecutor makes the executor that a policy names for a step outside the database.
+func newExecutor(s *policy.Step, of fsm.Step) (provider.Executor, error) {
+	switch s.Executor {
+	case policy.HTTP, policy.Simulator:
+		return endpoint.New(s, of), nil
+	case policy.Stripe:
+		return stripe.New(s, of), nil
+	default:
+		return nil, fmt.Errorf("make executor: %q does nothing outside", s.Executor)
+	}
+}
+
+// foundByReference reports whether an undo finds what was done by the provider's own name for it, also when its key is
+// forgotten.
+func foundByReference(how policy.Executor, reference string, amount decimal.Decimal) bool {
+	if how == policy.Stripe {
+		return stripe.FoundByReference(reference, amount)
+	}
+	return reference != ""
+}

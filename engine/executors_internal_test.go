@@ -1,0 +1,17 @@
+package engine
+
+import (
+	"testing"
+
+	"pawl/fsm"
+	"pawl/policy"
+)
+
+func TestNobodyElseIsAnExecutor(t *testing.T) {
+	t.Parallel()
+	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
+		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge); err == nil {
+			t.Errorf("%q is %v", name, e)
+		}
+	}
+}

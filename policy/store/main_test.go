@@ -1,0 +1,9 @@
+package store_test
+
+import (
+	"testing"
+
+	"pawl/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }

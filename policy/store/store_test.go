@@ -1,0 +1,267 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/policy"
+	"pawl/policy/store"
+)
+
+// shop is the database of a shop.
+type shop struct {
+	t     *testing.T
+	pool  *pgxpool.Pool
+	query *db.Queries
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	pool := dbtest.New(t).Pool
+	return &shop{t, pool, db.New(pool)}
+}
+
+func (s *shop) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shop) exec(sql string, args ...any) error {
+	_, err := s.pool.Exec(s.t.Context(), sql, args...)
+	return err
+}
+
+// plan is a policy like no other.
+func plan(minutes int) []byte { return fmt.Appendf(nil, "reservationTtl: %dm\n", minutes) }
+
+// insert stores a version as no program does: it was never active.
+func (s *shop) insert(source string) {
+	s.t.Helper()
+	s.must(s.exec(`INSERT INTO policies (source, hash) VALUES ($1, sha256(convert_to($1, 'UTF8')))`, source))
+}
+
+func (s *shop) use(source []byte) store.Used {
+	s.t.Helper()
+	used, err := store.Use(s.t.Context(), s.query, source, "serve")
+	s.must(err)
+	return used
+}
+
+func (s *shop) activate(version int32) {
+	s.t.Helper()
+	s.must(store.Activate(s.t.Context(), s.query, version, "ann"))
+}
+
+// isActive checks what new orders start with. Version 0: no policy.
+func (s *shop) isActive(want int32) {
+	s.t.Helper()
+	version, err := store.Active(s.t.Context(), s.query)
+	s.must(err)
+	if version != want {
+		s.t.Errorf("active is %d, want version %d", version, want)
+	}
+}
+
+// history is the versions that were made active, in their order.
+func (s *shop) history() string {
+	s.t.Helper()
+	var text string
+	s.must(s.pool.QueryRow(s.t.Context(),
+		`SELECT coalesce(string_agg(version || ' ' || actor, ', ' ORDER BY activation_no), '') FROM policy_activations`).Scan(&text))
+	return text
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.isActive(0)
+	first, second := s.use(plan(1)).Version, s.use(plan(2)).Version
+	if first != 1 || second != 2 {
+		t.Errorf("versions %d and %d", first, second)
+	}
+	s.isActive(second)
+	s.activate(second)
+	s.activate(first) // back to an older one
+	s.activate(first)
+	s.isActive(first)
+	if got := s.history(); got != "1 serve, 2 serve, 1 ann" {
+		t.Errorf("history %s", got)
+	}
+	for want, known := range map[string][]int32{"1: 1m0s 2: 2m0s": nil, "2: 2m0s": {1}, "": {2, 1}} {
+		active, added, err := store.Read(t.Context(), s.query, known)
+		s.must(err)
+		var got []string
+		for _, v := range added {
+			got = append(got, fmt.Sprintf("%d: %s", v.Number, v.Policy.ReservationTTL))
+		}
+		if text := strings.Join(got, " "); text != want || active != first {
+			t.Errorf("besides %v: %s, active %d; want %s", known, text, active, want)
+		}
+	}
+	if source, err := store.Source(t.Context(), s.query, second); err != nil || source != string(plan(2)) {
+		t.Errorf("source %q, error %v", source, err)
+	}
+}
+
+func TestVersionOfANewerRelease(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.insert("teleport: {}\n")
+	_, added, err := store.Read(t.Context(), s.query, nil)
+	s.must(err)
+	var all policy.Problems
+	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
+		t.Errorf("%+v", added)
+	}
+	if err := store.Activate(t.Context(), s.query, 1, "ann"); !errors.As(err, &all) {
+		t.Errorf("it can be activated: %v", err)
+	}
+	s.isActive(0)
+}
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	t.Run("finds what is stored", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		for range 3 {
+			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 1}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		if version := s.use(plan(2)).Version; version != 2 {
+			t.Errorf("version %d: finding one left a gap", version)
+		}
+	})
+	t.Run("refuses what is none", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		var all policy.Problems
+		for _, source := range []string{"teleport: {}", ""} {
+			if _, err := store.Use(t.Context(), s.query, []byte(source), "serve"); !errors.As(err, &all) {
+				t.Errorf("error %v", err)
+			}
+		}
+		s.isActive(0)
+	})
+	t.Run("makes a new file the active version", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		for n := int32(1); n <= 2; n++ {
+			if got, want := s.use(plan(int(n))), (store.Used{Version: n, Created: true, Activated: true, Active: n}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			s.isActive(n)
+		}
+	})
+	t.Run("does not flap between replicas with an old and a new file", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		s.use(plan(2))
+		for range 3 {
+			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 2}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			s.use(plan(2))
+		}
+		if got := s.history(); got != "1 serve, 2 serve" {
+			t.Errorf("history %s", got)
+		}
+	})
+	t.Run("leaves a person's choice alone", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		s.use(plan(2))
+		s.activate(1)
+		if got, want := s.use(plan(2)), (store.Used{Version: 2, Active: 1}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+	t.Run("activates what is stored where nothing has ever been active", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.insert(string(plan(1)))
+		s.insert(string(plan(2)))
+		if got, want := s.use(plan(1)), (store.Used{Version: 1, Activated: true, Active: 1}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var created, activated int
+	versions := map[int32]int{}
+	for range 8 {
+		wg.Go(func() {
+			used, err := store.Use(t.Context(), s.query, plan(1), "serve")
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if used.Created {
+				created++
+			}
+			if used.Activated {
+				activated++
+			}
+			// Which number it has is open: those who lost the race may have used some up.
+			versions[used.Version]++
+			if used.Active != used.Version {
+				t.Errorf("%+v", used)
+			}
+		})
+	}
+	wg.Wait()
+	if created != 1 || activated != 1 || len(versions) != 1 || strings.Count(s.history(), "serve") != 1 {
+		t.Errorf("created %d times, activated %d times, versions %v, history %s", created, activated, versions, s.history())
+	}
+}
+
+func TestActivateWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	if err := store.Activate(t.Context(), s.query, 7, "ann"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+	s.isActive(0)
+}
+
+func TestVersionsAreNeverChanged(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	for _, sql := range []string{
+		`UPDATE policies SET source = 'x', hash = sha256('x')`, `UPDATE policies SET created_at = now()`, `DELETE FROM policies`,
+		`TRUNCATE policies CASCADE`, `UPDATE policy_activations SET actor = 'eve'`, `DELETE FROM policy_activations`, `TRUNCATE policy_activations`,
+	} {
+		if err := s.exec(sql); err == nil || !strings.Contains(err.Error(), "is only added to") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	for _, sql := range []string{
+		`INSERT INTO policies (source, hash) VALUES ('x', sha256('y'))`, `INSERT INTO policies (source, hash) VALUES ('', sha256(''))`,
+		`INSERT INTO policy_activations (version, actor) VALUES (2, 'eve')`, `INSERT INTO policy_activations (version, actor) VALUES (1, '')`,
+	} {
+		if err := s.exec(sql); err == nil {
+			t.Errorf("%s: accepted", sql)
+		}
+	}
+	s.isActive(1)
+}

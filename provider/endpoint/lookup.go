@@ -1,0 +1,69 @@
+package endpoint
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"pawl/provider"
+)
+
+// lookEndpoint is an endpoint that can be asked what became of a key.
+type lookEndpoint struct{ endpoint }
+
+// Lookup asks what became of the key of the Do.
+func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Result {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.how.LookupURL, nil)
+	if err != nil {
+		return provider.InDoubt(provider.Unsent("call_unusable", errAddress))
+	}
+	key := c.Key(provider.Do)
+	query := "key=" + key // needs no escaping; what the URL asks for itself stays as it is
+	if given := request.URL.RawQuery; given != "" {
+		query = given + "&" + query
+	}
+	request.URL.RawQuery = query
+	a, err := e.exchange(c, request, message{id: key})
+	if err != nil {
+		return provider.InDoubt(provider.Unsent("secret_unusable", err))
+	}
+	return a.lookup()
+}
+
+// The states of a key that a look-up may answer with.
+const (
+	stateDone    = "done"
+	stateRefused = "refused"
+	statePending = "pending"
+	stateUnseen  = "unseen"
+	stateUndone  = "undone"
+)
+
+// lookup says what the answer to a look-up means. No failure of it says anything of the Do.
+func (a *answer) lookup() provider.Result {
+	if a.Err != nil {
+		return provider.InDoubt(a.Lost())
+	}
+	r, unreadable := a.reply()
+	switch {
+	case a.Status == http.StatusNotFound:
+		return provider.Retry{Code: stateUnseen, Counts: true}
+	case a.Status != http.StatusOK:
+		return a.inDoubt(&r, "http_"+strconv.Itoa(a.Status), a.statusText())
+	case unreadable != nil:
+		return a.unreadable(unreadable)
+	}
+	switch r.State {
+	case stateDone:
+		return a.done(&r)
+	case stateRefused:
+		return a.refused(&r, stateRefused)
+	case statePending:
+		return a.accepted(&r, provider.Do)
+	case stateUnseen:
+		return provider.Retry{Code: stateUnseen, Counts: true}
+	case stateUndone: // it never comes again under this key
+		return provider.Refused{Code: stateUndone, Detail: a.Text(string(r.Detail))}
+	}
+	return provider.Unknown{Code: "answer_contradictory", Detail: a.Text("state " + strconv.Quote(string(r.State))), After: a.RetryAfter()}
+}

@@ -1,0 +1,64 @@
+package endpoint
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"pawl/policy"
+)
+
+// message is what a signature covers.
+type message struct {
+	id   string
+	body []byte
+}
+
+// secretPrefix stands before a key in base64.
+const secretPrefix = "whsec_"
+
+// errSecret has no cause: the text of a secret must not get into a log.
+var errSecret = errors.New("read secret: what follows whsec_ is not base64")
+
+// signingKey reads a secret and returns its text, which must never be shown, and the key of
+// the HMAC: what follows `whsec_` in base64, or the text itself. No secret at all: nothing is signed.
+func signingKey(secret policy.Secret) (text string, key []byte, err error) {
+	if secret == "" {
+		return "", nil, nil
+	}
+	text, err = secret.Read()
+	if err != nil {
+		return "", nil, err
+	}
+	encoded, ok := strings.CutPrefix(text, secretPrefix)
+	if !ok {
+		return text, []byte(text), nil
+	}
+	key, err = base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return text, nil, errSecret
+	}
+	return text, key, nil
+}
+
+// sign puts the three headers of a message under a key that is not nil, as Standard Webhooks 1.0.0 says: HMAC-SHA256 over
+// id, time and body, scheme v1. The id is that of the operation, so that a receiver that remembers ids drops repeats; the
+// time is that of the attempt, so that it can drop what somebody recorded.
+func sign(h http.Header, key []byte, m message, now time.Time) {
+	at := strconv.FormatInt(now.Unix(), 10)
+	h["Webhook-Id"] = []string{m.id}
+	h["Webhook-Timestamp"] = []string{at}
+	h["Webhook-Signature"] = []string{signatureOf(key, m.id, at, m.body)}
+}
+
+func signatureOf(key []byte, id, at string, body []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + at + "."))
+	mac.Write(body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}

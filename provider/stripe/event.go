@@ -1,0 +1,87 @@
+package stripe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stripe/stripe-go/v85/webhook"
+)
+
+// Hint says that something has happened to the charge of an order, not what: events come
+// late, twice and out of order. Who gets one looks it up. The order need not exist, and
+// Installation may be another one.
+type Hint struct {
+	Installation uuid.UUID
+	OrderID      string
+	Generation   int32
+	Reference    string // the payment intent
+}
+
+// ErrNotOurs is the error for an event that is genuine but about no order of ours. It is to
+// be answered with success, or Stripe sends it again for days.
+var ErrNotOurs = errors.New("the event is about no order")
+
+// tolerance is how old a signature may be.
+const tolerance = 5 * time.Minute
+
+// ReadEvent verifies an event that Stripe sent to a webhook endpoint, and returns which
+// order it is about. payload is the body as it came, byte by byte; signature the header
+// Stripe-Signature; secret that of the endpoint; now the time of receipt. Any error but
+// ErrNotOurs means that this is no event of Stripe's, or an old one sent again by somebody
+// else. The API version of the endpoint does not matter.
+func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, error) {
+	if secret == "" { // anybody could sign with it
+		return Hint{}, errors.New("verify event: no secret")
+	}
+	// The library goes by the wall clock of this machine, which may be wrong: the difference
+	// to now is added.
+	event, err := webhook.ConstructEventWithOptions(payload, signature, secret, webhook.ConstructEventOptions{
+		Tolerance: tolerance + time.Since(now.Round(0)), IgnoreAPIVersionMismatch: true,
+	})
+	if err != nil {
+		return Hint{}, fmt.Errorf("verify event: %w", err)
+	}
+	var object struct {
+		ID            string            `json:"id"`
+		Object        string            `json:"object"`
+		PaymentIntent json.RawMessage   `json:"payment_intent"`
+		Metadata      map[string]string `json:"metadata"`
+	}
+	if event.Data == nil || json.Unmarshal(event.Data.Raw, &object) != nil {
+		return Hint{}, ErrNotOurs
+	}
+	reference := object.ID
+	if object.Object != "payment_intent" { // a charge or a refund: they name their intent, by its id or in full
+		reference = idOf(object.PaymentIntent)
+	}
+	return hintOf(object.Metadata, reference)
+}
+
+func hintOf(metadata map[string]string, reference string) (Hint, error) {
+	installation, err := uuid.Parse(metadata["pawl_installation"])
+	if err != nil || metadata["pawl_order"] == "" || !isIntent(reference) {
+		return Hint{}, ErrNotOurs
+	}
+	generation, err := strconv.ParseInt(metadata["pawl_generation"], 10, 32)
+	if err != nil || generation < 0 {
+		return Hint{}, ErrNotOurs
+	}
+	return Hint{installation, metadata["pawl_order"], int32(generation), reference}, nil
+}
+
+func idOf(reference json.RawMessage) (id string) {
+	if json.Unmarshal(reference, &id) == nil {
+		return id
+	}
+	var object struct {
+		ID string `json:"id"`
+	}
+	if json.Unmarshal(reference, &object) != nil {
+		return ""
+	}
+	return object.ID
+}
