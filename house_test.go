@@ -17,9 +17,11 @@ import (
 // mayImport is the layout of the service: which folder may import which.
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
-//	        │                 ├───→ provider → policy → fsm
-//	        │                 └───→ policy
-//	        ├──→ books → db          ledger and provider do not know each other
+//	        │       │         ├───→ orders → db
+//	        │       │         ├───→ provider → policy → fsm
+//	        │       │         └───→ policy
+//	        │       └──→ orders
+//	        ├──→ books → db          ledger, orders and provider do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
 //
@@ -33,10 +35,11 @@ var mayImport = map[string][]string{
 	"iso4217":     {},
 	"policy":      {"fsm", "iso4217"},
 	"ledger":      {"fsm", "db"},
+	"orders":      {"fsm", "db"},
 	"provider":    {"fsm", "policy"},
-	"engine":      {"fsm", "db", "policy", "ledger", "provider"},
+	"engine":      {"fsm", "db", "policy", "ledger", "orders", "provider"},
 	"books":       {"fsm", "db"},
-	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
+	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
@@ -44,7 +47,7 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// Only what starts PostgreSQL: what it shared with the service, it could not find wrong there.

@@ -12,6 +12,14 @@ import (
 	"pawl/fsm"
 )
 
+type Inventory struct {
+	OnHand   int64
+	Reserved int64
+	Version  int64
+	Tracked  bool
+	Item     string
+}
+
 type Order struct {
 	OrderNo        int64
 	CreatedAt      time.Time

@@ -73,7 +73,7 @@ func (r *run) record(v ledger.Moved) {
 // halt stops an order that the database has moved where the machine knows no way: one of the two is wrong, and
 // whoever believed the move would charge, ship or refund by it. It waits for a person, if it has not ended, and nobody is told of it.
 func (e *Engine) halt(r *run, v ledger.Moved) {
-	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
+	err := fmt.Errorf("unknown_move: %s to %s", r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
 	ctx, cancel := e.statement()

@@ -12,20 +12,6 @@ import (
 	"pawl/provider"
 )
 
-// What an order may be held for, as it stands in orders.hold.
-const (
-	holdRetry     = "retry"
-	holdCallback  = "callback"
-	holdScheduled = "scheduled"
-	holdQueued    = "queued"
-	holdApproval  = "approval"
-	holdPaused    = "paused"
-	holdAttention = "attention"
-)
-
-// voidRefused begins the reason of a hold: the provider refused to undo the key of an earlier generation.
-const voidRefused = "void_refused: "
-
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
 // stay says what becomes of an order that an answer leaves in its state.

@@ -13,9 +13,6 @@ func special(r *run) bool {
 	return o.Policy != nil || o.Status == fsm.Pending || pausing(o)
 }
 
-func pausing(o *db.Order) bool  { return o.StopRequested != nil && *o.StopRequested == "pause" }
-func stopping(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested != "pause" }
-
 // route sends runs of one state on their way and returns those that take the ledger's.
 func (e *Engine) route(runs []*run) (ledger []*run) {
 	for _, r := range runs {

@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -18,8 +19,8 @@ func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, erro
 		return e.judgeLateUndo(ctx, o, q)
 	}
 	// Under the active policy the provider may be asked what became of the key.
-	canAsk := q.Verb == Retry && q.ActivePolicy && heldFor(&o.Order, holdAttention) && heldAsUnknown(&o.Order)
-	if !applicable[q.Verb](&o.Order) && !canAsk {
+	canAsk := q.Verb == Retry && q.ActivePolicy && heldFor(&o.Order, holdAttention) && orders.HeldAsUnknown(&o.Order)
+	if !q.Verb.Applies(&o.Order) && !canAsk {
 		return e.joins(o, q)
 	}
 	c := changeOf(&o.Order, q)
@@ -65,24 +66,11 @@ func (e *Engine) joins(o *Order, q *Request) (*change, error) {
 	underway := q.Verb == Cancel && or(row.StopRequested) == string(Cancel) && !row.Status.Final()
 	switch {
 	case !underway:
-		return nil, &NotApplicable{Verb: q.Verb, Code: refusedBecause(q.Verb, row), Order: *o}
+		return nil, &NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(row), Order: *o}
 	case q.RequestID == "":
 		return nil, nil
 	}
 	return sameAs(row), nil
-}
-
-// refusedBecause names what stands in the way of a verb that does not apply to a row.
-func refusedBecause(v Verb, o *db.Order) string {
-	switch {
-	case v == Cancel && confirmInDoubt(o):
-		return RefusedConfirmInDoubt
-	case v == Retry && heldFor(o, holdAttention, holdRetry):
-		return RefusedUnknown
-	case v == StepResult && o.Hold == nil && !o.Status.Final() && o.Status != fsm.Pending && value(o.Attempts) > 0:
-		return RefusedBusy
-	}
-	return RefusedState
 }
 
 // refusal finds what the row does not say, and stands in the way.

@@ -176,13 +176,13 @@ func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (writ
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
 // history is there. No order without an error: another row is there, so it was not.
 func (e *Engine) asked(ctx context.Context, o *Order, q *Request) ([]db.Order, error) {
-	rows, err := untilKnown(e, "read history", func() ([]db.TransitionsOfRow, error) {
+	rows, err := untilKnown(e, "read history", func() ([]db.Transition, error) {
 		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, cmp.Or(err, ErrUnavailable) // the engine stops
 	}
-	t := &rows[0].Transition
+	t := &rows[0]
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
 		return nil, nil
 	}

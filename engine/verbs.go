@@ -11,24 +11,6 @@ import (
 	"pawl/fsm"
 )
 
-// Verb is what a person or a program can ask of an order. It is the word of the history
-// and of the path, too.
-type Verb string
-
-// The verbs.
-const (
-	Cancel     Verb = "cancel"      // stop the order and undo it
-	Retry      Verb = "retry"       // try a held step again at once, or a failed order as its next generation
-	Pause      Verb = "pause"       // hold the order before its next step
-	Resume     Verb = "resume"      // go on with a paused order
-	Approve    Verb = "approve"     // let an order start that waits for it
-	Reject     Verb = "reject"      // cancel an order that waits for approval
-	StepResult Verb = "step-result" // say what became of a step that nobody knows about
-)
-
-// Verbs lists them in the order in which they are shown.
-var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult}
-
 // Request is a verb for one order.
 type Request struct {
 	OrderID   string

@@ -1,10 +1,8 @@
-package engine
+package orders
 
 import (
 	"errors"
 	"fmt"
-
-	"pawl/db"
 )
 
 // The answers that are not an order. Each is a normal outcome for a caller to
@@ -23,8 +21,6 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
-	// errUnknownMove: the database moved an order along an edge that the machine does not have.
-	errUnknownMove = errors.New("unknown_move")
 	// ErrRequestID: another verb was asked of the order with this request id.
 	ErrRequestID = errors.New("request id was used for another verb")
 )
@@ -95,7 +91,7 @@ func (n *NotApplicable) Error() string {
 
 // StockTooLow says that fewer units were to be on hand than are reserved.
 type StockTooLow struct {
-	Item db.InventoryGetRow
+	Item Stock
 }
 
 func (s *StockTooLow) Error() string {
