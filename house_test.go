@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "provider", "orders", "engine", "books", "httpapi", "pgembed", "simulator"},
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},

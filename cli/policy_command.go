@@ -19,6 +19,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -177,7 +178,7 @@ func diffPolicies(ctx context.Context, query *db.Queries, versions []int32, out 
 
 func activatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
 	err := engine.ActivatePolicy(ctx, query, version, actor)
-	if errors.Is(err, engine.ErrNotFound) {
+	if errors.Is(err, orders.ErrNotFound) {
 		return fmt.Errorf("there is no policy %d", version)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -17,7 +18,7 @@ func (e *Engine) admitTerms(set []*run) {
 	if version, p := e.policies.active(); version != nil {
 		start = startingPolicy{*version, p}
 		if p == nil { // not known here, or not yet: nothing may start as if there were none
-			e.finish(ErrUnavailable, slices.Clone(set)...)
+			e.finish(orders.ErrUnavailable, slices.Clone(set)...)
 			return
 		}
 	}
@@ -117,7 +118,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
-		r.order = Order{Order: row.Order}
+		r.order = orders.Order{Order: row.Order}
 		r.isKnown()
 		switch {
 		case row.Order.Hold != nil:
@@ -137,7 +138,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	e.lead(driven)
 	e.end(held)
 	for _, r := range held {
-		if *r.order.Order.Hold == holdQueued {
+		if *r.order.Order.Hold == fsm.HoldQueued {
 			e.turns.ask(*r.order.Order.ConcurrencyKey)
 		}
 	}

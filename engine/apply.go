@@ -79,7 +79,7 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 	ctx, cancel := e.statement()
 	defer cancel()
 	_, holdErr := e.query.OrdersHold(ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
-		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: holdAttention, HoldReason: err.Error()})
+		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
 	if holdErr != nil {
 		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
 	}
@@ -90,9 +90,9 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 // is not as it was read, or something of it stands.
 func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]db.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
-	orders := make([]db.Order, len(rows))
+	found := make([]db.Order, len(rows))
 	for i, row := range rows {
-		orders[i] = row.Order
+		found[i] = row.Order
 	}
-	return orders, err
+	return found, err
 }

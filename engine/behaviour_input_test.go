@@ -34,7 +34,7 @@ func TestIDs(t *testing.T) {
 		t.Errorf("%d orders from %d ids", n, len(ids))
 	}
 	for _, id := range ids {
-		order, err := b.engine.Get(t.Context(), id)
+		order, err := b.engine.Orders.Get(t.Context(), id)
 		if err != nil || order.Order.OrderID != id || order.Order.Item != "item "+id {
 			t.Errorf("%q: %v, stored as %q for %q", id, err, order.Order.OrderID, order.Order.Item)
 		}
@@ -75,7 +75,7 @@ func TestAmounts(t *testing.T) {
 				t.Errorf("%s: stored %s", amount, got)
 			}
 		}
-		if order, err := b.engine.Get(t.Context(), amount); err != nil || order.Order.Amount.String() != amount {
+		if order, err := b.engine.Orders.Get(t.Context(), amount); err != nil || order.Order.Amount.String() != amount {
 			t.Errorf("%s: %v, read %s", amount, err, order.Order.Amount)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 var planOrders = flag.Int64("plan-orders", 20_000, "orders of the test that looks for sequential scans")
@@ -65,7 +66,7 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 		if _, err := e.Admit(t.Context(), in); err != nil {
 			return err
 		}
-		_, _ = e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
+		_, _ = e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
 	}
 	if _, err := e.Process(t.Context(), in); err != nil {
 		return err

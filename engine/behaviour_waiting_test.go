@@ -11,6 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // atOnce sends requests from a goroutine each and counts the answers.
@@ -19,7 +20,7 @@ func (b *bundle) atOnce(t testing.TB, inputs []engine.Input) (completed, conflic
 	answers := ask(t, b.engine, inputs...)
 	for range inputs {
 		a := <-answers
-		var conflict *engine.Conflict
+		var conflict *orders.Conflict
 		switch {
 		case a.err == nil && a.order.Order.Status == fsm.Completed:
 			completed++
@@ -72,13 +73,13 @@ func TestProcessAtOnce(t *testing.T) {
 }
 
 // inVain waits for an order that does not end, just long enough for the database to say how far it is.
-func inVain(t testing.TB, wait func(context.Context) (engine.Order, error)) (order engine.Order, err error) {
+func inVain(t testing.TB, wait func(context.Context) (orders.Order, error)) (order orders.Order, err error) {
 	t.Helper()
 	for limit := 10 * time.Millisecond; limit < patience; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		order, err = wait(ctx)
 		cancel()
-		if !errors.Is(err, engine.ErrUnavailable) {
+		if !errors.Is(err, orders.ErrUnavailable) {
 			break
 		}
 	}
@@ -94,7 +95,7 @@ func TestProcessUnfinished(t *testing.T) {
 		g.admit(t, time.Hour, "elsewhere")
 		g.advance(t, fsm.Reserving, "elsewhere")
 		b.writesNothing(t, func() {
-			order, err := inVain(t, func(ctx context.Context) (engine.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
+			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
 			if err != nil || order.Order.Status != fsm.Reserving || order.ChargedAt == nil {
 				t.Errorf("%v %+v", err, order)
 			}
@@ -109,8 +110,8 @@ func TestProcessUnfinished(t *testing.T) {
 		newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
 		in := request("elsewhere")
 		in.Item = "gadget"
-		_, err := inVain(t, func(ctx context.Context) (engine.Order, error) { return b.engine.Process(ctx, in) })
-		if conflict := (*engine.Conflict)(nil); !errors.As(err, &conflict) || conflict.Order.Order.Status != fsm.Charging {
+		_, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, in) })
+		if conflict := (*orders.Conflict)(nil); !errors.As(err, &conflict) || conflict.Order.Order.Status != fsm.Charging {
 			t.Error(err)
 		}
 	})
@@ -184,7 +185,7 @@ func TestTurnedAway(t *testing.T) {
 			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Order.Status != fsm.Completed {
 				t.Errorf("an order that is stored: %s, %v", o.Order.Status, err)
 			}
-			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, engine.ErrOverloaded) {
+			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, orders.ErrOverloaded) {
 				t.Error(err)
 			}
 		})
@@ -204,9 +205,9 @@ func TestTurnedAway(t *testing.T) {
 		b.writesNothing(t, func() {
 			_, processed := e.Process(t.Context(), request("late"))
 			_, admitted := e.Admit(t.Context(), request("late"))
-			_, canceled := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "late"})
+			_, canceled := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "late"})
 			for _, err := range []error{processed, admitted, canceled, e.Ready(t.Context())} {
-				if !errors.Is(err, engine.ErrStopping) {
+				if !errors.Is(err, orders.ErrStopping) {
 					t.Error(err)
 				}
 			}

@@ -13,6 +13,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 const racers = 8
@@ -123,10 +124,10 @@ func TestEverybodyAtOnce(t *testing.T) {
 	for _, in := range requests("order", 150) {
 		wg.Go(func() {
 			for {
-				order, err := two.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, Actor: "tester"})
-				var refusal *engine.NotApplicable
+				order, err := two.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, Actor: "tester"})
+				var refusal *orders.NotApplicable
 				switch {
-				case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable):
+				case errors.Is(err, orders.ErrNotFound), errors.Is(err, orders.ErrUnavailable):
 					continue
 				case errors.As(err, &refusal) && (refusal.Order.Order.Status.Final() || refusal.Order.Order.Status.Undoing()):
 				case err == nil && order.Order.Status.Final():
@@ -139,7 +140,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	}
 	for onHand := range int64(20) {
 		if _, err := two.SetStock(t.Context(), "widget", 20+onHand, nil); err != nil {
-			var low *engine.StockTooLow
+			var low *orders.StockTooLow
 			if !errors.As(err, &low) {
 				t.Error(err)
 			}

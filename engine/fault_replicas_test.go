@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/orders"
 
 	"pawl/dbtest"
 	"pawl/engine"
@@ -119,7 +120,7 @@ func TestOneOrderTwice(t *testing.T) {
 		wg.Go(func() {
 			in := []engine.Input{request("one"), other}[i%2]
 			order, err := replicas[i/2%3].Process(t.Context(), in)
-			var conflict *engine.Conflict
+			var conflict *orders.Conflict
 			switch {
 			case err == nil && order.Order.Status == "completed" && order.Order.Item == in.Item:
 				sent[i%2].Add(1)

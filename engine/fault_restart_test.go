@@ -12,6 +12,7 @@ import (
 
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // load is callers that send one order after the other and remember what they were told.
@@ -48,7 +49,7 @@ func (l *load) send(t *testing.T, e *engine.Engine, orderID string) {
 		case err == nil && order.Order.OrderID == orderID && order.Order.Status == "completed":
 			l.acknowledged.Add(1)
 			return
-		case errors.Is(err, engine.ErrUnavailable), errors.Is(err, engine.ErrOverloaded):
+		case errors.Is(err, orders.ErrUnavailable), errors.Is(err, orders.ErrOverloaded):
 			l.unavailable.Add(1)
 		default:
 			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Order.Status, text(order.Order.HoldReason), err)

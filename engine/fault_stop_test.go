@@ -10,6 +10,7 @@ import (
 
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // stoppable is an engine that the test stops itself.
@@ -49,7 +50,7 @@ func TestStopUnderLoad(t *testing.T) {
 				switch {
 				case err == nil && order.Order.Status == "completed":
 					told.Add(1)
-				case errors.Is(err, engine.ErrStopping):
+				case errors.Is(err, orders.ErrStopping):
 					turnedAway.Add(1)
 					return
 				default:
@@ -106,7 +107,7 @@ func TestStopWithoutGrace(t *testing.T) {
 			}
 			for range 30 {
 				a := <-answers
-				if a.err != nil && !errors.Is(a.err, engine.ErrStopping) || a.err == nil && string(a.order.Order.Status) != status(t, b.Pool, a.orderID) {
+				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Order.Status) != status(t, b.Pool, a.orderID) {
 					t.Errorf("%s: told %s: %v", a.orderID, a.order.Order.Status, a.err)
 				}
 			}
@@ -133,7 +134,7 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("stop: %v", err)
 	}
-	if a := <-answers; !errors.Is(a.err, engine.ErrUnavailable) {
+	if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
 		t.Errorf("told %q: %v", a.order.Order.Status, a.err)
 	}
 	unlock()
@@ -152,7 +153,7 @@ func TestStopWithoutDatabase(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 	for range 10 {
-		if a := <-answers; !errors.Is(a.err, engine.ErrStopping) && !errors.Is(a.err, engine.ErrUnavailable) {
+		if a := <-answers; !errors.Is(a.err, orders.ErrStopping) && !errors.Is(a.err, orders.ErrUnavailable) {
 			t.Errorf("told %q: %v", a.order.Order.Status, a.err)
 		}
 	}
@@ -171,10 +172,10 @@ func TestStopWhileWatching(t *testing.T) {
 	if a := <-answers; a.err != nil || a.order.Order.Status != "charging" || *a.order.Order.Owner != g.owner {
 		t.Errorf("told %s: %v", a.order.Order.Status, a.err)
 	}
-	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, engine.ErrStopping) {
+	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("after the stop: %v", err)
 	}
-	if _, err := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one"}); !errors.Is(err, engine.ErrStopping) {
+	if _, err := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"}); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("cancel after the stop: %v", err)
 	}
 	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions`); n != 1 {
@@ -190,7 +191,7 @@ func TestOverload(t *testing.T) {
 	answers := ask(t, b.engine, requests("order", 10)...)
 	eventually(t, "the memory is full", func() bool { return b.engine.InFlight() == 10 && atCharge.Load() == 1 })
 	for _, in := range requests("late", 10) {
-		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, engine.ErrOverloaded) {
+		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, orders.ErrOverloaded) {
 			t.Errorf("%s: %v", in.OrderID, err)
 		}
 	}

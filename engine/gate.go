@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -14,18 +16,18 @@ import (
 func (e *Engine) gate(r *run, p *policy.Policy) bool {
 	o := &r.order.Order
 	switch {
-	case stopping(o):
+	case orders.Stopping(o):
 		return true // the move it starts with cancels it
 	case o.StartAt != nil && o.StartAt.After(e.now()):
-		r.wait = holdScheduled
+		r.wait = fsm.HoldScheduled
 	case o.ApprovedAt == nil && e.asksApproval(o, p):
 		if o.ApprovalUntil != nil && !o.ApprovalUntil.After(e.now()) {
 			e.approvalTimedOut(r, p)
 			return false
 		}
-		r.wait = holdApproval
+		r.wait = fsm.HoldApproval
 	case o.ConcurrencyKey != nil && o.TurnAt == nil:
-		r.wait = holdQueued
+		r.wait = fsm.HoldQueued
 	default:
 		return true
 	}
@@ -54,10 +56,10 @@ func (e *Engine) waitSet(set []*run) {
 func (e *Engine) waitOne(r *run) {
 	o := &r.order.Order
 	p := db.OrderWaitParams{OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: r.wait}
-	if pausing(o) {
-		p.Hold = holdPaused
+	if orders.Pausing(o) {
+		p.Hold = fsm.HoldPaused
 	}
-	if p.Hold == holdApproval {
+	if p.Hold == fsm.HoldApproval {
 		p.Seconds = e.approvalTime(o).Seconds()
 	}
 	ctx, cancel := e.statement()
@@ -72,7 +74,7 @@ func (e *Engine) waitOne(r *run) {
 		r.moved, r.wait = false, ""
 		key := o.ConcurrencyKey
 		e.finish(nil, r)
-		if p.Hold == holdQueued {
+		if p.Hold == fsm.HoldQueued {
 			e.turns.ask(*key)
 		}
 	}

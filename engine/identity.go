@@ -8,6 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -23,7 +24,7 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := again(ctx, e, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
+	row, err := orders.Read(ctx, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
 		return e.query.InstallationSecret(ctx)
 	}, struct{}{})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -68,7 +69,7 @@ func (l *lane) add(r *run) {
 	switch {
 	case r.attempt != nil && r.attempt.result != nil:
 		l.e.records.add(r)
-	case stopping(o) && !o.Status.Undoing() && !l.forgotten(o, l.e.now()):
+	case orders.Stopping(o) && !o.Status.Undoing() && !l.forgotten(o, l.e.now()):
 		r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: stop{}}
 		l.e.records.add(r)
 	case l.e.stopping.Load():

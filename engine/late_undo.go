@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -45,8 +46,8 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	outcome, answer := namedResult(result)
 	delay := min(time.Second<<min(row.Tries, 10), lateUndoPause)
 	if a, ok := result.(attention); ok {
-		delay, answer.Code, answer.Detail = lateUndoPause, RefusedUnknown, a.reason
-		if row.Code != RefusedUnknown {
+		delay, answer.Code, answer.Detail = lateUndoPause, orders.RefusedUnknown, a.reason
+		if row.Code != orders.RefusedUnknown {
 			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}
 	}

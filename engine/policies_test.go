@@ -15,6 +15,7 @@ import (
 
 	"pawl/db"
 	"pawl/dbtest"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -318,7 +319,7 @@ func TestUsePolicy(t *testing.T) {
 func TestActivatePolicyThatThereIsNot(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if err := ActivatePolicy(t.Context(), s.query, 7, "ann"); !errors.Is(err, ErrNotFound) {
+	if err := ActivatePolicy(t.Context(), s.query, 7, "ann"); !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 	s.isActive(0)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -63,12 +64,12 @@ func storePolicy(ctx context.Context, query *db.Queries, source []byte, params d
 }
 
 // ActivatePolicy makes a version the one new orders start with. It does nothing if it is
-// already. Replicas see it when they load next. The error is ErrNotFound where there is
+// already. Replicas see it when they load next. The error is orders.ErrNotFound where there is
 // no such version, and a policy.Problems where this process can't run it.
 func ActivatePolicy(ctx context.Context, query *db.Queries, version int32, actor string) error {
 	source, err := query.PolicyGet(ctx, version)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("policy %d: %w", version, ErrNotFound)
+		return fmt.Errorf("policy %d: %w", version, orders.ErrNotFound)
 	}
 	if err != nil {
 		return fmt.Errorf("read policy: %w", err)

@@ -16,6 +16,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // fickle is an endpoint that answers as it is told, order by order. It keeps the contract: a key has its effect once, an
@@ -178,7 +179,7 @@ func (x *exchange) step(rt *rapid.T) {
 }
 
 func (x *exchange) ask(rt *rapid.T, what string) {
-	q := engine.Request{OrderID: x.id, Verb: engine.Verb(what), Actor: "t", Async: true}
+	q := engine.Request{OrderID: x.id, Verb: orders.Verb(what), Actor: "t", Async: true}
 	switch what {
 	case "due":
 		x.exec(x.t, `UPDATE orders SET due_at = now() WHERE order_id = $1 AND hold IN ('retry', 'callback')`, x.id)
@@ -191,7 +192,7 @@ func (x *exchange) ask(rt *rapid.T, what string) {
 			Outcome: rapid.SampledFrom([]string{"done", "refused", "not_done"}).Draw(rt, "outcome")}
 	}
 	x.told = x.told || q.Settle != nil
-	var refusal *engine.NotApplicable
+	var refusal *orders.NotApplicable
 	if _, err := x.anyone().Do(context.WithoutCancel(x.t.Context()), q); err != nil && !errors.As(err, &refusal) {
 		rt.Fatalf("%s: %v", what, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // lose deals with runs that a move statement did not return: their row was locked by
@@ -39,15 +40,15 @@ func (e *Engine) readBack(runs []*run) {
 }
 
 // settleRead is settle, unless the rows could not be read because of the schema.
-func (e *Engine) settleRead(runs []*run, rows []Order, err error) {
+func (e *Engine) settleRead(runs []*run, rows []orders.Order, err error) {
 	if !e.standsDown("read orders", err, runs) {
 		e.settle(runs, rows)
 	}
 }
 
 // settle goes on from what the rows say.
-func (e *Engine) settle(runs []*run, rows []Order) {
-	byID := make(map[string]*Order, len(rows))
+func (e *Engine) settle(runs []*run, rows []orders.Order) {
+	byID := make(map[string]*orders.Order, len(rows))
 	for i := range rows {
 		byID[rows[i].Order.OrderID] = &rows[i]
 	}
@@ -99,7 +100,7 @@ func (e *Engine) absent(runs []*run) {
 			again = append(again, r)
 		}
 	}
-	e.finish(ErrNotFound, gone...)
+	e.finish(orders.ErrNotFound, gone...)
 	e.admitAgain(again)
 }
 
@@ -146,7 +147,7 @@ func (e *Engine) watch(runs []*run) {
 
 // readUntilKnown reads orders by number, as often as it takes. Durable is how to read what was written by others, or
 // by a statement of ours whose end we have not seen. The error is that of untilKnown.
-func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error) {
+func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]orders.Order, error) {
 	if len(orderNos) == 0 {
 		return nil, nil
 	}
@@ -155,14 +156,14 @@ func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error)
 		defer cancel()
 		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
-	out := make([]Order, len(rows))
+	out := make([]orders.Order, len(rows))
 	for i := range rows {
-		out[i] = Order(rows[i])
+		out[i] = orders.Order(rows[i])
 	}
 	return out, err
 }
 
-func (e *Engine) readByID(runs []*run) ([]Order, error) {
+func (e *Engine) readByID(runs []*run) ([]orders.Order, error) {
 	if len(runs) == 0 {
 		return nil, nil
 	}
@@ -170,7 +171,7 @@ func (e *Engine) readByID(runs []*run) ([]Order, error) {
 	for i, r := range runs {
 		ids[i] = r.orderID
 	}
-	return untilKnown(e, "read orders by id", func() ([]Order, error) {
+	return untilKnown(e, "read orders by id", func() ([]orders.Order, error) {
 		ctx, cancel := e.statement()
 		defer cancel()
 		return e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 const (
@@ -113,17 +114,17 @@ func (e *Engine) claim(orderNos []int64) int {
 }
 
 // claimedOrders are the orders of a statement that claimed them.
-func claimedOrders[R ~struct{ Order db.Order }](rows []R) []Order {
-	orders := make([]Order, len(rows))
+func claimedOrders[R ~struct{ Order db.Order }](rows []R) []orders.Order {
+	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
-		orders[i] = Order{Order: struct{ Order db.Order }(row).Order}
+		found[i] = orders.Order{Order: struct{ Order db.Order }(row).Order}
 	}
-	return orders
+	return found
 }
 
 // takeUp drives those of the orders whose rows say that they are ours. An order that has
 // a run is left to it; should the run be about to end, it is taken up again after that.
-func (e *Engine) takeUp(rows []Order) int {
+func (e *Engine) takeUp(rows []orders.Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
 	for i := range rows {

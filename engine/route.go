@@ -5,12 +5,13 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // special reports whether more than its state decides where an order goes.
 func special(r *run) bool {
 	o := &r.order.Order
-	return o.Policy != nil || o.Status == fsm.Pending || pausing(o)
+	return o.Policy != nil || o.Status == fsm.Pending || orders.Pausing(o)
 }
 
 // route sends runs of one state on their way and returns those that take the ledger's.
@@ -23,7 +24,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 			ledger = append(ledger, r)
 		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
 			e.recordAfter(r)
-		case pausing(o):
+		case orders.Pausing(o):
 			e.waits.add(r)
 		case !known:
 			e.leaving.add(r)
@@ -61,7 +62,7 @@ func (e *Engine) confirmBeside(r *run) {
 	p, _ := e.policies.of(o.Policy)
 	r.attempt = &attempt{lane: e.lane(*o.Policy, fsm.Confirm, p), state: o.Status, generation: o.Generation,
 		step: fsm.Confirm, result: beside{}, uncalled: true}
-	if stopping(o) {
+	if orders.Stopping(o) {
 		r.attempt.result = stop{}
 	}
 	e.records.add(r)
@@ -75,5 +76,5 @@ func (e *Engine) leaveSet(set []*run) {
 	if _, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
 		e.log.Warn("release leases", "orders", len(set), "error", err)
 	}
-	e.finish(ErrStopping, set...)
+	e.finish(orders.ErrStopping, set...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // Input is a checked request. A Currency or Quantity left zero was left out: it takes
@@ -39,9 +40,9 @@ type Terms struct {
 // concurrent callers wait.
 type run struct {
 	orderID string
-	input   Input // of the request that made it; zero when a claim did
-	stored  terms // valid once known is closed; never changes then
-	order   Order // the holder's; anybody's once done is closed
+	input   Input        // of the request that made it; zero when a claim did
+	stored  terms        // valid once known is closed; never changes then
+	order   orders.Order // the holder's; anybody's once done is closed
 
 	sent  bool // an admission was sent: it may be stored even if no answer came
 	moved bool // we committed every forward step of this order, so order is complete
@@ -121,15 +122,15 @@ type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	woken  map[int64]Order // rows claimed for us while their run was about to end
-	closed bool            // takes no more runs
-	empty  chan struct{}   // closed when somebody waits and the last run has gone
+	woken  map[int64]orders.Order // rows claimed for us while their run was about to end
+	closed bool                   // takes no more runs
+	empty  chan struct{}          // closed when somebody waits and the last run has gone
 	size   atomic.Int64
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
 func (g *registry) init() {
-	g.byID, g.driven, g.woken = map[string]*run{}, map[int64]time.Time{}, map[int64]Order{}
+	g.byID, g.driven, g.woken = map[string]*run{}, map[int64]time.Time{}, map[int64]orders.Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -165,7 +166,7 @@ func (g *registry) lead(runs []*run) {
 
 // wake notes a row that was claimed for us while the order has a run. If that run ends
 // without having seen it, somebody has to take the order up again: see rouse.
-func (g *registry) wake(row Order) {
+func (g *registry) wake(row orders.Order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, ok := g.byID[row.Order.OrderID]; ok {
@@ -174,7 +175,7 @@ func (g *registry) wake(row Order) {
 }
 
 // rouse returns what was claimed for us behind the back of runs that have been removed.
-func (g *registry) rouse(removed []*run) (rows []Order) {
+func (g *registry) rouse(removed []*run) (rows []orders.Order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range removed {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/ledger"
 )
 
@@ -46,7 +47,7 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 			on = append(on, r)
 			continue
 		}
-		if s.hold == holdAttention {
+		if s.hold == fsm.HoldAttention {
 			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
 		}

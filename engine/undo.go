@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -82,9 +83,9 @@ func (e *Engine) lookUndos(set []*run) {
 
 // undoOf reads what is known for the undo request of one key.
 func (e *Engine) undoOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step) (*undoKnown, error) {
-	rows, err := again(ctx, e, e.query.UndosKnown, db.UndosKnownParams{OrderNos: []int64{orderNo}, Generations: []int32{generation}, Steps: []string{string(of)}})
+	rows, err := orders.Read(ctx, e.query.UndosKnown, db.UndosKnownParams{OrderNos: []int64{orderNo}, Generations: []int32{generation}, Steps: []string{string(of)}})
 	if err != nil {
-		return nil, unavailable("read what an undo can go by", err)
+		return nil, orders.Unavailable("read what an undo can go by", err)
 	}
 	return undoKnownOf(rows[0]), nil // the statement returns one row for each key
 }

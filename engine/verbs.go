@@ -9,12 +9,13 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // Request is a verb for one order.
 type Request struct {
 	OrderID   string
-	Verb      Verb
+	Verb      orders.Verb
 	Actor     string // who asks; kept in the history
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
@@ -49,29 +50,29 @@ const verbTries = 12
 // Do does what a verb asks and waits, like Process, for what comes of it; asynchronously it
 // answers with the order as it was stored. A request that was seen before waits with the
 // first, and so does a cancellation of an order that is being canceled. Errors:
-// ErrNotFound, *NotApplicable, ErrPrecondition, ErrRequestID, ErrStopping, ErrUnavailable.
-func (e *Engine) Do(ctx context.Context, q Request) (Order, error) {
+// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrRequestID, orders.ErrStopping, orders.ErrUnavailable.
+func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	if e.stopping.Load() {
-		return Order{}, ErrStopping
+		return orders.Order{}, orders.ErrStopping
 	}
 	for range verbTries {
 		order, done, err := e.try(ctx, &q)
 		switch {
 		case err != nil:
-			return Order{}, err
+			return orders.Order{}, err
 		case done && q.DryRun:
 			return order, nil
 		case done:
 			return e.follow(ctx, &order, q.Async)
 		}
 	}
-	return Order{}, ErrUnavailable
+	return orders.Order{}, orders.ErrUnavailable
 }
 
 // try judges the order as it is and writes what the verb asks for. done is false when the
 // order has changed between the two.
-func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, err error) {
-	order, err = e.get(ctx, q.OrderID, true)
+func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done bool, err error) {
+	order, err = e.Orders.GetDurable(ctx, q.OrderID)
 	if err != nil {
 		return order, false, err
 	}
@@ -79,7 +80,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, e
 		return order, seen, err
 	}
 	if q.IfSeq != nil && *q.IfSeq != order.Order.Seq {
-		return order, false, ErrPrecondition
+		return order, false, orders.ErrPrecondition
 	}
 	c, err := e.judge(ctx, &order, q)
 	if e.overtaken(ctx, &order, err) {
@@ -94,28 +95,28 @@ func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, e
 
 // overtaken reports whether a refusal is about an order that has changed since it was read:
 // what else was read for it may be of the order as it is now.
-func (e *Engine) overtaken(ctx context.Context, o *Order, refusal error) bool {
-	var refused *NotApplicable
+func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) bool {
+	var refused *orders.NotApplicable
 	if !errors.As(refusal, &refused) {
 		return false
 	}
-	now, err := e.Get(ctx, o.Order.OrderID)
+	now, err := e.Orders.Get(ctx, o.Order.OrderID)
 	return err == nil && now.Order.Seq != o.Order.Seq
 }
 
 // seen reports whether a request with this id was done to the order before.
-func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
+func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := again(ctx, e, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
+	row, err := orders.Read(ctx, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
-		return false, unavailable("read history", err)
+		return false, orders.Unavailable("read history", err)
 	case or(row.Verb) != string(q.Verb):
-		return false, ErrRequestID
+		return false, orders.ErrRequestID
 	}
 	return true, nil
 }
@@ -137,13 +138,13 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // follow answers with what comes of a verb that is written.
-func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error) {
+func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return Order{}, context.Canceled // the caller has gone
+		return orders.Order{}, context.Canceled // the caller has gone
 	}
 	reading, cancel := answering(ctx)
 	defer cancel()
-	order, err := e.get(reading, o.Order.OrderID, true)
+	order, err := e.Orders.GetDurable(reading, o.Order.OrderID)
 	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
 		return order, err
 	}
@@ -155,7 +156,7 @@ func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error
 
 // rejoin returns the run of an order that is known to exist, making one that watches it
 // if there is none; nil when the engine is stopping.
-func (e *Engine) rejoin(o *Order) *run {
+func (e *Engine) rejoin(o *orders.Order) *run {
 	r, made := e.runs.join(o.Order.OrderID, Input{})
 	if made {
 		r.order = *o

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/orders"
 	"pawl/provider"
 	"pawl/simulator"
 )
@@ -238,7 +239,7 @@ func TestCallbacksForNothing(t *testing.T) {
 	refused := func(t *testing.T, token string) {
 		t.Helper()
 		before := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`)
-		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, engine.ErrNotFound) {
+		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 			t.Errorf("%q: %v", token, err)
 		}
 		if after := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`); after != before {
@@ -305,7 +306,7 @@ func TestLateCallbacks(t *testing.T) {
 		if after := d.get(t, "o"); after.Order.Status != "canceled" || after.Order.Seq != order.Order.Seq {
 			t.Errorf("%s", brief(after))
 		}
-		calls, err := d.engine.Attempts(t.Context(), "o", -1000, 10)
+		calls, err := d.engine.Orders.Attempts(t.Context(), "o", -1000, 10)
 		if err != nil || len(calls) == 0 || calls[0].Attempt >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
 			t.Errorf("%+v, %v", calls, err)
 		}
@@ -361,7 +362,7 @@ func TestCallbackWhoseStatementIsLost(t *testing.T) {
 		return passes
 	})
 	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "r"}}
-	if receipt, err := behind.Answer(t.Context(), token, done); !errors.Is(err, engine.ErrUnavailable) {
+	if receipt, err := behind.Answer(t.Context(), token, done); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("%+v, %v", receipt, err)
 	}
 	p.On(nil)

@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 const allAtTheSimulator = `
@@ -157,7 +158,7 @@ func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*db.Order) 
 			t.Fatalf("of %s waited %s: %s", limit, took, brief(order))
 		case err == nil && stays(&order.Order):
 			return
-		case err != nil && !errors.Is(err, engine.ErrUnavailable), limit > patience:
+		case err != nil && !errors.Is(err, orders.ErrUnavailable), limit > patience:
 			t.Fatalf("after %s: %v, %s", took, err, brief(order))
 		}
 	}
@@ -179,15 +180,15 @@ func TestCustomerIsMaterial(t *testing.T) {
 	other.CustomerID, other.PaymentMethod = "you", "pm_other"
 	_, err := s.engine.Process(t.Context(), other)
 	conflict := wantConflict(t, err)
-	want := []engine.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
+	want := []orders.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
 	if len(conflict.Differences) != 2 || conflict.Differences[0] != want[0] || conflict.Differences[1] != want[1] {
 		t.Errorf("%+v", conflict.Differences)
 	}
 }
 
-func wantConflict(t *testing.T, err error) *engine.Conflict {
+func wantConflict(t *testing.T, err error) *orders.Conflict {
 	t.Helper()
-	var conflict *engine.Conflict
+	var conflict *orders.Conflict
 	if !errors.As(err, &conflict) {
 		t.Fatalf("no conflict: %v", err)
 	}

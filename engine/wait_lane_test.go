@@ -166,7 +166,7 @@ func TestUnknownPolicyIsLeftAlone(t *testing.T) {
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, policy)
 		VALUES ('newer', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i', 4711)`)
 	eventually(t, "it is seen again and again", func() bool { return b.engine.Stats.UnknownPolicy.Load() > 2 })
-	if o, err := b.engine.Get(t.Context(), "newer"); err != nil || o.Order.Fence != 1 || o.Order.Seq != 1 {
+	if o, err := b.engine.Orders.Get(t.Context(), "newer"); err != nil || o.Order.Fence != 1 || o.Order.Seq != 1 {
 		t.Error(err, brief(o))
 	}
 }

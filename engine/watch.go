@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"pawl/orders"
 )
 
 // watcher waits for orders that other replicas drive, on behalf of our callers. One
@@ -30,7 +32,7 @@ func newWatcher(e *Engine) *watcher {
 func (w *watcher) add(runs []*run) {
 	if !w.keep(runs) {
 		for _, r := range w.engine.runs.remove(runs) {
-			r.end(ErrStopping)
+			r.end(orders.ErrStopping)
 		}
 		return
 	}
@@ -92,7 +94,7 @@ func (w *watcher) idle(orderNo int64) bool {
 func (w *watcher) dropAll() {
 	runs := w.take(w.numbers())
 	for _, r := range w.engine.runs.remove(runs) {
-		r.end(ErrStopping)
+		r.end(orders.ErrStopping)
 	}
 }
 

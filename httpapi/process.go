@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 var processOperation = failing(huma.Operation{
@@ -93,9 +94,9 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	stored, err := s.engine.Get(ctx, known.order.OrderID)
+	stored, err := s.engine.Orders.Get(ctx, known.order.OrderID)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, orders.ErrNotFound):
 		return engine.Input{}, refused
 	case err != nil:
 		return engine.Input{}, err
@@ -106,7 +107,7 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
-func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (engine.Order, error) {
+func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (orders.Order, error) {
 	if atMost == 0 {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
@@ -120,7 +121,7 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
-func (s *server) writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
+func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {
 	final := o.Order.Status.Final()
 	header := w.Header()
 	if applied := want.applied(final); applied != "" {
@@ -135,7 +136,7 @@ func (s *server) writeOrder(w http.ResponseWriter, o *engine.Order, want prefere
 	writeOrderStatus(w, o, status)
 }
 
-func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
+func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 	header := w.Header()
 	header["Content-Type"] = jsonType
 	header["Etag"] = []string{entityTag(o.Order.Seq)}
@@ -149,7 +150,7 @@ func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
 
 // retryAfter is a second while somebody drives the order, and for one that is held
 // the time until it is due by the clock, up to a minute.
-func retryAfter(o *engine.Order, clock func() time.Time) string {
+func retryAfter(o *orders.Order, clock func() time.Time) string {
 	if o.Order.Hold == nil {
 		return "1"
 	}

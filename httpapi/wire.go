@@ -9,8 +9,8 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // order is an order as the API shows it. The fields of the original contract come
@@ -111,14 +111,14 @@ type item struct {
 // self is the actor of what the service does by itself.
 const self = "pawl"
 
-func orderOf(o *engine.Order) order {
+func orderOf(o *orders.Order) order {
 	row := &o.Order
 	out := order{
 		OrderID: row.OrderID, Status: state(row.Status), Steps: stepsOf(o),
 		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
 		Generation: row.Generation, Seq: row.Seq, CreatedAt: row.CreatedAt.UTC(),
 		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
-		AllowedActions: engine.AllowedActions(o), OrderTerms: termsOf(row),
+		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(row),
 	}
 	out.FinishedAt = utc(row.FinishedAt)
 	if row.FailureCode != nil {
@@ -158,7 +158,7 @@ func utc(t *time.Time) *time.Time {
 	return &out
 }
 
-func ordersOf(rows []engine.Order) []order {
+func ordersOf(rows []orders.Order) []order {
 	out := make([]order, len(rows))
 	for i := range rows {
 		out[i] = orderOf(&rows[i])
@@ -168,7 +168,7 @@ func ordersOf(rows []engine.Order) []order {
 
 // stepsOf does not call a step completed that is being undone without anybody knowing
 // whether it was done.
-func stepsOf(o *engine.Order) steps {
+func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
 			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !or(o.ChargeInDoubt, false),
@@ -197,7 +197,7 @@ func attemptOf(row *db.StepAttempt) attempt {
 	}
 }
 
-func itemOf(row *engine.Stock) item {
+func itemOf(row *orders.Stock) item {
 	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved}
 	if row.Tracked {
 		available := row.OnHand - row.Reserved

@@ -14,16 +14,16 @@ import (
 	"pgregory.net/rapid"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
-func anyOrder(t *rapid.T) engine.Order {
+func anyOrder(t *rapid.T) orders.Order {
 	text := rapid.String()
 	at := rapid.Custom(func(t *rapid.T) time.Time {
 		return time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "at"))
 	})
-	return engine.Order{
+	return orders.Order{
 		Order: db.Order{
 			OrderID: text.Draw(t, "id"), Item: text.Draw(t, "item"), Currency: text.Draw(t, "currency"),
 			Status:   rapid.SampledFrom(fsm.States()).Draw(t, "status"),
@@ -104,14 +104,14 @@ func TestStepsSayWhatStands(t *testing.T) {
 	at := time.Now()
 	for _, c := range []struct {
 		name string
-		row  engine.Order
+		row  orders.Order
 		want steps
 	}{
-		{"nothing yet", engine.Order{}, steps{}},
-		{"charged", engine.Order{ChargedAt: &at}, steps{Charge: stepState{Completed: true}}},
-		{"all done", engine.Order{Order: db.Order{Status: fsm.Completed}, ChargedAt: &at, ReservedAt: &at},
+		{"nothing yet", orders.Order{}, steps{}},
+		{"charged", orders.Order{ChargedAt: &at}, steps{Charge: stepState{Completed: true}}},
+		{"all done", orders.Order{Order: db.Order{Status: fsm.Completed}, ChargedAt: &at, ReservedAt: &at},
 			steps{stepState{Completed: true}, stepState{Completed: true}, stepState{Completed: true}}},
-		{"all undone", engine.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
+		{"all undone", orders.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
 			steps{Charge: stepState{Undone: true}, Reserve: stepState{Undone: true}}},
 	} {
 		if got := stepsOf(&c.row); got != c.want {
@@ -137,7 +137,7 @@ func TestTheDocumentedBodyIsTheOneThatIsRead(t *testing.T) {
 func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
 	t.Parallel()
 	at, yes := time.Now(), true
-	o := engine.Order{ChargedAt: &at, ReservedAt: &at}
+	o := orders.Order{ChargedAt: &at, ReservedAt: &at}
 	if shown := stepsOf(&o); !shown.Charge.Completed || !shown.Reserve.Completed {
 		t.Errorf("done: %+v", shown)
 	}
