@@ -64,7 +64,7 @@ func (e *Engine) admissionWith(start startingPolicy, set []*run) db.OrdersAdmitW
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
 	}
 	for _, r := range set {
-		in, o := &r.input.Terms, &r.order.Order
+		in, o := &r.input.Terms, &r.order
 		o.CustomerID = optional(in.CustomerID)
 		p.Policies = append(p.Policies, start.version)
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
@@ -95,7 +95,7 @@ func (t orderTerms) approvalSeconds() float64 {
 	return t.approval.Timeout.Seconds()
 }
 
-func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
+func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
 	if p == nil {
 		return t
@@ -118,7 +118,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
-		r.order = orders.Order{Order: row.Order}
+		r.order = row.Order
 		r.isKnown()
 		switch {
 		case row.Order.Hold != nil:
@@ -138,8 +138,8 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, s *slots
 	e.lead(driven)
 	e.end(held)
 	for _, r := range held {
-		if *r.order.Order.Hold == fsm.HoldQueued {
-			e.turns.ask(*r.order.Order.ConcurrencyKey)
+		if *r.order.Hold == fsm.HoldQueued {
+			e.turns.ask(*r.order.ConcurrencyKey)
 		}
 	}
 	e.found(byID)

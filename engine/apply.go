@@ -9,6 +9,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 )
 
 // apply is the one door to orders.status: it sends the statement of a move for runs that
@@ -17,7 +18,7 @@ import (
 // is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
 func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
-	first := runs[0].order.Order
+	first := runs[0].order
 	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
 	verdicts, err := m.move(ctx, e.query, set)
 	if err != nil {
@@ -43,7 +44,7 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 	}
 	if len(verdicts) < len(runs) {
 		for _, r := range runs {
-			if r.order.Order.Seq == set.Seq {
+			if r.order.Seq == set.Seq {
 				lost = append(lost, r)
 			}
 		}
@@ -55,16 +56,16 @@ func (e *Engine) apply(ctx context.Context, m *mover, runs []*run) (moved, lost 
 // the move itself; an order that goes back is read before it is shown.
 func (r *run) record(v ledger.Moved) {
 	o, at := &r.order, v.At
-	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
-	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
+	event, _ := fsm.EventOf(o.Status, v.ToStatus)
+	o.Status, o.Seq, r.lost = v.ToStatus, v.Seq, 0
 	switch event {
 	case fsm.Charged:
 		o.ChargedAt = &at
 	case fsm.Reserved:
 		o.ReservedAt = &at
 	case fsm.Confirmed:
-		o.Order.EndedAs, o.Order.FinishedAt = &v.ToStatus, &at
-		o.Order.Owner, o.Order.DueAt = nil, nil
+		o.EndedAs, o.FinishedAt = &v.ToStatus, &at
+		o.Owner, o.DueAt = nil, nil
 	default:
 		r.moved = false
 	}
@@ -75,11 +76,11 @@ func (r *run) record(v ledger.Moved) {
 func (e *Engine) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("unknown_move: %s to %s", r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
-	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
+	r.order.Status, r.order.Seq = v.ToStatus, v.Seq
 	ctx, cancel := e.statement()
 	defer cancel()
 	_, holdErr := e.query.OrdersHold(ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
-		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
+		Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
 	if holdErr != nil {
 		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
 	}
@@ -88,9 +89,9 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 
 // redrive takes a failed order back to its beginning, as its next generation. No row: it
 // is not as it was read, or something of it stands.
-func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]db.Order, error) {
+func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
-	found := make([]db.Order, len(rows))
+	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
 		found[i] = row.Order
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -60,7 +60,7 @@ var (
 
 // stands reports whether the order still is in the state that the attempt is for, and in its
 // generation. An undo may be about an earlier generation.
-func (a *attempt) stands(o *db.Order) bool {
+func (a *attempt) stands(o *orders.Order) bool {
 	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
 }
 
@@ -74,7 +74,7 @@ func operationIn(s fsm.State) provider.Operation {
 
 // prepare makes the attempt for the next call of a run.
 func (l *lane) prepare(r *run) *attempt {
-	o := &r.order.Order
+	o := &r.order
 	a := &attempt{lane: l, slot: l, state: o.Status, step: l.step, generation: o.Generation, operation: operationIn(o.Status),
 		doubted: o.InDoubtSince != nil, lookOnly: l.forgotten(o, l.e.now())}
 	switch {
@@ -112,7 +112,7 @@ func (a *attempt) refusedInDoubt() bool {
 // forgotten reports whether the provider may have forgotten the key of the step in doubt at
 // that time. Sending it again could do the step twice, so only a look-up, a callback or a
 // person settles the step.
-func (l *lane) forgotten(o *db.Order, now time.Time) bool {
+func (l *lane) forgotten(o *orders.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > l.cfg.KeyRetention-retentionMargin
 }
 

@@ -35,7 +35,7 @@ func (e *Engine) beginSet(set []*run) {
 }
 
 func (e *Engine) beginKey(r *run) beginKey {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
 		call: a.lane.cfg.Timeout + leaseMargin}
 	if a.generation != o.Generation {
@@ -92,7 +92,7 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
-	if set[0].attempt.generation != set[0].order.Order.Generation {
+	if set[0].attempt.generation != set[0].order.Generation {
 		p.Generation = &key.generation
 	}
 	if key.operation == provider.Undo {
@@ -105,7 +105,7 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 
 // called starts the call of an attempt that is committed.
 func (e *Engine) called(r *run, row db.AttemptsBeginRow) {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	o.Seq, o.Attempts, o.InDoubtSince, r.moved, r.lost = row.Seq, &row.Attempt, row.InDoubtSince, false, 0
 	if o.WindowFrom == nil {
 		o.WindowFrom = &row.At

@@ -26,8 +26,8 @@ func TestCancelAtOnce(t *testing.T) {
 			if errors.As(err, &late) {
 				order, err = late.Order, nil
 			}
-			if err != nil || order.Order.Status != fsm.Canceled {
-				t.Errorf("%v %+v", err, order.Order)
+			if err != nil || order.Status != fsm.Canceled {
+				t.Errorf("%v %+v", err, order)
 			}
 		})
 	}
@@ -100,12 +100,12 @@ func (r racing) run(t testing.TB) fsm.State {
 	} else if err != nil {
 		t.Errorf("%s: %v", r.orderID, err)
 	}
-	if late != nil && canceled.Order.Status != fsm.Completed || late == nil && canceled.Order.Status != fsm.Canceled {
-		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Order.Status)
+	if late != nil && canceled.Status != fsm.Completed || late == nil && canceled.Status != fsm.Canceled {
+		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Status)
 	}
 	a := <-processed
-	if a.err != nil || a.order.Order.Status != canceled.Order.Status {
-		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Order.Status, err, canceled.Order.Status)
+	if a.err != nil || a.order.Status != canceled.Status {
+		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Status, err, canceled.Status)
 	}
-	return canceled.Order.Status
+	return canceled.Status
 }

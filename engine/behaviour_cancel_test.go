@@ -52,8 +52,8 @@ func TestCancel(t *testing.T) {
 			b.setStock(t, "widget", 5)
 			b.hold(t, state, "held")
 			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "held", Actor: "ann", Reason: "changed her mind"})
-			if err != nil || order.Order.Status != fsm.Canceled {
-				t.Fatalf("%v %+v", err, order.Order)
+			if err != nil || order.Status != fsm.Canceled {
+				t.Fatalf("%v %+v", err, order)
 			}
 			b.sameAsStored(t, order)
 			b.undone(t, "held", way)
@@ -76,11 +76,11 @@ func TestCancel(t *testing.T) {
 			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
 				return b.engine.Do(ctx, engine.Request{Verb: orders.Cancel, OrderID: "driven"})
 			})
-			if o := order.Order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
+			if o := order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
 				!o.DueAt.Equal(*before.DueAt) || *o.Owner != g.owner || o.Seq != before.Seq+1 {
 				t.Fatalf("%v %+v", err, o)
 			}
-			if moved := g.move(t, []db.Order{before}); len(moved) > 0 {
+			if moved := g.move(t, []orders.Order{before}); len(moved) > 0 {
 				t.Errorf("its driver moved past the request: %+v", moved)
 			}
 			g.advance(t, fsm.Canceled, "driven")
@@ -127,7 +127,7 @@ func TestCancelDoesNotApply(t *testing.T) {
 				s.Verb = orders.Cancel
 				_, err := b.engine.Do(t.Context(), s)
 				var refusal *orders.NotApplicable
-				if !errors.As(err, &refusal) || string(refusal.Order.Order.Status) != id || refusal.Verb != "cancel" {
+				if !errors.As(err, &refusal) || string(refusal.Order.Status) != id || refusal.Verb != "cancel" {
 					t.Errorf("cancel what is %s%s: %v", id, name, err)
 					return
 				}
@@ -172,17 +172,17 @@ func TestCancelConditions(t *testing.T) {
 		}
 		for _, ifSeq := range []*int32{nil, &seq} {
 			order := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, DryRun: true})
-			if allowed := orders.AllowedActions(&order); order.Order.Status != fsm.Reserving || !slices.Equal(allowed, []string{"cancel", "resume"}) {
-				t.Errorf("dry run: %+v, allowed %q", order.Order, allowed)
+			if allowed := orders.AllowedActions(&order); order.Status != fsm.Reserving || !slices.Equal(allowed, []string{"cancel", "resume"}) {
+				t.Errorf("dry run: %+v, allowed %q", order, allowed)
 			}
 		}
 	})
 	first := b.cancel(t, engine.Request{OrderID: "order", IfSeq: &seq, RequestID: "1"})
-	if first.Order.Status != fsm.Canceled {
-		t.Errorf("%+v", first.Order)
+	if first.Status != fsm.Canceled {
+		t.Errorf("%+v", first)
 	}
 	b.writesNothing(t, func() {
-		for _, ifSeq := range []*int32{nil, &seq, &first.Order.Seq} {
+		for _, ifSeq := range []*int32{nil, &seq, &first.Seq} {
 			if again := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, RequestID: "1"}); asJSON(t, again) != asJSON(t, first) {
 				t.Errorf("first %s\nagain %s", asJSON(t, first), asJSON(t, again))
 			}
@@ -192,8 +192,8 @@ func TestCancelConditions(t *testing.T) {
 		}
 	})
 	b.hold(t, fsm.Charging, "another") // the id is that of a request for one order
-	if order := b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}); order.Order.Status != fsm.Canceled {
-		t.Errorf("%+v", order.Order)
+	if order := b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}); order.Status != fsm.Canceled {
+		t.Errorf("%+v", order)
 	}
 	b.undone(t, "order", canceledWay[fsm.Reserving])
 }
@@ -205,7 +205,7 @@ func TestCancelAfterTooManyTakeOvers(t *testing.T) {
 	b := setup(t)
 	b.hold(t, fsm.Reserving, "tired")
 	b.exec(t, "UPDATE orders SET take_overs = 4 WHERE order_id = 'tired'")
-	if o := b.cancel(t, engine.Request{OrderID: "tired"}); o.Order.Status != fsm.Canceled {
-		t.Errorf("status %s, hold %v", o.Order.Status, o.Order.Hold)
+	if o := b.cancel(t, engine.Request{OrderID: "tired"}); o.Status != fsm.Canceled {
+		t.Errorf("status %s, hold %v", o.Status, o.Hold)
 	}
 }

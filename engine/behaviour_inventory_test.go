@@ -73,13 +73,13 @@ func TestSetStockTooLow(t *testing.T) {
 	})
 	b.setStock(t, "widget", 2)
 	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 2, Tracked: true, Version: 2})
-	if order := b.process(t, request("three")); order.Order.Status != fsm.Failed {
-		t.Errorf("all is reserved, and it is %s", order.Order.Status)
+	if order := b.process(t, request("three")); order.Status != fsm.Failed {
+		t.Errorf("all is reserved, and it is %s", order.Status)
 	}
 	b.cancel(t, engine.Request{OrderID: "one"})
 	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
-	if order := b.process(t, request("four")); order.Order.Status != fsm.Completed {
-		t.Errorf("one was released, and it is %s", order.Order.Status)
+	if order := b.process(t, request("four")); order.Status != fsm.Completed {
+		t.Errorf("one was released, and it is %s", order.Status)
 	}
 	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 1, Reserved: 1, Tracked: true, Version: 2})
 	proveBooks(t, b.Pool)

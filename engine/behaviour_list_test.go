@@ -71,7 +71,7 @@ func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids [
 		t.Fatal(err)
 	}
 	for _, order := range page {
-		ids = append(ids, order.Order.OrderID)
+		ids = append(ids, order.OrderID)
 	}
 	return page, ids
 }
@@ -141,11 +141,11 @@ func TestListCursor(t *testing.T) {
 		seen, last := map[string]int{}, int64(0)
 		for page, _ := b.list(t, f); len(page) > 0; page, _ = b.list(t, f) {
 			for _, order := range page {
-				if no := order.Order.OrderNo; last > 0 && f.Before > 0 && no >= last {
+				if no := order.OrderNo; last > 0 && f.Before > 0 && no >= last {
 					t.Errorf("%+v: %d follows %d", f, no, last)
 				}
-				last = order.Order.OrderNo
-				seen[order.Order.OrderID]++
+				last = order.OrderNo
+				seen[order.OrderID]++
 			}
 			f.Before = last
 		}
@@ -230,7 +230,7 @@ func TestListWindows(t *testing.T) {
 				if len(page) == 0 {
 					break
 				}
-				f.Before = page[len(page)-1].Order.OrderNo
+				f.Before = page[len(page)-1].OrderNo
 			}
 		}
 	}

@@ -43,12 +43,12 @@ func (b *bundle) writesNothing(t testing.TB, do func()) {
 func asJSON(t testing.TB, order orders.Order) string {
 	t.Helper()
 	var metadata map[string]string
-	if order.Order.Metadata != nil {
-		if err := json.Unmarshal(order.Order.Metadata, &metadata); err != nil {
+	if order.Metadata != nil {
+		if err := json.Unmarshal(order.Metadata, &metadata); err != nil {
 			t.Fatal(err)
 		}
 	}
-	order.Order.Metadata = nil
+	order.Metadata = nil
 	text, err := json.Marshal([]any{order, metadata})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func asJSON(t testing.TB, order orders.Order) string {
 // sameAsStored checks that a caller was told what is in the database.
 func (b *bundle) sameAsStored(t testing.TB, told orders.Order) {
 	t.Helper()
-	stored, err := b.engine.Orders.Get(t.Context(), told.Order.OrderID)
+	stored, err := b.engine.Orders.Get(t.Context(), told.OrderID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestProcessNew(t *testing.T) {
 	in := request("new")
 	in.Quantity, in.Currency, in.Metadata = 3, "EUR", []byte(`{"cart":"7"}`)
 	order := b.process(t, in)
-	o := order.Order
+	o := order
 	if o.Status != fsm.Completed || o.Amount.String() != "99.99" || o.Currency != "EUR" || o.Quantity != 3 || o.Item != "widget" ||
 		o.Fence != 1 || o.Seq != 4 || o.Owner != nil || o.DueAt != nil || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
@@ -118,7 +118,7 @@ func TestProcessKnown(t *testing.T) {
 			}
 		})
 	}
-	if order, err := other.Process(t.Context(), request("pounds")); err != nil || order.Order.Currency != "GBP" {
+	if order, err := other.Process(t.Context(), request("pounds")); err != nil || order.Currency != "GBP" {
 		t.Errorf("%v %+v", err, order)
 	}
 }

@@ -19,7 +19,7 @@ func TestOutOfStock(t *testing.T) {
 	in.Quantity = 3
 	order := b.process(t, in)
 	b.sameAsStored(t, order)
-	if o := order.Order; o.Status != fsm.Failed || text(o.FailureStep) != "reserve" || text(o.FailureCode) != "out_of_stock" ||
+	if o := order; o.Status != fsm.Failed || text(o.FailureStep) != "reserve" || text(o.FailureCode) != "out_of_stock" ||
 		text(o.Outcome) != "failed" || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
 	}
@@ -38,8 +38,8 @@ func TestOutOfStock(t *testing.T) {
 		t.Errorf("%d refunds", n)
 	}
 	in.OrderID, in.Quantity = "fits", 2
-	if order := b.process(t, in); order.Order.Status != fsm.Completed {
-		t.Errorf("%+v", order.Order)
+	if order := b.process(t, in); order.Status != fsm.Completed {
+		t.Errorf("%+v", order)
 	}
 	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 0, Reserved: 0, Tracked: true, Version: 1})
 	proveBooks(t, b.Pool)
@@ -64,7 +64,7 @@ func TestNeverOversold(t *testing.T) {
 					continue
 				}
 				mu.Lock()
-				switch o := order.Order; {
+				switch o := order; {
 				case o.Status == fsm.Completed:
 					sold += o.Quantity
 				case o.Status == fsm.Failed && text(o.FailureCode) == "out_of_stock":

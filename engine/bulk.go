@@ -44,7 +44,7 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 			return nil, err
 		}
 		for i := range listed {
-			orderIDs = append(orderIDs, listed[i].Order.OrderID)
+			orderIDs = append(orderIDs, listed[i].OrderID)
 		}
 	}
 	results := make([]BulkResult, len(orderIDs))

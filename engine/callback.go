@@ -50,10 +50,10 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
-	if len(rows) == 0 || !who.genuine(token, of, rows[0].Order.OrderID) {
+	if len(rows) == 0 || !who.genuine(token, of, rows[0].OrderID) {
 		return Receipt{}, orders.ErrNotFound
 	}
-	text, err := t.Storable(or(rows[0].Order.PaymentMethod))
+	text, err := t.Storable(or(rows[0].PaymentMethod))
 	if err != nil {
 		return Receipt{}, &InvalidCallback{err.Error()}
 	}

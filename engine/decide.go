@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/policy"
@@ -34,7 +33,7 @@ type stay struct {
 type judge struct {
 	cfg    *policy.Step
 	a      *attempt
-	o      *db.Order
+	o      *orders.Order
 	now    time.Time // on the database's clock
 	chance float64   // from 0 to 1; the delay is drawn by it
 }

@@ -105,7 +105,7 @@ func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) 
 
 // alike groups runs by fence and seq, in order of appearance.
 func alike(set []*run) [][]*run {
-	key := func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }
+	key := func(r *run) [2]int64 { return [2]int64{r.order.Fence, int64(r.order.Seq)} }
 	first := key(set[0])
 	if !slices.ContainsFunc(set, func(r *run) bool { return key(r) != first }) {
 		return [][]*run{set} // nearly always
@@ -137,7 +137,7 @@ func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
 func (e *Engine) hold(r *run, why error) {
 	ctx, cancel := e.statement()
 	defer cancel()
-	o := &r.order.Order
+	o := &r.order
 	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
 	_, err := e.query.OrdersHold(ctx, db.OrdersHoldParams{
 		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
@@ -172,7 +172,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 
 // turnOver lets the next one of its key start when an order has ended.
 func (e *Engine) turnOver(r *run) {
-	if key := r.order.Order.ConcurrencyKey; key != nil && r.status().Final() {
+	if key := r.order.ConcurrencyKey; key != nil && r.status().Final() {
 		e.turns.ask(*key)
 	}
 }
@@ -196,7 +196,7 @@ func (e *Engine) complete(runs []*run) error {
 		return errUnfit // they have ended, and what is shown of them can't be read
 	}
 	for _, row := range rows {
-		byNo[row.Order.OrderNo].order = row
+		byNo[row.OrderNo].order = row
 	}
 	return nil
 }

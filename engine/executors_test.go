@@ -77,7 +77,7 @@ func TestEveryExecutor(t *testing.T) {
 func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone int)) {
 	t.Helper()
 	check := func(orderID string, o orders.Order, want fsm.State, wantUndone int) {
-		if times, undone := charged(orderID); o.Order.Status != want || times != 1 || undone != wantUndone {
+		if times, undone := charged(orderID); o.Status != want || times != 1 || undone != wantUndone {
 			t.Errorf("%s: %s, charged %d times and undone %d times", orderID, brief(o), times, undone)
 		}
 	}
@@ -90,7 +90,7 @@ func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone in
 	for i := range 50 {
 		callers.Go(func() {
 			o, err := s.engines[i%2].Process(t.Context(), crowd)
-			if err != nil || o.Order.Status != fsm.Completed {
+			if err != nil || o.Status != fsm.Completed {
 				t.Errorf("one of a crowd: %v, %s", err, brief(o))
 			}
 		})

@@ -71,7 +71,7 @@ func TestUnknownAdmission(t *testing.T) {
 		in.Amount = decimal.MustParse("1")
 		_, err := b.engine.Process(t.Context(), in)
 		var conflict *orders.Conflict
-		if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Order.Order.Status != fsm.Completed {
+		if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Order.Status != fsm.Completed {
 			t.Errorf("told %v", err)
 		}
 		proveBooks(t, b.Pool)

@@ -49,7 +49,7 @@ func (b *bundle) completes(t testing.TB, answers <-chan answer, n int) {
 	for range n {
 		a := <-answers
 		orderIDs = append(orderIDs, a.orderID)
-		o := a.order.Order
+		o := a.order
 		if a.err != nil {
 			t.Errorf("%s: %v", a.orderID, a.err)
 		} else if o.OrderID != a.orderID || o.Status != "completed" {

@@ -129,10 +129,10 @@ func TestEverybodyAtOnce(t *testing.T) {
 				switch {
 				case errors.Is(err, orders.ErrNotFound), errors.Is(err, orders.ErrUnavailable):
 					continue
-				case errors.As(err, &refusal) && (refusal.Order.Order.Status.Final() || refusal.Order.Order.Status.Undoing()):
-				case err == nil && order.Order.Status.Final():
+				case errors.As(err, &refusal) && (refusal.Order.Status.Final() || refusal.Order.Status.Undoing()):
+				case err == nil && order.Status.Final():
 				default:
-					t.Errorf("cancel %s: %s, %v", in.OrderID, order.Order.Status, err)
+					t.Errorf("cancel %s: %s, %v", in.OrderID, order.Status, err)
 				}
 				return
 			}
@@ -149,8 +149,8 @@ func TestEverybodyAtOnce(t *testing.T) {
 	wg.Wait()
 	for range 150 {
 		a := <-answers
-		if a.err != nil || string(a.order.Order.Status) != status(t, b.Pool, a.orderID) || !a.order.Order.Status.Final() {
-			t.Errorf("%s: told %s, is %s: %v", a.orderID, a.order.Order.Status, status(t, b.Pool, a.orderID), a.err)
+		if a.err != nil || string(a.order.Status) != status(t, b.Pool, a.orderID) || !a.order.Status.Final() {
+			t.Errorf("%s: told %s, is %s: %v", a.orderID, a.order.Status, status(t, b.Pool, a.orderID), a.err)
 		}
 	}
 	t.Logf("%q", column[string](t, b.Pool, `SELECT o.status || ' ' || count(*) FROM books.orders AS o GROUP BY o.status`))

@@ -85,7 +85,7 @@ func takenOver(t *testing.T, b *bundle, orderID string) orders.Order {
 	g := newGhost(b.Pool)
 	g.admit(t, 0, orderID)
 	eventually(t, orderID+" is taken over and completed", func() bool { return status(t, b.Pool, orderID) == "completed" })
-	return orders.Order{Order: g.stored(t, orderID)[0]}
+	return g.stored(t, orderID)[0]
 }
 
 // TestLostConnections loses every statement of every journey in turn, each in five ways, alone and with the two after
@@ -124,8 +124,8 @@ func TestLostConnections(t *testing.T) {
 // arrived fails the test unless the order went its way and no other, and the caller knows.
 func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Order) {
 	t.Helper()
-	if last := j.path[len(j.path)-1]; told.Order.OrderID != orderID || string(told.Order.Status) != last {
-		t.Errorf("%s: the caller is told that %q is %s", orderID, told.Order.OrderID, told.Order.Status)
+	if last := j.path[len(j.path)-1]; told.OrderID != orderID || string(told.Status) != last {
+		t.Errorf("%s: the caller is told that %q is %s", orderID, told.OrderID, told.Status)
 	}
 	if got := states(t, b.Pool, orderID); !slices.Equal(got, j.path) {
 		t.Errorf("%s: went %q", orderID, got)

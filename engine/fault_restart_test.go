@@ -46,13 +46,13 @@ func (l *load) send(t *testing.T, e *engine.Engine, orderID string) {
 	for {
 		order, err := e.Process(context.WithoutCancel(t.Context()), request(orderID))
 		switch {
-		case err == nil && order.Order.OrderID == orderID && order.Order.Status == "completed":
+		case err == nil && order.OrderID == orderID && order.Status == "completed":
 			l.acknowledged.Add(1)
 			return
 		case errors.Is(err, orders.ErrUnavailable), errors.Is(err, orders.ErrOverloaded):
 			l.unavailable.Add(1)
 		default:
-			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Order.Status, text(order.Order.HoldReason), err)
+			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Status, text(order.HoldReason), err)
 			return
 		}
 	}

@@ -88,8 +88,8 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("the watcher is told %v", err)
 	}
-	if o := b.process(t, request("watched")); o.Order.Status != fsm.Completed {
-		t.Errorf("asked for again it is %s", o.Order.Status)
+	if o := b.process(t, request("watched")); o.Status != fsm.Completed {
+		t.Errorf("asked for again it is %s", o.Status)
 	}
 }
 
@@ -123,8 +123,8 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
 	defer cancel()
-	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Order.Status != fsm.Completed {
-		t.Errorf("another order meanwhile: %v %s", err, o.Order.Status)
+	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Status != fsm.Completed {
+		t.Errorf("another order meanwhile: %v %s", err, o.Status)
 	}
 	callers.Wait()
 }

@@ -77,7 +77,7 @@ func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
 	unanswered("the same cancellation after the crash", verb("waits", orders.Cancel))
 
 	server.Set(t, "synchronous_standby_names", "")
-	if o := b.process(t, request("cut off")).Order; o.Status != fsm.Completed {
+	if o := b.process(t, request("cut off")); o.Status != fsm.Completed {
 		t.Errorf("it went on to %s", o.Status)
 	}
 	proveBooks(t, watcher)

@@ -48,13 +48,13 @@ func TestStopUnderLoad(t *testing.T) {
 				in.OrderID += time.Now().String()
 				order, err := e.Process(t.Context(), in)
 				switch {
-				case err == nil && order.Order.Status == "completed":
+				case err == nil && order.Status == "completed":
 					told.Add(1)
 				case errors.Is(err, orders.ErrStopping):
 					turnedAway.Add(1)
 					return
 				default:
-					t.Errorf("told %s: %v", order.Order.Status, err)
+					t.Errorf("told %s: %v", order.Status, err)
 					return
 				}
 			}
@@ -107,8 +107,8 @@ func TestStopWithoutGrace(t *testing.T) {
 			}
 			for range 30 {
 				a := <-answers
-				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Order.Status) != status(t, b.Pool, a.orderID) {
-					t.Errorf("%s: told %s: %v", a.orderID, a.order.Order.Status, a.err)
+				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Status) != status(t, b.Pool, a.orderID) {
+					t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
 				}
 			}
 			if n := value[int](t, b.Pool, notHanded); n != 0 {
@@ -135,7 +135,7 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 	if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
-		t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+		t.Errorf("told %q: %v", a.order.Status, a.err)
 	}
 	unlock()
 }
@@ -154,7 +154,7 @@ func TestStopWithoutDatabase(t *testing.T) {
 	}
 	for range 10 {
 		if a := <-answers; !errors.Is(a.err, orders.ErrStopping) && !errors.Is(a.err, orders.ErrUnavailable) {
-			t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+			t.Errorf("told %q: %v", a.order.Status, a.err)
 		}
 	}
 }
@@ -169,8 +169,8 @@ func TestStopWhileWatching(t *testing.T) {
 	answers := ask(t, e, request("one"))
 	eventually(t, "the caller waits", func() bool { return e.InFlight() == 1 })
 	stop(t, e)
-	if a := <-answers; a.err != nil || a.order.Order.Status != "charging" || *a.order.Order.Owner != g.owner {
-		t.Errorf("told %s: %v", a.order.Order.Status, a.err)
+	if a := <-answers; a.err != nil || a.order.Status != "charging" || *a.order.Owner != g.owner {
+		t.Errorf("told %s: %v", a.order.Status, a.err)
 	}
 	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("after the stop: %v", err)

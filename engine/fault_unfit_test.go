@@ -60,7 +60,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 				t.Fatal(err)
 			}
 			comeAgain(t, answers, many)
-			if a := <-first; !errors.Is(a.err, orders.ErrUnavailable) && (a.err != nil || a.order.Order.Status != fsm.Completed) {
+			if a := <-first; !errors.Is(a.err, orders.ErrUnavailable) && (a.err != nil || a.order.Status != fsm.Completed) {
 				t.Errorf("the first one: told %v, %s", a.err, brief(a.order)) // its charge may have been before the change
 			}
 			stuck := `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`
@@ -171,7 +171,7 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 			}
 			b.exec(t, c.mend)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
-			if o := b.process(t, request("order")); o.Order.Status != fsm.Completed {
+			if o := b.process(t, request("order")); o.Status != fsm.Completed {
 				t.Errorf("it is %s", brief(o))
 			}
 			if got := p.standing("order"); got != "charge 1 reserve 1 confirm 1" {

@@ -14,7 +14,7 @@ import (
 // for a person, then for its turn, in this order. It returns true when the order starts;
 // otherwise somebody else has the run.
 func (e *Engine) gate(r *run, p *policy.Policy) bool {
-	o := &r.order.Order
+	o := &r.order
 	switch {
 	case orders.Stopping(o):
 		return true // the move it starts with cancels it
@@ -36,11 +36,11 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 }
 
 // asksApproval reports whether a rule of the policy wants a person to look at the order.
-func (e *Engine) asksApproval(o *db.Order, p *policy.Policy) bool {
+func (e *Engine) asksApproval(o *orders.Order, p *policy.Policy) bool {
 	return o.ApprovalUntil != nil || p != nil && approvalOf(p, o) != nil
 }
 
-func approvalOf(p *policy.Policy, o *db.Order) *policy.Approval {
+func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	rule, _ := p.ApprovalOf(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item, CustomerID: or(o.CustomerID)})
 	return rule
 }
@@ -54,7 +54,7 @@ func (e *Engine) waitSet(set []*run) {
 }
 
 func (e *Engine) waitOne(r *run) {
-	o := &r.order.Order
+	o := &r.order
 	p := db.OrderWaitParams{OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: r.wait}
 	if orders.Pausing(o) {
 		p.Hold = fsm.HoldPaused
@@ -80,7 +80,7 @@ func (e *Engine) waitOne(r *run) {
 	}
 }
 
-func (e *Engine) approvalTime(o *db.Order) time.Duration {
+func (e *Engine) approvalTime(o *orders.Order) time.Duration {
 	if p, _ := e.policies.of(o.Policy); p != nil {
 		if a := approvalOf(p, o); a != nil {
 			return a.Timeout
@@ -91,7 +91,7 @@ func (e *Engine) approvalTime(o *db.Order) time.Duration {
 
 // approvalTimedOut goes on, or back, as the policy says.
 func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
-	o := &r.order.Order
+	o := &r.order
 	approves := false
 	if p != nil {
 		if rule := approvalOf(p, o); rule != nil {

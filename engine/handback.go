@@ -50,7 +50,7 @@ func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 		e.log.Warn("look for orders in doubt", "orders", len(orderIDs), "error", err)
 	}
 	for _, row := range rows {
-		r := inDoubt[row.Order.OrderID]
+		r := inDoubt[row.OrderID]
 		r.order = row
 		r.isKnown()
 	}

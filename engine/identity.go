@@ -40,7 +40,7 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	c := &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,

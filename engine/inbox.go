@@ -32,7 +32,7 @@ func (e *Engine) lookInbox(set []*run) {
 		answers[key{row.OrderNo, fsm.Step(row.Step), row.Operation}] = row
 	}
 	for _, r := range set {
-		o := &r.order.Order
+		o := &r.order
 		r.looked = true
 		if row, ok := answers[key{r.no(), o.Status.Step(), string(operationIn(o.Status))}]; ok {
 			r.attempt = e.answerFor(r, row)
@@ -43,7 +43,7 @@ func (e *Engine) lookInbox(set []*run) {
 
 // answerFor makes an attempt out of an answer that came without a call, so that both go one way.
 func (e *Engine) answerFor(r *run, row db.AnswersWaitingRow) *attempt {
-	o := &r.order.Order
+	o := &r.order
 	p, _ := e.policies.of(o.Policy)
 	a := &attempt{lane: e.lane(*o.Policy, o.Status.Step(), p), state: o.Status, generation: o.Generation,
 		step: o.Status.Step(), operation: operationIn(o.Status), number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}

@@ -10,7 +10,7 @@ import (
 // was committed. now is the time of that statement, as the age of the key is: no clock of
 // this machine, nor its sleep, has a part in it.
 func (a *attempt) expired(r *run, now time.Time) bool {
-	o := &r.order.Order
+	o := &r.order
 	if a.operation == provider.Undo && a.generation == o.Generation {
 		return r.undo.forgotten(a.lane.cfg, o, o.InDoubtSince, now)
 	}

@@ -62,7 +62,7 @@ func (e *Engine) lane(version int32, of fsm.Step, p *policy.Policy) *lane {
 
 // add takes a run that stands in a state of this step.
 func (l *lane) add(r *run) {
-	o := &r.order.Order
+	o := &r.order
 	if r.attempt != nil && !r.attempt.stands(o) {
 		l.e.fenced(r)
 	}
@@ -147,7 +147,7 @@ func (l *lane) begin(r *run) {
 		l.e.leaving.add(r)
 		return
 	}
-	if o := &r.order.Order; o.Status.Undoing() && r.undo.forgotten(l.cfg, o, o.InDoubtSince, l.e.now()) {
+	if o := &r.order; o.Status.Undoing() && r.undo.forgotten(l.cfg, o, o.InDoubtSince, l.e.now()) {
 		l.release()
 		l.stay(r, attention{reason: outcomeUnknown})
 		return
@@ -177,7 +177,7 @@ func (l *lane) release() {
 
 // stay lets the order wait without a call having been made.
 func (l *lane) stay(r *run, why provider.Result) {
-	o := &r.order.Order
+	o := &r.order
 	r.attempt = &attempt{lane: l, state: o.Status, generation: o.Generation, step: l.step, result: why, uncalled: true}
 	l.e.records.add(r)
 }

@@ -78,7 +78,7 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
-	r.order.Order, r.undo = row.Order, undo
+	r.order, r.undo = row.Order, undo
 	r.attempt = &attempt{lane: e.lane(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
 		fence: row.Order.Fence, named: undo.name(p.Of(of).Executor)}
 	return e.attemptLate(ctx, r, row)
@@ -100,6 +100,6 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	case len(begun) == 0:
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun[0].Attempt, r.undo.forgotten(a.lane.cfg, &r.order.Order, nil, begun[0].StartedAt)
+	a.number, a.lookOnly = begun[0].Attempt, r.undo.forgotten(a.lane.cfg, &r.order, nil, begun[0].StartedAt)
 	return a.perform(ctx, c), a.number
 }

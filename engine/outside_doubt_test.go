@@ -84,9 +84,9 @@ func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 	}
 	open()
 	var o orders.Order
-	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Order.Hold != nil || o.Order.Status.Final() })
-	if o.Order.Status != "canceled" {
-		t.Errorf("%s, held: %s", o.Order.Status, *o.Order.HoldReason)
+	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Hold != nil || o.Status.Final() })
+	if o.Status != "canceled" {
+		t.Errorf("%s, held: %s", o.Status, *o.HoldReason)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	open()
 	o := s.process(t, request("one"))
 	eventually(t, "what was reported as done stands, or is undone", func() bool {
-		return o.Order.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
+		return o.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
 			+ (SELECT count(*) FROM late_undos)`) > 0
 	})
 }

@@ -189,8 +189,8 @@ func TestALateUndoIsClosedByAPerson(t *testing.T) {
 	p.fail(t, rules("reserve", "decline")...)
 	b.process(t, request("order"))
 	before, err := b.engine.Orders.Get(t.Context(), "order")
-	if err != nil || before.Order.Status != fsm.Failed {
-		t.Fatalf("%v, %s", err, before.Order.Status)
+	if err != nil || before.Status != fsm.Failed {
+		t.Fatalf("%v, %s", err, before.Status)
 	}
 	b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
 	q := asked(orders.StepResult)
@@ -210,8 +210,8 @@ func TestALateUndoIsClosedByAPerson(t *testing.T) {
 	b.writesNothing(t, func() { b.do(t, q) })
 	q.DryRun = false
 	o := b.do(t, q)
-	if o.Order.Seq != before.Order.Seq+1 || o.Order.Status != fsm.Failed {
-		t.Errorf("%s, seq %d after %d", o.Order.Status, o.Order.Seq, before.Order.Seq)
+	if o.Seq != before.Seq+1 || o.Status != fsm.Failed {
+		t.Errorf("%s, seq %d after %d", o.Status, o.Seq, before.Seq)
 	}
 	b.heard(t, "order", orders.StepResult)
 	b.writesNothing(t, func() { b.do(t, q) }) // the same request again

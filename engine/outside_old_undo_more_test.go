@@ -89,7 +89,7 @@ func TestAnOldLateUndo(t *testing.T) {
 		token := s.tokenOf(t, "one")
 		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		k.says(func(k *keeper) { k.dead = false })

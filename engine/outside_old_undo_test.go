@@ -147,7 +147,7 @@ func (s *shop) undone(t *testing.T, k *keeper, status fsm.State) {
 // heldForgotten checks that an order waits on its way back, and says why; what has been undone by hand then ends it.
 func (s *shop) heldForgotten(t *testing.T, k *keeper, status fsm.State) {
 	t.Helper()
-	held := s.until(t, "one", "attention").Order
+	held := s.until(t, "one", "attention")
 	if held.Status != fsm.Refunding || held.HoldReason == nil || !strings.HasPrefix(*held.HoldReason, orders.RefusedUnknown) {
 		t.Errorf("%s, held: %v", held.Status, held.HoldReason)
 	}
@@ -200,7 +200,7 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		s := openKeeper(t, k)
 		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)
@@ -223,7 +223,7 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		k := &keeper{shy: true, dead: true, full: true}
 		s := openKeeper(t, k)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.verb(t, orders.Pause, nil)
@@ -265,7 +265,7 @@ func TestAnOldUndoGoesByReference(t *testing.T) {
 		s := openKeeper(t, k)
 		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)
@@ -283,7 +283,7 @@ func TestAnUndoKeepsTheBodyItBeganWith(t *testing.T) {
 	token := s.tokenOf(t, "one")
 	s.verb(t, orders.Cancel, nil)
 	eventually(t, "its undo was not answered", func() bool {
-		o := s.get(t, "one").Order
+		o := s.get(t, "one")
 		return o.Status == fsm.Refunding && o.Hold != nil
 	})
 	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {

@@ -27,7 +27,7 @@ func TestAMachineThatSlept(t *testing.T) {
 				t.Errorf("a key was sent that had been forgotten: %v", k.keys)
 			}
 		})
-		if reason := *s.get(t, "one").Order.HoldReason; reason[:len(orders.RefusedUnknown)] != orders.RefusedUnknown {
+		if reason := *s.get(t, "one").HoldReason; reason[:len(orders.RefusedUnknown)] != orders.RefusedUnknown {
 			t.Error(reason)
 		}
 		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
@@ -39,7 +39,7 @@ func TestAMachineThatSlept(t *testing.T) {
 		s := openKeeperWith(t, k, hourly)
 		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)

@@ -82,7 +82,7 @@ func openStrict(t *testing.T, k *strict) *shop {
 // heldBecause waits until the order is held for a person, for this.
 func (s *shop) heldBecause(t *testing.T, state fsm.State, reason string) {
 	t.Helper()
-	o := s.until(t, "one", "attention").Order
+	o := s.until(t, "one", "attention")
 	if o.Status != state || *o.HoldReason != reason {
 		t.Fatalf("%s, held: %s", o.Status, *o.HoldReason)
 	}
@@ -165,8 +165,8 @@ func TestVoidRefused(t *testing.T) {
 				Settle: &engine.Settled{Step: fsm.Charge, Outcome: outcome}}, orders.RefusedState)
 		}
 		o := s.get(t, "one")
-		if allowed := orders.AllowedActions(&o); !slices.Equal(allowed, []string{"cancel", "retry"}) || o.Order.InDoubtSince != nil {
-			t.Errorf("allowed: %v, in doubt since %v", allowed, o.Order.InDoubtSince)
+		if allowed := orders.AllowedActions(&o); !slices.Equal(allowed, []string{"cancel", "retry"}) || o.InDoubtSince != nil {
+			t.Errorf("allowed: %v, in doubt since %v", allowed, o.InDoubtSince)
 		}
 		charges(t, k, 0)
 	})

@@ -35,7 +35,7 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 		s.admit(t, request("one"))
 		s.until(t, "one", "failed")
 		s.verb(t, orders.Retry, nil)
-		held := s.until(t, "one", "retry").Order
+		held := s.until(t, "one", "retry")
 		if held.InDoubtSince != nil || held.Generation != 1 {
 			t.Errorf("generation %d, in doubt since %v", held.Generation, held.InDoubtSince)
 		}

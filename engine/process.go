@@ -9,7 +9,6 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -62,7 +61,7 @@ func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
 // has ended is more than that.
 func (e *Engine) getAsync(ctx context.Context, orderID string) (orders.Order, error) {
 	order, err := e.Orders.Get(ctx, orderID)
-	if err == nil && order.Order.Status.Final() {
+	if err == nil && order.Status.Final() {
 		return e.Orders.GetDurable(ctx, orderID)
 	}
 	return order, err
@@ -160,7 +159,7 @@ func (e *Engine) overloaded(item string) bool {
 func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
-		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order.Order, e.now()) {
+		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order, e.now()) {
 			return order, err
 		}
 		if r = e.rejoin(&order); r == nil {
@@ -172,7 +171,7 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, er
 // comesBack reports whether an order may end before the caller's time does: somebody drives
 // it again, who took it up while it was read, or its hold ends in time. A person's hold
 // does not count: whoever waits for it asks again later.
-func comesBack(ctx context.Context, o *db.Order, now time.Time) bool {
+func comesBack(ctx context.Context, o *orders.Order, now time.Time) bool {
 	if o.Hold == nil {
 		return !o.Status.Final()
 	}

@@ -269,7 +269,7 @@ func (x *exchange) end(rt *rapid.T) {
 		return
 	}
 	want := 0
-	if x.get(x.t, x.id).Order.Status == fsm.Completed {
+	if x.get(x.t, x.id).Status == fsm.Completed {
 		want = 2
 	}
 	x.says(func(o *fickleOrder) {

@@ -267,11 +267,11 @@ func (w *world) read(t *rapid.T) {
 	}
 	w.same(t, o, &order)
 	history, err := e.Orders.Transitions(w.t.Context(), o.input.OrderID, 0, 100)
-	if err != nil || len(history) != int(order.Order.Seq) || history[len(history)-1].ToStatus != o.status {
+	if err != nil || len(history) != int(order.Seq) || history[len(history)-1].ToStatus != o.status {
 		t.Fatalf("%v: history %+v of %+v", err, history, o)
 	}
 	list, err := e.Orders.List(w.t.Context(), orders.Filter{Item: o.input.Item, Status: o.status, Limit: 200})
-	if err != nil || !slices.ContainsFunc(list, func(l orders.Order) bool { return l.Order.OrderID == o.input.OrderID }) {
+	if err != nil || !slices.ContainsFunc(list, func(l orders.Order) bool { return l.OrderID == o.input.OrderID }) {
 		t.Fatalf("%v: %+v is not in the list", err, o)
 	}
 }
@@ -288,7 +288,7 @@ func (w *world) check(t *rapid.T) {
 
 // same compares an answer with the model.
 func (w *world) same(t *rapid.T, o *modelOrder, got *orders.Order) {
-	g := &got.Order
+	g := got
 	said := fmt.Sprintf("%s charged %v refunded %v reserved %v released %v failure %s stop %s", g.Status, got.ChargedAt != nil,
 		got.RefundedAt != nil, got.ReservedAt != nil, got.ReleasedAt != nil, text(g.FailureCode), text(g.StopRequested))
 	if want := o.String(); said != want || g.OrderID != o.input.OrderID || g.Amount.Cmp(o.input.Amount) != 0 || g.Item != o.input.Item ||

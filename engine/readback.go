@@ -50,7 +50,7 @@ func (e *Engine) settleRead(runs []*run, rows []orders.Order, err error) {
 func (e *Engine) settle(runs []*run, rows []orders.Order) {
 	byID := make(map[string]*orders.Order, len(rows))
 	for i := range rows {
-		byID[rows[i].Order.OrderID] = &rows[i]
+		byID[rows[i].OrderID] = &rows[i]
 	}
 	var ended, ours, foreign, absent, again []*run
 	for _, r := range runs {
@@ -59,18 +59,18 @@ func (e *Engine) settle(runs []*run, rows []orders.Order) {
 		case row == nil:
 			absent = append(absent, r)
 			continue
-		case row.Order.Status.Final() || row.Order.Hold != nil:
+		case row.Status.Final() || row.Hold != nil:
 			ended = append(ended, r)
-		case row.Order.Owner == nil || *row.Order.Owner != e.owner:
+		case row.Owner == nil || *row.Owner != e.owner:
 			foreign = append(foreign, r)
-		case row.Order.Seq == r.order.Order.Seq:
+		case row.Seq == r.order.Seq:
 			again = append(again, r) // as we left it: the row was only locked
 		default:
 			ours = append(ours, r)
 		}
 		r.order, r.moved, r.looked, r.undo, r.voids, r.voided = *row, false, false, nil, nil, false
 		r.isFound()
-		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
+		if r.attempt != nil && (row.Owner == nil || *row.Owner != e.owner || r.attempt.fence != row.Fence) {
 			e.fenced(r)
 		}
 	}
@@ -93,7 +93,7 @@ func (e *Engine) absent(runs []*run) {
 	var gone, again []*run
 	e.runs.unlead(runs)
 	for _, r := range runs {
-		r.order.Order.OrderNo = 0
+		r.order.OrderNo = 0
 		if r.input.OrderID == "" {
 			gone = append(gone, r)
 		} else {
@@ -151,16 +151,11 @@ func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]orders.Order,
 	if len(orderNos) == 0 {
 		return nil, nil
 	}
-	rows, err := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
+	return untilKnown(e, "read orders", func() ([]orders.Order, error) {
 		ctx, cancel := e.statement()
 		defer cancel()
 		return e.query.OrdersByNo(ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
-	out := make([]orders.Order, len(rows))
-	for i := range rows {
-		out[i] = orders.Order(rows[i])
-	}
-	return out, err
 }
 
 func (e *Engine) readByID(runs []*run) ([]orders.Order, error) {

@@ -19,15 +19,17 @@ import (
 // migrate, to mend, or to grant.
 var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
-// needed are the tables without which the service takes no orders, and what it does there.
+// needed are the tables and views without which the service takes no orders, and what it does there.
 var needed = map[string][]string{
 	"charges":             {"SELECT", "INSERT", "UPDATE"},
 	"concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
 	"confirmations":       {"INSERT"},
+	"full_orders":         {"SELECT"},
 	"installation":        {"SELECT"},
 	"inventory":           {"SELECT", "INSERT", "UPDATE"},
 	"late_undos":          {"SELECT", "INSERT", "UPDATE"},
 	"migration_checksums": {"SELECT"},
+	"no_effects":          {"SELECT"},
 	"orders":              {"SELECT", "INSERT", "UPDATE"},
 	"policies":            {"SELECT"},
 	"policy_activations":  {"SELECT"},

@@ -8,6 +8,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -51,7 +52,7 @@ func (e *Engine) recordOr(set []*run, busy func([]*run)) {
 }
 
 func (e *Engine) recordKey(r *run) recordKey {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	key := recordKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
 	if key.outcome == stays {
 		return key
@@ -71,7 +72,7 @@ func (e *Engine) recordKey(r *run) recordKey {
 }
 
 // outcomeFor says what an answer is to the machine.
-func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
+func outcomeFor(a *attempt, o *orders.Order) fsm.Outcome {
 	switch result := a.result.(type) {
 	case stop:
 		return fsm.Stopped
@@ -108,7 +109,7 @@ func (e *Engine) leave(key recordKey, set []*run, busy func([]*run)) {
 // nextLane is the lane of the next call of orders that go forward. It is nil if there is no
 // such call, or if the orders may have to stop first.
 func (e *Engine) nextLane(key recordKey, r *run) *lane {
-	o := &r.order.Order
+	o := &r.order
 	next, _ := key.state.Next(key.outcome)
 	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
 		return nil
@@ -150,7 +151,7 @@ func (e *Engine) moveOn(runs []*run, s *slots) {
 			rest = append(rest, r)
 			continue
 		}
-		s.start(r, value(r.order.Order.Attempts)+1)
+		s.start(r, value(r.order.Attempts)+1)
 	}
 	e.drive(rest)
 }
@@ -167,12 +168,12 @@ func (r *run) answered() {
 		default: // that of a confirmation is read when somebody asks
 		}
 	}
-	o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil
-	if _, stopped := r.attempt.result.(stop); !o.Order.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
-		o.Order.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
+	o.Tries, o.WindowFrom, o.Action = nil, nil, nil
+	if _, stopped := r.attempt.result.(stop); !o.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
+		o.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
 	}
-	if o.Order.Status == fsm.Completed {
-		o.Order.StopRequested = nil
+	if o.Status == fsm.Completed {
+		o.StopRequested = nil
 	}
 	r.attempt, r.looked, r.undo = nil, false, nil
 }

@@ -114,10 +114,10 @@ func (e *Engine) claim(orderNos []int64) int {
 }
 
 // claimedOrders are the orders of a statement that claimed them.
-func claimedOrders[R ~struct{ Order db.Order }](rows []R) []orders.Order {
+func claimedOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
 	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
-		found[i] = orders.Order{Order: struct{ Order db.Order }(row).Order}
+		found[i] = struct{ Order orders.Order }(row).Order
 	}
 	return found
 }
@@ -128,7 +128,7 @@ func (e *Engine) takeUp(rows []orders.Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
 	for i := range rows {
-		o := &rows[i].Order
+		o := &rows[i]
 		if o.Hold != nil && *o.Hold == "attention" {
 			e.Stats.Held.Add(1)
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))

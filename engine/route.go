@@ -10,14 +10,14 @@ import (
 
 // special reports whether more than its state decides where an order goes.
 func special(r *run) bool {
-	o := &r.order.Order
+	o := &r.order
 	return o.Policy != nil || o.Status == fsm.Pending || orders.Pausing(o)
 }
 
 // route sends runs of one state on their way and returns those that take the ledger's.
 func (e *Engine) route(runs []*run) (ledger []*run) {
 	for _, r := range runs {
-		o := &r.order.Order
+		o := &r.order
 		p, known := e.policies.of(o.Policy)
 		switch {
 		case !special(r):
@@ -48,7 +48,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 // recordAfter records an answer after all: somebody wrote to the order meanwhile. If that was a callback, it
 // beats any result of the call except done.
 func (e *Engine) recordAfter(r *run) {
-	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
+	if !r.looked && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order)) {
 		e.inbox.add(r)
 		return
 	}
@@ -58,7 +58,7 @@ func (e *Engine) recordAfter(r *run) {
 // confirmBeside confirms in the database what was reserved elsewhere: there is no stock
 // of ours to sell.
 func (e *Engine) confirmBeside(r *run) {
-	o := &r.order.Order
+	o := &r.order
 	p, _ := e.policies.of(o.Policy)
 	r.attempt = &attempt{lane: e.lane(*o.Policy, fsm.Confirm, p), state: o.Status, generation: o.Generation,
 		step: fsm.Confirm, result: beside{}, uncalled: true}

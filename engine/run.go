@@ -74,18 +74,18 @@ type terms struct {
 
 func newRun(orderID string, in Input) *run {
 	r := &run{orderID: orderID, input: in, known: make(chan struct{}), found: make(chan struct{}), done: make(chan struct{})}
-	r.order.Order.OrderID = orderID
+	r.order.OrderID = orderID
 	return r
 }
 
-func (r *run) no() int64         { return r.order.Order.OrderNo }
-func (r *run) status() fsm.State { return r.order.Order.Status }
+func (r *run) no() int64         { return r.order.OrderNo }
+func (r *run) status() fsm.State { return r.order.Status }
 
 // isKnown opens the first latch. Only the holder calls it.
 func (r *run) isKnown() {
 	if !r.wasKnown {
 		r.wasKnown = true
-		o := &r.order.Order
+		o := &r.order
 		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity, or(o.CustomerID), or(o.PaymentMethod)}
 		close(r.known)
 	}
@@ -169,8 +169,8 @@ func (g *registry) lead(runs []*run) {
 func (g *registry) wake(row orders.Order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, ok := g.byID[row.Order.OrderID]; ok {
-		g.woken[row.Order.OrderNo] = row
+	if _, ok := g.byID[row.OrderID]; ok {
+		g.woken[row.OrderNo] = row
 	}
 }
 
@@ -182,9 +182,9 @@ func (g *registry) rouse(removed []*run) (rows []orders.Order) {
 		row, ok := g.woken[r.no()]
 		delete(g.woken, r.no())
 		switch {
-		case ok && row.Order.Fence > r.order.Order.Fence:
+		case ok && row.Fence > r.order.Fence:
 			rows = append(rows, row)
-		case r.order.Order.Hold == nil && !r.status().Final() && r.order.Order.Owner != nil:
+		case r.order.Hold == nil && !r.status().Final() && r.order.Owner != nil:
 			rows = append(rows, r.order) // it was read after the claim
 		}
 	}

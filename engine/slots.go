@@ -49,7 +49,7 @@ func (s *slots) lease() time.Duration {
 
 // start makes the call of an order whose attempt, with this number, has just been committed.
 func (s *slots) start(r *run, number int32) {
-	o, now := &r.order.Order, s.lane.e.now()
+	o, now := &r.order, s.lane.e.now()
 	o.Attempts, o.InDoubtSince, o.WindowFrom = &number, &now, &now
 	r.attempt = &attempt{lane: s.lane, slot: s.lane, state: o.Status, step: s.lane.step, generation: o.Generation,
 		operation: provider.Do, number: number, fence: o.Fence, report: s.lane.allowed(), asked: s.asked}

@@ -49,7 +49,7 @@ func (s *slowLane) add(set []*run) {
 	}
 	s.mu.Lock()
 	for _, r := range slow {
-		s.items[r.order.Order.Item]++
+		s.items[r.order.Item]++
 	}
 	s.used.Store(true)
 	s.mu.Unlock()
@@ -75,9 +75,9 @@ func (s *slowLane) divert(runs []*run) []*run {
 		return runs
 	}
 	s.mu.Lock()
-	slow, fast := divide(runs, func(r *run) bool { return s.items[r.order.Order.Item] > 0 && s.stock(r) })
+	slow, fast := divide(runs, func(r *run) bool { return s.items[r.order.Item] > 0 && s.stock(r) })
 	for _, r := range slow {
-		s.items[r.order.Order.Item]++
+		s.items[r.order.Item]++
 	}
 	s.mu.Unlock()
 	s.line.add(slow...)
@@ -124,11 +124,11 @@ func (s *slowLane) leave(item string) {
 // would stall the orders of all items again.
 func (s *slowLane) flush(set []*run) {
 	slices.SortStableFunc(set, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
+		return cmp.Or(cmp.Compare(a.order.Item, b.order.Item), cmp.Compare(a.status(), b.status()))
 	})
 	for len(set) > 0 {
-		item, state := set[0].order.Order.Item, set[0].status()
-		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Order.Item != item || r.status() != state })
+		item, state := set[0].order.Item, set[0].status()
+		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Item != item || r.status() != state })
 		if n < 0 {
 			n = len(set)
 		}

@@ -45,7 +45,7 @@ func TestSlowLaneTakesWhatWritesStockRows(t *testing.T) {
 	defer e.cancel()
 	of := func(state fsm.State, item string) *run {
 		r := newRun(string(state)+item, Input{})
-		r.order.Order.Status, r.order.Order.Item = state, item
+		r.order.Status, r.order.Item = state, item
 		return r
 	}
 	e.slow.add([]*run{of(fsm.Reserving, "locked")})

@@ -13,7 +13,7 @@ import (
 func (e *Engine) stay(key recordKey, set []*run) {
 	results := make(map[int64]stay, len(set))
 	for _, r := range set {
-		results[r.no()] = judge{r.attempt.lane.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()}.decide()
+		results[r.no()] = judge{r.attempt.lane.cfg, r.attempt, &r.order, e.now(), rand.Float64()}.decide()
 	}
 	move := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
 		return ledger.Suspend(ctx, q, ledger.Suspensions{Set: s, Of: staysOf(s.OrderNos, results), Consumes: key.consumes})
@@ -41,7 +41,7 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 				r.voids = r.voids[min(1, len(r.voids)):]
 			}
 			if s.cleared {
-				r.order.Order.InDoubtSince = nil
+				r.order.InDoubtSince = nil
 			}
 			r.attempt = nil
 			on = append(on, r)
@@ -51,7 +51,7 @@ func (e *Engine) stayed(runs []*run, results map[int64]stay) {
 			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
 		}
-		r.order.Order.Hold, r.attempt = &s.hold, nil
+		r.order.Hold, r.attempt = &s.hold, nil
 		held = append(held, r)
 	}
 	e.finish(nil, held...)

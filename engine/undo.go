@@ -43,7 +43,7 @@ func (u *undoKnown) voidName(how policy.Executor) string {
 // forgotten reports whether an undo request would go by a key that the provider may have
 // forgotten. It would find nothing and report success, and the effect would stand.
 // since: when the step came to be in doubt, if it is.
-func (u *undoKnown) forgotten(how *policy.Step, o *db.Order, since *time.Time, now time.Time) bool {
+func (u *undoKnown) forgotten(how *policy.Step, o *orders.Order, since *time.Time, now time.Time) bool {
 	sent := u.sent
 	if since != nil && since.Before(sent) {
 		sent = *since
@@ -59,7 +59,7 @@ func (e *Engine) lookUndos(set []*run) {
 	p := db.UndosKnownParams{}
 	for _, r := range set {
 		p.OrderNos = append(p.OrderNos, r.no())
-		p.Generations = append(p.Generations, r.order.Order.Generation)
+		p.Generations = append(p.Generations, r.order.Generation)
 		p.Steps = append(p.Steps, string(r.status().Step()))
 	}
 	rows, err := e.query.UndosKnown(ctx, p)

@@ -19,11 +19,11 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 		return e.judgeLateUndo(ctx, o, q)
 	}
 	// Under the active policy the provider may be asked what became of the key.
-	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(&o.Order, fsm.HoldAttention) && orders.HeldAsUnknown(&o.Order)
-	if !q.Verb.Applies(&o.Order) && !canAsk {
+	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)
+	if !q.Verb.Applies(o) && !canAsk {
 		return e.joins(o, q)
 	}
-	c := changeOf(&o.Order, q)
+	c := changeOf(o, q)
 	if q.ActivePolicy && q.Verb == orders.Retry {
 		if err := e.switchPolicy(ctx, o, c); err != nil {
 			return nil, err
@@ -49,20 +49,20 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 	if q.Settle.Outcome != SettledDone {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
 	}
-	open, err := orders.Read(ctx, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.Order.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	open, err := orders.Read(ctx, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
 	switch {
 	case err != nil:
 		return nil, orders.Unavailable("read late undos", err)
 	case !open:
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedNoLateUndo, Order: *o}
 	}
-	return sameAs(&o.Order), nil
+	return sameAs(o), nil
 }
 
 // joins lets a cancellation wait with the one under way. If it has an id it is written
 // down, so that it is known when it comes again.
 func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
-	row := &o.Order
+	row := o
 	underway := q.Verb == orders.Cancel && or(row.StopRequested) == string(orders.Cancel) && !row.Status.Final()
 	switch {
 	case !underway:
@@ -75,7 +75,7 @@ func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 
 // refusal finds what the row does not say, and stands in the way.
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
-	row := &o.Order
+	row := o
 	redrives := row.Status == fsm.Failed
 	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(row, fsm.HoldPaused)
 	forgotten := false
@@ -108,7 +108,7 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 
 // forgotten reports whether the provider may have forgotten the key that would be sent
 // again and can't be asked after it either. An undo is not asked after; it may go by a name.
-func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bool, error) {
+func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.of(version)
 	if !known || p == nil || o.Status.Step() == "" || !p.Of(o.Status.Step()).Executor.Outside() {
 		return false, nil
@@ -124,7 +124,7 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 
 // hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
 // before it is charged. Only a charge outside is preceded by their undoing.
-func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
+func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
 	generation := o.Generation
 	if o.Status == fsm.Failed {
 		generation++ // it is to start again
@@ -145,10 +145,10 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 	if version != nil && active == nil {
 		return orders.ErrUnavailable // not known here, or not yet
 	}
-	pinned, known := e.policies.of(o.Order.Policy)
+	pinned, known := e.policies.of(o.Policy)
 	refused := !known || needsPinned(o, pinned, active)
 	if !refused && !howOf(active, fsm.Charge).Executor.Outside() {
-		if refused, err = e.hasKeysToVoid(ctx, &o.Order); err != nil {
+		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -170,8 +170,8 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	if o.ReservedAt != nil && o.ReleasedAt == nil {
 		stands = append(stands, fsm.Reserve)
 	}
-	if o.Order.InDoubtSince != nil {
-		stands = append(stands, o.Order.Status.Step())
+	if o.InDoubtSince != nil {
+		stands = append(stands, o.Status.Step())
 	}
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := howOf(pinned, s), howOf(other, s)

@@ -29,13 +29,13 @@ const (
 )
 
 // sameAs changes nothing but the history.
-func sameAs(o *db.Order) *change {
+func sameAs(o *orders.Order) *change {
 	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
 		policy: o.Policy, next: nextSame}
 }
 
 // changeOf is what a verb makes of an order that it applies to.
-func changeOf(row *db.Order, q *Request) *change {
+func changeOf(row *orders.Order, q *Request) *change {
 	c := sameAs(row)
 	switch q.Verb {
 	case orders.Cancel, orders.Reject:
@@ -101,11 +101,11 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
 	order := *o
-	order.Order = written[0]
-	if order.Order.Generation != o.Order.Generation {
-		order = orders.Order{Order: written[0]} // nothing of it has happened in this generation
+	order = written[0]
+	if order.Generation != o.Generation {
+		order = written[0] // nothing of it has happened in this generation
 	}
-	if order.Order.Hold == nil && e.takeUp([]orders.Order{order}) > 0 {
+	if order.Hold == nil && e.takeUp([]orders.Order{order}) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil
@@ -117,7 +117,7 @@ const settledCode = "step_result"
 // askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
 // the last one finds another seq, an earlier one may have raised it. After the first try whoever asked may go: what was sent has to
 // be found out.
-func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]db.Order, error) {
+func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)
 	if db.FaultOf(err) != db.Unknown {
 		return written, err
@@ -135,8 +135,8 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request,
 	return written, err
 }
 
-func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) (written []db.Order, err error) {
-	row := &o.Order
+func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) (written []orders.Order, err error) {
+	row := o
 	switch {
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
@@ -176,9 +176,9 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
 // history is there. No order without an error: another row is there, so it was not.
-func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]db.Order, error) {
+func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
 	rows, err := untilKnown(e, "read history", func() ([]db.Transition, error) {
-		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1, Durable: true})
+		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
@@ -187,9 +187,9 @@ func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]db.O
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
 		return nil, nil
 	}
-	found, err := e.readUntilKnown([]int64{o.Order.OrderNo}, false)
+	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)
 	if err != nil || len(found) == 0 {
 		return nil, cmp.Or(err, orders.ErrUnavailable)
 	}
-	return []db.Order{found[0].Order}, nil
+	return found[:1], nil
 }

@@ -79,7 +79,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	if seen, err := e.seen(ctx, &order, q); seen || err != nil {
 		return order, seen, err
 	}
-	if q.IfSeq != nil && *q.IfSeq != order.Order.Seq {
+	if q.IfSeq != nil && *q.IfSeq != order.Seq {
 		return order, false, orders.ErrPrecondition
 	}
 	c, err := e.judge(ctx, &order, q)
@@ -100,8 +100,8 @@ func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) 
 	if !errors.As(refusal, &refused) {
 		return false
 	}
-	now, err := e.Orders.Get(ctx, o.Order.OrderID)
-	return err == nil && now.Order.Seq != o.Order.Seq
+	now, err := e.Orders.Get(ctx, o.OrderID)
+	return err == nil && now.Seq != o.Seq
 }
 
 // seen reports whether a request with this id was done to the order before.
@@ -109,7 +109,7 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := orders.Read(ctx, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
+	row, err := orders.Read(ctx, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.OrderNo, RequestID: q.RequestID})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
@@ -144,8 +144,8 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 	}
 	reading, cancel := answering(ctx)
 	defer cancel()
-	order, err := e.Orders.GetDurable(reading, o.Order.OrderID)
-	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
+	order, err := e.Orders.GetDurable(reading, o.OrderID)
+	if err != nil || async || order.Status.Final() || order.Hold != nil && !comesBack(ctx, &order, e.now()) {
 		return order, err
 	}
 	if r := e.rejoin(&order); r != nil {
@@ -157,10 +157,10 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 // rejoin returns the run of an order that is known to exist, making one that watches it
 // if there is none; nil when the engine is stopping.
 func (e *Engine) rejoin(o *orders.Order) *run {
-	r, made := e.runs.join(o.Order.OrderID, Input{})
+	r, made := e.runs.join(o.OrderID, Input{})
 	if made {
 		r.order = *o
-		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
+		r.order.Status, r.order.Seq = fsm.State(""), 0 // to be read
 		e.watch([]*run{r})
 	}
 	return r

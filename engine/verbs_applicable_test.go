@@ -98,7 +98,7 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := of(verb, id, before.Order.Status)
+		q := of(verb, id, before.Status)
 		q.DryRun = true
 		_, dry := b.engine.Do(t.Context(), q)
 		q.DryRun = false
@@ -112,12 +112,12 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 			after, _ = b.engine.Orders.Get(t.Context(), id)
 		}
 		applies := slices.Contains(orders.AllowedActions(&before), string(verb))
-		if verb == orders.Cancel && !applies && err == nil && text(before.Order.StopRequested) == "cancel" && after.Order.Seq == before.Order.Seq {
+		if verb == orders.Cancel && !applies && err == nil && text(before.StopRequested) == "cancel" && after.Seq == before.Seq {
 			joined++ // it waits with the one under way
 			continue
 		}
-		if applies != (err == nil) || applies != (after.Order.Seq == before.Order.Seq+1) {
-			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Order.Seq, after.Order.Seq)
+		if applies != (err == nil) || applies != (after.Seq == before.Seq+1) {
+			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Seq, after.Seq)
 		}
 		if applies {
 			listed[verb]++

@@ -17,7 +17,7 @@ func TestApproval(t *testing.T) {
 	waiting := func(t *testing.T) *bundle {
 		t.Helper()
 		b := outside(t, engine.Config{}, large)
-		if o := b.process(t, request("order")).Order; text(o.Hold) != "approval" || o.Status != fsm.Pending {
+		if o := b.process(t, request("order")); text(o.Hold) != "approval" || o.Status != fsm.Pending {
 			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 		}
 		return b
@@ -25,7 +25,7 @@ func TestApproval(t *testing.T) {
 	t.Run("approve lets the order start", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)
-		if o := b.do(t, asked(orders.Approve)).Order; o.Status != fsm.Completed || o.ApprovedAt == nil {
+		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed || o.ApprovedAt == nil {
 			t.Errorf("%+v", o)
 		}
 		b.verified(t)
@@ -33,7 +33,7 @@ func TestApproval(t *testing.T) {
 	t.Run("reject cancels it", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)
-		o := b.do(t, asked(orders.Reject)).Order
+		o := b.do(t, asked(orders.Reject))
 		if o.Status != fsm.Canceled || text(o.FailureCode) != "rejected" {
 			t.Errorf("%+v", o)
 		}
@@ -44,10 +44,10 @@ func TestApproval(t *testing.T) {
 		b := waiting(t)
 		b.do(t, asked(orders.Pause))
 		b.refused(t, asked(orders.Approve), orders.RefusedState)
-		if o := b.do(t, asked(orders.Resume)).Order; text(o.Hold) != "approval" {
+		if o := b.do(t, asked(orders.Resume)); text(o.Hold) != "approval" {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
-		if o := b.do(t, asked(orders.Approve)).Order; o.Status != fsm.Completed {
+		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -93,14 +93,14 @@ func TestStepResult(t *testing.T) {
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
 		o := b.do(t, settled(fsm.Reserve, engine.SettledRefused))
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "seen" || text(o.Order.FailureStep) != "reserve" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "seen" || text(o.FailureStep) != "reserve" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("not_done ends the doubt, so that a cancellation undoes nothing", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)).Order; o.InDoubtSince != nil || text(o.Hold) != "attention" {
+		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)); o.InDoubtSince != nil || text(o.Hold) != "attention" {
 			t.Errorf("held %s, in doubt since %v", text(o.Hold), o.InDoubtSince)
 		}
 		p.fail(t)
@@ -116,8 +116,8 @@ func TestStepResult(t *testing.T) {
 		q.Settle.Code = ""
 		o := b.do(t, q)
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "step_result" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "step_result" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("of another step does not apply", func(t *testing.T) {
@@ -152,14 +152,14 @@ func TestStepResultOfAnUndo(t *testing.T) {
 		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
 		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)).Order; o.Status != fsm.Failed {
+		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)); o.Status != fsm.Failed {
 			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 		b.verified(t)

@@ -53,7 +53,7 @@ func TestForgottenKeys(t *testing.T) {
 		q := asked(orders.StepResult)
 		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone}
 		b.do(t, q)
-		if o := b.do(t, asked(orders.Resume)).Order; o.Status != fsm.Completed {
+		if o := b.do(t, asked(orders.Resume)); o.Status != fsm.Completed {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
 	})
@@ -80,10 +80,10 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		}
 		eventually(t, "it waits", func() bool {
 			o, err := b.engine.Orders.Get(t.Context(), "order")
-			return err == nil && o.Order.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
+			return err == nil && o.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Hold))
 		})
 		version := b.activate(t, p.deaf())
-		if o := b.do(t, active).Order; o.Status != fsm.Completed || *o.Policy != version {
+		if o := b.do(t, active); o.Status != fsm.Completed || *o.Policy != version {
 			t.Errorf("%s under policy %d, held %s", o.Status, *o.Policy, text(o.Hold))
 		}
 	})
@@ -97,7 +97,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
 		b.refused(t, active, orders.RefusedUnknown) // it is the same policy
 		b.activate(t, strings.Replace(p.deaf(), "  timeout", "  lookupUrl: "+p.url+"/lookup\n  timeout", 1))
-		if o := b.do(t, active).Order; o.Status != fsm.Completed {
+		if o := b.do(t, active); o.Status != fsm.Completed {
 			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 	})

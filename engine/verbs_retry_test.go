@@ -41,7 +41,7 @@ func TestRetry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := b.do(t, asked(orders.Retry)).Order; text(o.Hold) != "attention" || !o.WindowFrom.After(*before.Order.WindowFrom) {
+		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.WindowFrom.After(*before.WindowFrom) {
 			t.Errorf("held %s, window from %s", text(o.Hold), o.WindowFrom)
 		}
 	})
@@ -56,8 +56,8 @@ func TestRedrive(t *testing.T) {
 		b.process(t, request("order"))
 		b.setStock(t, "widget", 1)
 		o := b.do(t, asked(orders.Retry))
-		if o.Order.Status != fsm.Completed || o.Order.Generation != 1 || o.Order.FailureCode != nil {
-			t.Errorf("%+v", o.Order)
+		if o.Status != fsm.Completed || o.Generation != 1 || o.FailureCode != nil {
+			t.Errorf("%+v", o)
 		}
 		b.sameAsStored(t, o)
 		b.verified(t)
@@ -68,7 +68,7 @@ func TestRedrive(t *testing.T) {
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
 		for generation := range int32(3) {
-			if o := b.do(t, asked(orders.Retry)).Order; o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
+			if o := b.do(t, asked(orders.Retry)); o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -96,7 +96,7 @@ func TestRedrive(t *testing.T) {
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
 		b.refused(t, asked(orders.Retry), orders.RefusedStillUndoing)
 		b.exec(t, `UPDATE late_undos SET finished_at = now()`)
-		if o := b.do(t, asked(orders.Retry)).Order; o.Generation != 1 {
+		if o := b.do(t, asked(orders.Retry)); o.Generation != 1 {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -112,8 +112,8 @@ func TestRedrive(t *testing.T) {
 		for i := range 20 {
 			callers.Go(func() {
 				o, err := []*engine.Engine{b.engine, other}[i%2].Do(t.Context(), q)
-				if err != nil || o.Order.Status != fsm.Failed || o.Order.Generation != 1 {
-					t.Errorf("%v, %s of generation %d", err, o.Order.Status, o.Order.Generation)
+				if err != nil || o.Status != fsm.Failed || o.Generation != 1 {
+					t.Errorf("%v, %s of generation %d", err, o.Status, o.Generation)
 				}
 			})
 		}

@@ -46,7 +46,7 @@ func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 		timeout = 2 * time.Second // it is waited for
 	}
 	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient(timeout))
-	if o := b.process(t, request("order")).Order; text(o.Hold) != "attention" {
+	if o := b.process(t, request("order")); text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}
 	return b, p
@@ -65,8 +65,8 @@ func (b *bundle) ends(t testing.TB, o orders.Order, p *simulated, want fsm.State
 	if want == fsm.Completed {
 		stands = allStands
 	}
-	if o.Order.Status != want || p.standing("order") != stands {
-		t.Errorf("%s, held %s (%s); at the provider %s", o.Order.Status, text(o.Order.Hold), text(o.Order.HoldReason), p.standing("order"))
+	if o.Status != want || p.standing("order") != stands {
+		t.Errorf("%s, held %s (%s); at the provider %s", o.Status, text(o.Hold), text(o.HoldReason), p.standing("order"))
 	}
 	if sum := p.Summary(); !sum.OK() {
 		t.Errorf("something happened twice: %+v", sum)
@@ -134,8 +134,8 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 					order, err = b.engine.Process(t.Context(), request("order"))
 				}
 			}
-			if err != nil || order.Order.Status != fsm.Completed {
-				t.Errorf("%v %s", err, order.Order.Status)
+			if err != nil || order.Status != fsm.Completed {
+				t.Errorf("%v %s", err, order.Status)
 			}
 			b.verified(t)
 		})

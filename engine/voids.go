@@ -36,7 +36,7 @@ func (e *Engine) lookVoids(set []*run) {
 func (e *Engine) voidsOf(r *run) (voids []voidKey, err error) {
 	ctx, cancel := e.statement()
 	defer cancel()
-	rows, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: r.no(), Generation: r.order.Order.Generation})
+	rows, err := e.query.AttemptsToVoid(ctx, db.AttemptsToVoidParams{OrderNo: r.no(), Generation: r.order.Generation})
 	if err != nil {
 		return nil, err
 	}

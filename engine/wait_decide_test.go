@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -33,7 +33,7 @@ func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 	after = rapid.OneOf(rapid.Just(time.Duration(0)), anyDuration(2*time.Hour)).Draw(t, "after")
 	counts = rapid.Bool().Draw(t, "counts")
 	tries := rapid.Int32Range(0, 2000).Draw(t, "tries")
-	o := &db.Order{Status: fsm.Charging, Tries: &tries}
+	o := &orders.Order{Status: fsm.Charging, Tries: &tries}
 	if rapid.Bool().Draw(t, "begun") {
 		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
 		o.WindowFrom = &from
@@ -95,7 +95,7 @@ func TestDelays(t *testing.T) {
 		tries := int32(3)
 		j := judge{
 			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 8, Budget: time.Hour}},
-			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &db.Order{Status: fsm.Charging, Tries: &tries},
+			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &orders.Order{Status: fsm.Charging, Tries: &tries},
 		}
 		var buckets [8]int
 		for i := range 800 {
@@ -137,7 +137,7 @@ func TestTriesEnd(t *testing.T) {
 	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
 		t.Parallel()
 		j := judge{cfg: &policy.Step{Retry: policy.Retry{Attempts: 8, Budget: time.Hour, NonRetryable: []string{"closed"}}},
-			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &db.Order{Status: fsm.Charging}}
+			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &orders.Order{Status: fsm.Charging}}
 		if s := j.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
 			t.Errorf("%+v", s)
 		}

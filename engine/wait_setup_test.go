@@ -146,7 +146,7 @@ func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
 	t.Helper()
 	eventually(t, orderID+" is "+is, func() bool {
 		order = s.get(t, orderID)
-		return string(order.Order.Status) == is || order.Order.Hold != nil && *order.Order.Hold == is
+		return string(order.Status) == is || order.Hold != nil && *order.Hold == is
 	})
 	return order
 }
@@ -186,16 +186,16 @@ func brief(o orders.Order) string {
 		}
 		return *s
 	}
-	row := &o.Order
+	row := &o
 	return fmt.Sprintf("%s: %s, held for %s (%s), due %v, seq %d, failure %s, in doubt since %v",
 		row.OrderID, row.Status, text(row.Hold), text(row.HoldReason), row.DueAt, row.Seq, text(row.FailureCode), row.InDoubtSince)
 }
 
 func failureCode(o orders.Order) string {
-	if o.Order.FailureCode == nil {
+	if o.FailureCode == nil {
 		return ""
 	}
-	return *o.Order.FailureCode
+	return *o.FailureCode
 }
 
 // within bounds a caller.

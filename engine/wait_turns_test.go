@@ -50,7 +50,7 @@ func (s *shop) flood(t *testing.T, n, customers int) {
 			in := request(fmt.Sprintf("o%03d", i))
 			in.CustomerID = fmt.Sprintf("c%d", i%customers)
 			limit := within(t, 3*patience) // for all of them together
-			if order, err := insist(func() (orders.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Order.Status != "completed" {
+			if order, err := insist(func() (orders.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Status != "completed" {
 				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
 			}
 		})
@@ -106,7 +106,7 @@ concurrency: {by: customerId, limit: 1}`)
 		stuck.CustomerID, free.CustomerID = "a", "b"
 		s.admit(t, stuck)
 		for _, in := range []engine.Input{free, none} {
-			if o := s.process(t, in); o.Order.Status != "completed" {
+			if o := s.process(t, in); o.Status != "completed" {
 				t.Errorf("%s", brief(o))
 			}
 		}

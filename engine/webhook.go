@@ -40,16 +40,16 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if errors.Is(err, orders.ErrNotFound) {
 		return nil
 	}
-	if err != nil || !e.heeds(&order.Order, hint, secret) {
+	if err != nil || !e.heeds(&order, hint, secret) {
 		return err
 	}
-	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.Order.OrderNo}, Hold: *order.Order.Hold,
+	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.OrderNo}, Hold: *order.Hold,
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		return orders.Unavailable("take up an order", err)
 	}
 	for _, row := range rows {
-		e.takeUp([]orders.Order{{Order: row.Order}})
+		e.takeUp([]orders.Order{row.Order})
 		e.watches.add(nil)
 	}
 	return nil
@@ -76,7 +76,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint provider.Hin
 // heeds reports whether an order is to be taken up for a hint: it waits for a time or an
 // answer, at a step of Stripe's whose effect is not known. A signature counts for the
 // orders of the account it is of.
-func (e *Engine) heeds(o *db.Order, hint provider.Hint, secret policy.Secret) bool {
+func (e *Engine) heeds(o *orders.Order, hint provider.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.of(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Of(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&

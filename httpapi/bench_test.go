@@ -10,7 +10,6 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -20,11 +19,10 @@ const benchBody = `{"orderId": "0f8fad5bd9cb469fa16570867728950e", "amount": 123
 func finishedOrder() orders.Order {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	return orders.Order{
-		Order: db.Order{
-			OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
-			OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
-		},
-		ChargedAt: &at, ReservedAt: &at,
+		OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
+		OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
+		ChargedAt:  &at,
+		ReservedAt: &at,
 	}
 }
 

@@ -54,13 +54,13 @@ func (s *server) bulk(verb orders.Verb) handler {
 }
 
 func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult {
-	out := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil, Status: state(r.Order.Order.Status)}
+	out := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil, Status: state(r.Order.Status)}
 	if r.Err == nil {
 		return out
 	}
 	var refusal *orders.NotApplicable
 	if errors.As(r.Err, &refusal) {
-		out.Status = state(refusal.Order.Order.Status)
+		out.Status = state(refusal.Order.Status)
 	}
 	p := problemOf(r.Err)
 	s.logFault(requestID, p, r.Err)

@@ -36,7 +36,7 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 	if err != nil {
 		return nil, err
 	}
-	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Order.Seq), CacheControl: "no-cache", Body: orderOf(&o)}
+	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Seq), CacheControl: "no-cache", Body: orderOf(&o)}
 	if matches(in.IfNoneMatch, out.ETag) {
 		out.Status = http.StatusNotModified
 	}
@@ -79,7 +79,7 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 	out := &listOrdersAnswer{}
 	if page := int(in.Limit); len(rows) > page {
 		rows = rows[:page]
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].Order.OrderNo))
+		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].OrderNo))
 	}
 	out.Body.Orders = ordersOf(rows)
 	return out, nil

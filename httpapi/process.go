@@ -101,7 +101,7 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 	case err != nil:
 		return engine.Input{}, err
 	}
-	known.order.Currency = cmp.Or(known.order.Currency, stored.Order.Currency)
+	known.order.Currency = cmp.Or(known.order.Currency, stored.Currency)
 	return known.order, nil
 }
 
@@ -122,7 +122,7 @@ var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {
-	final := o.Order.Status.Final()
+	final := o.Status.Final()
 	header := w.Header()
 	if applied := want.applied(final); applied != "" {
 		header.Set("Preference-Applied", applied)
@@ -130,7 +130,7 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 	status := http.StatusOK
 	if !final {
 		status = http.StatusAccepted
-		header.Set("Location", "/api/orders/"+url.PathEscape(o.Order.OrderID))
+		header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
 		header.Set("Retry-After", retryAfter(o, s.clock))
 	}
 	writeOrderStatus(w, o, status)
@@ -139,7 +139,7 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 	header := w.Header()
 	header["Content-Type"] = jsonType
-	header["Etag"] = []string{entityTag(o.Order.Seq)}
+	header["Etag"] = []string{entityTag(o.Seq)}
 	body := newBuffer()
 	defer body.free()
 	wire := orderOf(o)
@@ -151,11 +151,11 @@ func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 // retryAfter is a second while somebody drives the order, and for one that is held
 // the time until it is due by the clock, up to a minute.
 func retryAfter(o *orders.Order, clock func() time.Time) string {
-	if o.Order.Hold == nil {
+	if o.Hold == nil {
 		return "1"
 	}
 	seconds := int64(maxWait / time.Second)
-	if due := o.Order.DueAt; due != nil {
+	if due := o.DueAt; due != nil {
 		seconds = min(max(int64(due.Sub(clock())/time.Second)+1, 1), seconds)
 	}
 	return strconv.FormatInt(seconds, 10)

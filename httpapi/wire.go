@@ -112,7 +112,7 @@ type item struct {
 const self = "pawl"
 
 func orderOf(o *orders.Order) order {
-	row := &o.Order
+	row := o
 	out := order{
 		OrderID: row.OrderID, Status: state(row.Status), Steps: stepsOf(o),
 		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
@@ -133,7 +133,7 @@ func orderOf(o *orders.Order) order {
 // forever is the approval_until of an order that may wait for a person as long as it takes.
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func termsOf(row *db.Order) *OrderTerms {
+func termsOf(row *orders.Order) *OrderTerms {
 	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil {
 		return nil // the others come with a policy
 	}
@@ -178,7 +178,7 @@ func stepsOf(o *orders.Order) steps {
 			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !or(o.ReserveInDoubt, false),
 			Undone:    o.ReleasedAt != nil, Reference: o.ReserveReference,
 		},
-		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
+		Confirm: stepState{Completed: o.Status == fsm.Completed},
 	}
 }
 

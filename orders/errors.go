@@ -38,7 +38,7 @@ type Difference struct {
 }
 
 func (c *Conflict) Error() string {
-	return fmt.Sprintf("order %q exists with other input", c.Order.Order.OrderID)
+	return fmt.Sprintf("order %q exists with other input", c.Order.OrderID)
 }
 
 // NotApplicable says that the verb does not apply to the order as it is now. Nothing was
@@ -63,7 +63,7 @@ const (
 )
 
 func (n *NotApplicable) Error() string {
-	o := &n.Order.Order
+	o := &n.Order
 	switch n.Code {
 	case RefusedConfirmInDoubt:
 		return "the confirmation may have been done: its answer decides"

@@ -72,48 +72,25 @@ func (r *Reader) page(ctx context.Context, f Filter, w window) ([]Order, error) 
 	status := string(f.Status)
 	switch {
 	case f.Hold != "":
-		rows, err := Read(ctx, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
+		return Read(ctx, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		return asOrders(rows), err
 	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
 		if f.Item != "" {
-			rows, err := Read(ctx, r.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
+			return Read(ctx, r.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
 				After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-			return asOrders(rows), err
 		}
-		rows, err := Read(ctx, r.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
+		return Read(ctx, r.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		return asOrders(rows), err
 	case f.Status != "" && f.Status != fsm.Completed:
-		rows, err := Read(ctx, r.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
+		return Read(ctx, r.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		return asOrders(rows), err
 	case f.Item != "":
-		rows, err := Read(ctx, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
+		return Read(ctx, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		return asOrders(rows), err
 	default:
-		rows, err := Read(ctx, r.query.OrdersList, db.OrdersListParams{Status: optional(status),
+		return Read(ctx, r.query.OrdersList, db.OrdersListParams{Status: optional(status),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		return asOrders(rows), err
 	}
-}
-
-type orderRow interface {
-	~struct {
-		Order                                         db.Order
-		ChargedAt, RefundedAt, ReservedAt, ReleasedAt *time.Time
-		ChargeReference, ReserveReference             *string
-		ChargeInDoubt, ReserveInDoubt                 *bool
-	}
-}
-
-func asOrders[R orderRow](rows []R) []Order {
-	out := make([]Order, len(rows))
-	for i, r := range rows {
-		out[i] = Order(r)
-	}
-	return out
 }
 
 func optional(s string) *string {

@@ -12,8 +12,9 @@ import (
 	"pawl/db"
 )
 
-// Order is the stored order with what stands and what was undone of its effects.
-type Order = db.OrdersByIDRow
+// Order is the stored order with what stands and what was undone of its effects. What a statement returns that writes
+// orders has none of these.
+type Order = db.Order
 
 // Reader reads for callers, who can ask again: a read whose connection is lost is repeated for a moment, and then
 // fails with ErrUnavailable. It is safe for concurrent use.
@@ -51,7 +52,7 @@ func (r *Reader) Transitions(ctx context.Context, orderID string, after, limit i
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
+	rows, err := Read(ctx, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read history", err)
 }
 
@@ -62,7 +63,7 @@ func (r *Reader) Attempts(ctx context.Context, orderID string, after, limit int3
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r.query.AttemptsOf, db.AttemptsOfParams{OrderNo: order.Order.OrderNo, After: after, Most: limit})
+	rows, err := Read(ctx, r.query.AttemptsOf, db.AttemptsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read attempts", err)
 }
 

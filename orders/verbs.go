@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"pawl/db"
 	"pawl/fsm"
 )
 
@@ -28,29 +27,29 @@ var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult}
 
 // Applies reports whether the verb applies to an order as its row is. What takes more than the row to know is judged
 // when the verb is asked for.
-func (v Verb) Applies(o *db.Order) bool { return applicable[v](o) }
+func (v Verb) Applies(o *Order) bool { return applicable[v](o) }
 
-var applicable = map[Verb]func(*db.Order) bool{
-	Cancel: func(o *db.Order) bool {
+var applicable = map[Verb]func(*Order) bool{
+	Cancel: func(o *Order) bool {
 		return !o.Status.Final() && !confirmInDoubt(o) &&
 			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // held on the way back it is driven again
 	},
-	Retry: func(o *db.Order) bool {
+	Retry: func(o *Order) bool {
 		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry) && !HeldAsUnknown(o)
 	},
-	Pause: func(o *db.Order) bool {
+	Pause: func(o *Order) bool {
 		return !o.Status.Final() && o.StopRequested == nil && !HeldFor(o, fsm.HoldPaused, fsm.HoldAttention)
 	},
-	Resume: func(o *db.Order) bool {
+	Resume: func(o *Order) bool {
 		return !o.Status.Final() && (HeldFor(o, fsm.HoldPaused) || Pausing(o))
 	},
-	Approve:    func(o *db.Order) bool { return HeldFor(o, fsm.HoldApproval) },
-	Reject:     func(o *db.Order) bool { return HeldFor(o, fsm.HoldApproval) },
+	Approve:    func(o *Order) bool { return HeldFor(o, fsm.HoldApproval) },
+	Reject:     func(o *Order) bool { return HeldFor(o, fsm.HoldApproval) },
 	StepResult: canBeSettled,
 }
 
 // RefusalFor is the code of what stands in the way of a verb that does not apply to an order as its row is.
-func (v Verb) RefusalFor(o *db.Order) string {
+func (v Verb) RefusalFor(o *Order) string {
 	switch {
 	case v == Cancel && confirmInDoubt(o):
 		return RefusedConfirmInDoubt
@@ -65,11 +64,11 @@ func (v Verb) RefusalFor(o *db.Order) string {
 // AllowedActions lists the verbs that apply to the order as it is.
 func AllowedActions(o *Order) []string {
 	allowed := []string{}
-	if o.Order.Status == fsm.Completed { // nearly every answer
+	if o.Status == fsm.Completed { // nearly every answer
 		return allowed
 	}
 	for _, v := range Verbs {
-		if v.Applies(&o.Order) {
+		if v.Applies(o) {
 			allowed = append(allowed, string(v))
 		}
 	}
@@ -77,23 +76,23 @@ func AllowedActions(o *Order) []string {
 }
 
 // HeldFor reports whether the order waits for one of these.
-func HeldFor(o *db.Order, holds ...string) bool {
+func HeldFor(o *Order, holds ...string) bool {
 	return o.Hold != nil && slices.Contains(holds, *o.Hold)
 }
 
 // HeldAsUnknown reports whether the order is held because nobody can find out what came of its step.
-func HeldAsUnknown(o *db.Order) bool {
+func HeldAsUnknown(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
 
 // Pausing reports whether the order is to be held before its next step.
-func Pausing(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested == string(Pause) }
+func Pausing(o *Order) bool { return o.StopRequested != nil && *o.StopRequested == string(Pause) }
 
 // Stopping reports whether the order is to be undone, because somebody canceled it or its time is up.
-func Stopping(o *db.Order) bool { return o.StopRequested != nil && !Pausing(o) }
+func Stopping(o *Order) bool { return o.StopRequested != nil && !Pausing(o) }
 
 // confirmInDoubt: nothing stops an order whose confirmation may have been done.
-func confirmInDoubt(o *db.Order) bool {
+func confirmInDoubt(o *Order) bool {
 	return o.Status.Pivot() && o.InDoubtSince != nil
 }
 
@@ -102,18 +101,18 @@ const VoidRefused = "void_refused: "
 
 // heldForVoid: the hold concerns an earlier generation, and the step was not called for in this one. "done" here would
 // complete this generation uncharged.
-func heldForVoid(o *db.Order) bool {
+func heldForVoid(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, VoidRefused)
 }
 
 // canBeSettled: the order is at rest in a step that was called for, or in its undoing, and
 // what came of it is in doubt or has come to a person, a callback or another try.
-func canBeSettled(o *db.Order) bool {
+func canBeSettled(o *Order) bool {
 	return called(o) && o.Hold != nil && !heldForVoid(o) &&
 		(o.InDoubtSince != nil || o.Tries != nil && HeldFor(o, fsm.HoldAttention, fsm.HoldCallback, fsm.HoldRetry))
 }
 
 // called: the order is at a step, and calls were made for it.
-func called(o *db.Order) bool {
+func called(o *Order) bool {
 	return !o.Status.Final() && o.Status != fsm.Pending && o.Attempts != nil && *o.Attempts > 0
 }
