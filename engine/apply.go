@@ -91,9 +91,5 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 // is not as it was read, or something of it stands.
 func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
-	found := make([]orders.Order, len(rows))
-	for i, row := range rows {
-		found[i] = row.Order
-	}
-	return found, err
+	return writtenOrders(rows), err
 }

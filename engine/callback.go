@@ -118,7 +118,7 @@ func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, text pr
 		case err != nil:
 			return false, err
 		}
-		if e.takeUp(claimedOrders(rows)) > 0 {
+		if e.takeUp(writtenOrders(rows)) > 0 {
 			e.watches.add(nil) // a caller of ours may wait for it
 		}
 		return len(rows) > 0, nil

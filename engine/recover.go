@@ -92,7 +92,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	rows, err := e.query.LeasesClaim(ctx, db.LeasesClaimParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
-	claimed := claimedOrders(rows)
+	claimed := writtenOrders(rows)
 	switch fault := db.FaultOf(err); {
 	case fault == db.Bad && len(orderNos) == 1:
 		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
@@ -113,8 +113,8 @@ func (e *Engine) claim(orderNos []int64) int {
 	return e.takeUp(claimed)
 }
 
-// claimedOrders are the orders of a statement that claimed them.
-func claimedOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
+// writtenOrders are what a statement that writes orders returned of them.
+func writtenOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
 	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
 		found[i] = struct{ Order orders.Order }(row).Order

@@ -62,35 +62,33 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 // joins lets a cancellation wait with the one under way. If it has an id it is written
 // down, so that it is known when it comes again.
 func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
-	row := o
-	underway := q.Verb == orders.Cancel && or(row.StopRequested) == string(orders.Cancel) && !row.Status.Final()
+	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
 	switch {
 	case !underway:
-		return nil, &orders.NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(row), Order: *o}
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(o), Order: *o}
 	case q.RequestID == "":
 		return nil, nil
 	}
-	return sameAs(row), nil
+	return sameAs(o), nil
 }
 
 // refusal finds what the row does not say, and stands in the way.
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
-	row := o
-	redrives := row.Status == fsm.Failed
-	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(row, fsm.HoldPaused)
+	redrives := o.Status == fsm.Failed
+	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(o, fsm.HoldPaused)
 	forgotten := false
 	if sends {
-		if forgotten, err = e.forgotten(ctx, row, c.policy); err != nil {
+		if forgotten, err = e.forgotten(ctx, o, c.policy); err != nil {
 			return "", err
 		}
 	}
-	if q.Verb == orders.StepResult && row.Status.Step() != q.Settle.Step {
+	if q.Verb == orders.StepResult && o.Status.Step() != q.Settle.Step {
 		return orders.RefusedState, nil
 	}
 	if !redrives && !forgotten && q.Verb != orders.StepResult {
 		return "", nil
 	}
-	facts, err := orders.Read(ctx, e.query.OrderFacts, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(cmp.Or(row.Status.Step(), fsm.Charge)), Operation: string(operationIn(row.Status))})
+	facts, err := orders.Read(ctx, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
 	switch {
 	case err != nil:
 		return "", orders.Unavailable("read effects", err)
@@ -98,7 +96,7 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 		return orders.RefusedStillUndoing, nil
 	case forgotten && !facts.Answered:
 		return orders.RefusedUnknown, nil
-	case q.Verb == orders.StepResult && row.Generation > 0 && !row.Status.Undoing() && !facts.Called:
+	case q.Verb == orders.StepResult && o.Generation > 0 && !o.Status.Undoing() && !facts.Called:
 		return orders.RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
 	case q.Verb == orders.StepResult && facts.Answered:
 		return orders.RefusedAnswered, nil

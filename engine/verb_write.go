@@ -100,12 +100,7 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	case fault != db.None:
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
-	order := *o
-	order = written[0]
-	if order.Generation != o.Generation {
-		order = written[0] // nothing of it has happened in this generation
-	}
-	if order.Hold == nil && e.takeUp([]orders.Order{order}) > 0 {
+	if written[0].Hold == nil && e.takeUp(written) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil
@@ -135,43 +130,33 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request,
 	return written, err
 }
 
-func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) (written []orders.Order, err error) {
-	row := o
+func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	switch {
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-		for _, r := range rows {
-			written = append(written, r.Order)
-		}
-		return written, err
+		return writtenOrders(rows), err
 	case q.Verb == orders.StepResult:
 		code := q.Settle.Code
 		if q.Settle.Outcome != SettledDone {
 			code = cmp.Or(code, settledCode)
 		}
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Step: string(q.Settle.Step), Operation: string(operationIn(row.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-		for _, r := range rows {
-			written = append(written, r.Order)
-		}
-		return written, err
-	case row.Status == fsm.Failed:
+		return writtenOrders(rows), err
+	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
-		OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
+		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
 		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-	for _, r := range rows {
-		written = append(written, r.Order)
-	}
-	return written, err
+	return writtenOrders(rows), err
 }
 
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the

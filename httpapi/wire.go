@@ -112,20 +112,19 @@ type item struct {
 const self = "pawl"
 
 func orderOf(o *orders.Order) order {
-	row := o
 	out := order{
-		OrderID: row.OrderID, Status: state(row.Status), Steps: stepsOf(o),
-		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
-		Generation: row.Generation, Seq: row.Seq, CreatedAt: row.CreatedAt.UTC(),
-		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
-		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(row),
+		OrderID: o.OrderID, Status: state(o.Status), Steps: stepsOf(o),
+		Amount: amount(o.Amount), Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: compact(o.Metadata),
+		Generation: o.Generation, Seq: o.Seq, CreatedAt: o.CreatedAt.UTC(),
+		Hold: o.Hold, HoldReason: o.HoldReason, StopRequested: o.StopRequested,
+		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(o),
 	}
-	out.FinishedAt = utc(row.FinishedAt)
-	if row.FailureCode != nil {
-		out.Failure = &failure{Step: or(row.FailureStep, ""), Code: *row.FailureCode, Detail: or(row.FailureDetail, "")}
+	out.FinishedAt = utc(o.FinishedAt)
+	if o.FailureCode != nil {
+		out.Failure = &failure{Step: or(o.FailureStep, ""), Code: *o.FailureCode, Detail: or(o.FailureDetail, "")}
 	}
-	if row.Hold != nil && slices.Contains([]string{"retry", "callback", "scheduled", "approval"}, *row.Hold) {
-		out.NextAttemptAt = utc(row.DueAt)
+	if o.Hold != nil && slices.Contains([]string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldApproval}, *o.Hold) {
+		out.NextAttemptAt = utc(o.DueAt)
 	}
 	return out
 }
