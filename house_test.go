@@ -17,10 +17,12 @@ import (
 // mayImport is the layout of the service: which folder may import which.
 //
 //	main → cli → httpapi → engine → ledger → db → fsm
-//	        │                 ├───→ provider/endpoint, provider/stripe → provider → fsm
-//	        │                 ├───→ policy/store → policy, db   └──→ policy → fsm
-//	        │                 └───→ batch
-//	        ├──→ books → db          ledger and executors do not know each other
+//	        │       │         ├───→ orders → db
+//	        │       │         ├───→ provider/endpoint, provider/stripe → provider → fsm
+//	        │       │         ├───→ policy/store → policy, db   └──→ policy → fsm
+//	        │       │         └───→ batch
+//	        │       └──→ orders
+//	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
 //
@@ -36,13 +38,14 @@ var mayImport = map[string][]string{
 	"ledger":      {"fsm", "db"},
 	"provider":    {"fsm"},
 	"batch":       {},
-	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "provider", "provider/endpoint", "provider/stripe"},
+	"orders":      {"fsm", "db"},
+	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "orders", "provider", "provider/endpoint", "provider/stripe"},
 	"books":       {"fsm", "db"},
-	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "engine"},
+	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "httpapi", "pgembed", "simulator"},
 
 	"policy/store": {"db", "policy"},
 
@@ -52,7 +55,7 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// Only what starts PostgreSQL: what it shared with the service, it could not find wrong there.

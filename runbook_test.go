@@ -48,11 +48,11 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// holds are the values of orders.hold: constants of the engine that are named so.
+// holds are the values of orders.hold: constants of the machine that are named so.
 func holds(r repository) (values []string) {
-	eachNode(r, "engine", func(n ast.Node) {
+	eachNode(r, "fsm", func(n ast.Node) {
 		spec, ok := n.(*ast.ValueSpec)
-		if ok && strings.HasPrefix(spec.Names[0].Name, "hold") && len(spec.Values) == 1 {
+		if ok && strings.HasPrefix(spec.Names[0].Name, "Hold") && len(spec.Values) == 1 {
 			values = append(values, literalText(spec.Values[0])...)
 		}
 	})
@@ -62,7 +62,7 @@ func holds(r repository) (values []string) {
 // reasons are the words that begin orders.hold_reason, before a colon.
 func reasons(r repository) (words []string) {
 	word := regexp.MustCompile(`^([a-z]+(?:_[a-z]+)+): `)
-	eachNode(r, "engine", func(n ast.Node) {
+	find := func(n ast.Node) {
 		if literal, ok := n.(*ast.BasicLit); ok {
 			for _, text := range literalText(literal) {
 				if found := word.FindStringSubmatch(text); found != nil {
@@ -70,7 +70,9 @@ func reasons(r repository) (words []string) {
 				}
 			}
 		}
-	})
+	}
+	eachNode(r, "engine", find)
+	eachNode(r, "orders", find)
 	return words
 }
 

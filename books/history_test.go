@@ -184,7 +184,7 @@ func (w *writer) move(ctx context.Context, numbers []int64) (left int, err error
 	}
 	sets := map[version][]int64{}
 	for _, row := range orders {
-		if o := row.Order; !o.Status.Final() && o.Hold == nil {
+		if o := row; !o.Status.Final() && o.Hold == nil {
 			v := version{o.Status, o.Fence, o.Seq}
 			sets[v] = append(sets[v], o.OrderNo)
 			left++

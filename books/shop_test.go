@@ -90,7 +90,7 @@ func (s *shop) order(id string) db.Order {
 	if len(rows) != 1 {
 		s.Fatalf("%d orders %q", len(rows), id)
 	}
-	return rows[0].Order
+	return rows[0]
 }
 
 // move makes the one move that is next for the order; it may lose to nobody.

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
-	"pawl/engine"
 	"pawl/migrations"
+	"pawl/orders"
 )
 
 func migrateCommand() *cobra.Command {
@@ -77,7 +77,7 @@ func migrationError(err error) error {
 // schemaError tells a database that did not answer from one whose schema won't do: to start
 // again changes nothing about that.
 func schemaError(err error) error {
-	if errors.Is(err, engine.ErrUnavailable) {
+	if errors.Is(err, orders.ErrUnavailable) {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return err

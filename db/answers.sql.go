@@ -79,7 +79,7 @@ WITH target AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5, $13::text, $14::text,
     $15::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM touched AS orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type AnswerStoreParams struct {
@@ -176,6 +176,14 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.ChargedAt,
+			&i.Order.RefundedAt,
+			&i.Order.ReservedAt,
+			&i.Order.ReleasedAt,
+			&i.Order.ChargeReference,
+			&i.Order.ReserveReference,
+			&i.Order.ChargeInDoubt,
+			&i.Order.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -189,7 +197,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action FROM orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = $1 AND EXISTS (
   SELECT FROM step_attempts AS t
   WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
@@ -201,62 +209,66 @@ type AnswerTargetParams struct {
 	Step       string
 }
 
-type AnswerTargetRow struct {
-	Order Order
-}
-
 // Answers that come without a call.
 // The order that a callback is about, if that step was ever called for in that generation.
-func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]AnswerTargetRow, error) {
+func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, answerTarget, arg.OrderNo, arg.Generation, arg.Step)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []AnswerTargetRow
+	var items []Order
 	for rows.Next() {
-		var i AnswerTargetRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
+			&i.ChargedAt,
+			&i.RefundedAt,
+			&i.ReservedAt,
+			&i.ReleasedAt,
+			&i.ChargeReference,
+			&i.ReserveReference,
+			&i.ChargeInDoubt,
+			&i.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -472,7 +484,7 @@ WITH settled AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5::text,
     $6::text, $7::text, $8::text FROM touched AS k
 )
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM touched AS orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type LateUndoSettleParams struct {
@@ -552,6 +564,14 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.ChargedAt,
+			&i.Order.RefundedAt,
+			&i.Order.ReservedAt,
+			&i.Order.ReleasedAt,
+			&i.Order.ChargeReference,
+			&i.Order.ReserveReference,
+			&i.Order.ChargeInDoubt,
+			&i.Order.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -572,10 +592,10 @@ WITH due AS MATERIALIZED (
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
   RETURNING u.order_no, u.generation, u.step, u.tries, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action,
+SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt,
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
-FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no
+FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
 `
 
 type LateUndosClaimParams struct {
@@ -649,6 +669,14 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.ChargedAt,
+			&i.Order.RefundedAt,
+			&i.Order.ReservedAt,
+			&i.Order.ReleasedAt,
+			&i.Order.ChargeReference,
+			&i.Order.ReserveReference,
+			&i.Order.ChargeInDoubt,
+			&i.Order.ReserveInDoubt,
 			&i.UndoPolicy,
 		); err != nil {
 			return nil, err

@@ -260,36 +260,32 @@ type AttemptsOfParams struct {
 	Most    int32
 }
 
-type AttemptsOfRow struct {
-	StepAttempt StepAttempt
-}
-
 // The calls of an order, oldest first.
-func (q *Queries) AttemptsOf(ctx context.Context, arg AttemptsOfParams) ([]AttemptsOfRow, error) {
+func (q *Queries) AttemptsOf(ctx context.Context, arg AttemptsOfParams) ([]StepAttempt, error) {
 	rows, err := q.db.Query(ctx, attemptsOf, arg.OrderNo, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []AttemptsOfRow
+	var items []StepAttempt
 	for rows.Next() {
-		var i AttemptsOfRow
+		var i StepAttempt
 		if err := rows.Scan(
-			&i.StepAttempt.OrderNo,
-			&i.StepAttempt.StartedAt,
-			&i.StepAttempt.FinishedAt,
-			&i.StepAttempt.Fence,
-			&i.StepAttempt.Attempt,
-			&i.StepAttempt.Generation,
-			&i.StepAttempt.Policy,
-			&i.StepAttempt.Fenced,
-			&i.StepAttempt.Step,
-			&i.StepAttempt.Operation,
-			&i.StepAttempt.Outcome,
-			&i.StepAttempt.Code,
-			&i.StepAttempt.Detail,
-			&i.StepAttempt.Reference,
-			&i.StepAttempt.Named,
+			&i.OrderNo,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.Fence,
+			&i.Attempt,
+			&i.Generation,
+			&i.Policy,
+			&i.Fenced,
+			&i.Step,
+			&i.Operation,
+			&i.Outcome,
+			&i.Code,
+			&i.Detail,
+			&i.Reference,
+			&i.Named,
 		); err != nil {
 			return nil, err
 		}

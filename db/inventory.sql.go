@@ -10,7 +10,7 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i WHERE i.item = $1
+SELECT i.on_hand, i.reserved, i.version, i.tracked, i.item FROM inventory AS i WHERE i.item = $1
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
@@ -19,30 +19,22 @@ type InventoryGetParams struct {
 	Durable bool
 }
 
-type InventoryGetRow struct {
-	Item     string
-	OnHand   int64
-	Reserved int64
-	Tracked  bool
-	Version  int64
-}
-
 // Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
-func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (InventoryGetRow, error) {
+func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (Inventory, error) {
 	row := q.db.QueryRow(ctx, inventoryGet, arg.Item, arg.Durable)
-	var i InventoryGetRow
+	var i Inventory
 	err := row.Scan(
-		&i.Item,
 		&i.OnHand,
 		&i.Reserved,
-		&i.Tracked,
 		&i.Version,
+		&i.Tracked,
+		&i.Item,
 	)
 	return i, err
 }
 
 const inventoryList = `-- name: InventoryList :many
-SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i
+SELECT i.on_hand, i.reserved, i.version, i.tracked, i.item FROM inventory AS i
 WHERE i.item > $1 ORDER BY i.item LIMIT $2
 `
 
@@ -51,29 +43,21 @@ type InventoryListParams struct {
 	Most  int32
 }
 
-type InventoryListRow struct {
-	Item     string
-	OnHand   int64
-	Reserved int64
-	Tracked  bool
-	Version  int64
-}
-
-func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]InventoryListRow, error) {
+func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]Inventory, error) {
 	rows, err := q.db.Query(ctx, inventoryList, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []InventoryListRow
+	var items []Inventory
 	for rows.Next() {
-		var i InventoryListRow
+		var i Inventory
 		if err := rows.Scan(
-			&i.Item,
 			&i.OnHand,
 			&i.Reserved,
-			&i.Tracked,
 			&i.Version,
+			&i.Tracked,
+			&i.Item,
 		); err != nil {
 			return nil, err
 		}
@@ -94,7 +78,7 @@ WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND i.version = $3::bigint
-RETURNING i.item, i.on_hand, i.reserved, i.tracked, i.version
+RETURNING i.on_hand, i.reserved, i.version, i.tracked, i.item
 `
 
 type InventorySetParams struct {
@@ -103,33 +87,25 @@ type InventorySetParams struct {
 	IfVersion int64
 }
 
-type InventorySetRow struct {
-	Item     string
-	OnHand   int64
-	Reserved int64
-	Tracked  bool
-	Version  int64
-}
-
 // Sets the stock on the shelf, sold units already gone from it. No row comes back when
 // less than what is reserved was asked for, or when the version is another: 0 is that of
 // an item that is not there, which no row has. The row lock orders this with the
 // reservations under way.
-func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) ([]InventorySetRow, error) {
+func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) ([]Inventory, error) {
 	rows, err := q.db.Query(ctx, inventorySet, arg.Item, arg.OnHand, arg.IfVersion)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []InventorySetRow
+	var items []Inventory
 	for rows.Next() {
-		var i InventorySetRow
+		var i Inventory
 		if err := rows.Scan(
-			&i.Item,
 			&i.OnHand,
 			&i.Reserved,
-			&i.Tracked,
 			&i.Version,
+			&i.Tracked,
+			&i.Item,
 		); err != nil {
 			return nil, err
 		}

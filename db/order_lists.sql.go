@@ -58,11 +58,7 @@ WITH page AS MATERIALIZED (
       AND ($5::text IS NULL OR o.status = $5::text) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -76,20 +72,8 @@ type OrdersListParams struct {
 	Most        int32
 }
 
-type OrdersListRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // All orders, or the completed ones (nearly all are): along the primary key.
-func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]OrdersListRow, error) {
+func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersList,
 		arg.After,
 		arg.Before,
@@ -102,50 +86,50 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -173,11 +157,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -191,20 +171,8 @@ type OrdersListEndedParams struct {
 	Most        int32
 }
 
-type OrdersListEndedRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // Failed or canceled orders: by the index of what the final move wrote.
-func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams) ([]OrdersListEndedRow, error) {
+func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListEnded,
 		arg.Status,
 		arg.After,
@@ -217,50 +185,50 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListEndedRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListEndedRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -290,11 +258,7 @@ WITH page AS MATERIALIZED (
       AND ($8::text IS NULL OR o.item = $8::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -311,20 +275,8 @@ type OrdersListHeldParams struct {
 	Most        int32
 }
 
-type OrdersListHeldRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // Orders held for one thing, also those whose reason begins with some words.
-func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) ([]OrdersListHeldRow, error) {
+func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListHeld,
 		arg.Hold,
 		arg.After,
@@ -340,50 +292,50 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListHeldRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListHeldRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -433,11 +385,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -452,21 +400,9 @@ type OrdersListItemParams struct {
 	Most        int32
 }
 
-type OrdersListItemRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // All orders for an item, or the completed ones: those that reserved it, and unless only
 // completed ones are asked for, those that ended without and those on their way.
-func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]OrdersListItemRow, error) {
+func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListItem,
 		arg.Item,
 		arg.After,
@@ -480,50 +416,50 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListItemRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListItemRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -551,11 +487,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -570,20 +502,8 @@ type OrdersListItemEndedParams struct {
 	Most        int32
 }
 
-type OrdersListItemEndedRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // Failed or canceled orders for an item.
-func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEndedParams) ([]OrdersListItemEndedRow, error) {
+func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEndedParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListItemEnded,
 		arg.Status,
 		arg.Item,
@@ -597,50 +517,50 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListItemEndedRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListItemEndedRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -669,11 +589,7 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
   ORDER BY u.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -688,21 +604,9 @@ type OrdersListUnfinishedParams struct {
 	Most        int32
 }
 
-type OrdersListUnfinishedRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // Orders in a state that does not last, of one item or of all: each is due some time or
 // held. They are few, and all of them are looked at.
-func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfinishedParams) ([]OrdersListUnfinishedRow, error) {
+func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfinishedParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListUnfinished,
 		arg.Status,
 		arg.Item,
@@ -716,50 +620,50 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersListUnfinishedRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersListUnfinishedRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,

@@ -127,7 +127,7 @@ WITH incoming AS (
   INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
 )
-SELECT orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action FROM admitted AS orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM admitted AS w, no_effects AS e) AS full_orders
 `
 
 type OrdersAdmitWithParams struct {
@@ -230,6 +230,14 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.ChargedAt,
+			&i.Order.RefundedAt,
+			&i.Order.ReservedAt,
+			&i.Order.ReleasedAt,
+			&i.Order.ChargeReference,
+			&i.Order.ReserveReference,
+			&i.Order.ChargeInDoubt,
+			&i.Order.ReserveInDoubt,
 		); err != nil {
 			return nil, err
 		}
@@ -242,11 +250,7 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -256,74 +260,62 @@ type OrdersByIDParams struct {
 	Durable  bool
 }
 
-type OrdersByIDRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // Orders as they are, with what stands and what was undone of their generation.
 //
 // A row can be seen that only this server has: when its commit waited for a synchronous standby and something
 // ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 // durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 // demand. The log is kept in order: whoever has the later record has the earlier commit, too.
-func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]OrdersByIDRow, error) {
+func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersByIDRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersByIDRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -344,11 +336,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -358,69 +346,57 @@ type OrdersByNoParams struct {
 	Durable  bool
 }
 
-type OrdersByNoRow struct {
-	Order            Order
-	ChargedAt        *time.Time
-	RefundedAt       *time.Time
-	ReservedAt       *time.Time
-	ReleasedAt       *time.Time
-	ChargeReference  *string
-	ReserveReference *string
-	ChargeInDoubt    *bool
-	ReserveInDoubt   *bool
-}
-
 // The same by number.
-func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]OrdersByNoRow, error) {
+func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByNo, arg.OrderNos, arg.Durable)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersByNoRow
+	var items []Order
 	for rows.Next() {
-		var i OrdersByNoRow
+		var i Order
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
+			&i.OrderNo,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.FinishedAt,
+			&i.Owner,
+			&i.Fence,
+			&i.Generation,
+			&i.Quantity,
+			&i.Seq,
+			&i.TakeOvers,
+			&i.Status,
+			&i.Hold,
+			&i.HoldReason,
+			&i.StopRequested,
+			&i.Outcome,
+			&i.EndedAs,
+			&i.FailureStep,
+			&i.FailureCode,
+			&i.FailureDetail,
+			&i.OrderID,
+			&i.Currency,
+			&i.Item,
+			&i.Amount,
+			&i.Metadata,
+			&i.Policy,
+			&i.Attempts,
+			&i.Tries,
+			&i.WindowFrom,
+			&i.InDoubtSince,
+			&i.StartAt,
+			&i.CompleteBy,
+			&i.ReservationTtl,
+			&i.ReservedUntil,
+			&i.ApprovalUntil,
+			&i.ApprovedAt,
+			&i.TurnAt,
+			&i.CustomerID,
+			&i.PaymentMethod,
+			&i.ConcurrencyKey,
+			&i.Action,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,

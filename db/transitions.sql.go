@@ -50,11 +50,7 @@ type TransitionsOfParams struct {
 	Most    int32
 }
 
-type TransitionsOfRow struct {
-	Transition Transition
-}
-
-func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([]TransitionsOfRow, error) {
+func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([]Transition, error) {
 	rows, err := q.db.Query(ctx, transitionsOf,
 		arg.OrderNo,
 		arg.After,
@@ -65,20 +61,20 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 		return nil, err
 	}
 	defer rows.Close()
-	var items []TransitionsOfRow
+	var items []Transition
 	for rows.Next() {
-		var i TransitionsOfRow
+		var i Transition
 		if err := rows.Scan(
-			&i.Transition.OrderNo,
-			&i.Transition.At,
-			&i.Transition.Fence,
-			&i.Transition.Seq,
-			&i.Transition.FromStatus,
-			&i.Transition.ToStatus,
-			&i.Transition.Verb,
-			&i.Transition.Actor,
-			&i.Transition.Reason,
-			&i.Transition.RequestID,
+			&i.OrderNo,
+			&i.At,
+			&i.Fence,
+			&i.Seq,
+			&i.FromStatus,
+			&i.ToStatus,
+			&i.Verb,
+			&i.Actor,
+			&i.Reason,
+			&i.RequestID,
 		); err != nil {
 			return nil, err
 		}

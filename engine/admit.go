@@ -77,7 +77,7 @@ func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
 	}
 	for i, r := range set {
 		r.sent = true
-		o := &r.order.Order
+		o := &r.order
 		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
 			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata
 		if o.Amount.IsZero() {
@@ -105,7 +105,7 @@ func (e *Engine) admitted(set []*run, rows []db.OrdersAdmitRow) {
 	for _, row := range rows {
 		r := byID[row.OrderID]
 		delete(byID, row.OrderID)
-		o := &r.order.Order
+		o := &r.order
 		o.OrderNo, o.CreatedAt = row.OrderNo, row.CreatedAt
 		o.Status, o.Fence, o.Seq, o.Owner = fsm.Charging, 1, 1, &e.owner
 		r.moved = true

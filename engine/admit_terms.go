@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -14,7 +15,7 @@ import (
 // times, a customer. Some of them wait before they start.
 func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
 	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
-		e.finish(ErrUnavailable, slices.Clone(set)...)
+		e.finish(orders.ErrUnavailable, slices.Clone(set)...)
 		return
 	}
 	if p != nil && p.Charge.Executor.Outside() {
@@ -51,7 +52,7 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run)
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
 	}
 	for _, r := range set {
-		in, o := &r.input.Terms, &r.order.Order
+		in, o := &r.input.Terms, &r.order
 		o.CustomerID = optional(in.CustomerID)
 		p.Policies = append(p.Policies, value(version))
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
@@ -82,7 +83,7 @@ func (t orderTerms) approvalSeconds() float64 {
 	return t.approval.Timeout.Seconds()
 }
 
-func termsOf(in *Terms, o *db.Order, p *policy.Policy) orderTerms {
+func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
 	if p == nil {
 		return t
@@ -105,7 +106,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *pe
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
-		r.order = Order{Order: row.Order}
+		r.order = row.Order
 		r.isKnown()
 		switch {
 		case row.Order.Hold != nil:
@@ -120,15 +121,15 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *pe
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.lead(begun)
 	for _, r := range begun {
-		o := &r.order.Order
+		o := &r.order
 		with.use(r)
 		e.begun(r, *o.Attempts, o.InDoubtSince, e.now())
 	}
 	e.lead(driven)
 	e.end(held)
 	for _, r := range held {
-		if *r.order.Order.Hold == holdQueued {
-			e.turns.ask(*r.order.Order.ConcurrencyKey)
+		if *r.order.Hold == fsm.HoldQueued {
+			e.turns.ask(*r.order.ConcurrencyKey)
 		}
 	}
 	e.found(byID)

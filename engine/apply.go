@@ -9,13 +9,14 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 )
 
 // moveOut takes orders out of a state in which the ledger does the step. Runs of one queue share
 // the status; fence and seq differ rarely, and each group is a statement of its own. What waited for a stock row
 // in vain goes to busy.
 func (e *Engine) moveOut(state fsm.State, set []*run, busy func([]*run)) {
-	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Order.Fence, int64(r.order.Order.Seq)} }) {
+	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Fence, int64(r.order.Seq)} }) {
 		e.move(state, mover{statement: ledger.Moves[state], moved: e.drive, busy: busy}, group)
 	}
 }
@@ -60,7 +61,7 @@ func (e *Engine) move(state fsm.State, m mover, set []*run) {
 // is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
 func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
-	first := runs[0].order.Order
+	first := runs[0].order
 	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
 	verdicts, err := m.statement(e.ctx, e.query, set)
 	if err != nil {
@@ -86,7 +87,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	}
 	if len(verdicts) < len(runs) {
 		for _, r := range runs {
-			if r.order.Order.Seq == set.Seq {
+			if r.order.Seq == set.Seq {
 				lost = append(lost, r)
 			}
 		}
@@ -98,16 +99,16 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 // the move itself; an order that goes back is read before it is shown.
 func (r *run) applyVerdict(v ledger.Moved) {
 	o, at := &r.order, v.At
-	event, _ := fsm.EventOf(o.Order.Status, v.ToStatus)
-	o.Order.Status, o.Order.Seq, r.lost = v.ToStatus, v.Seq, 0
+	event, _ := fsm.EventOf(o.Status, v.ToStatus)
+	o.Status, o.Seq, r.lost = v.ToStatus, v.Seq, 0
 	switch event {
 	case fsm.Charged:
 		o.ChargedAt = &at
 	case fsm.Reserved:
 		o.ReservedAt = &at
 	case fsm.Confirmed:
-		o.Order.EndedAs, o.Order.FinishedAt = &v.ToStatus, &at
-		o.Order.Owner, o.Order.DueAt = nil, nil
+		o.EndedAs, o.FinishedAt = &v.ToStatus, &at
+		o.Owner, o.DueAt = nil, nil
 	default:
 		r.moved = false
 	}
@@ -116,11 +117,11 @@ func (r *run) applyVerdict(v ledger.Moved) {
 // halt stops an order that the database has moved where the machine knows no way: one of the two is wrong, and
 // whoever believed the move would charge, ship or refund by it. It waits for a person, if it has not ended, and nobody is told of it.
 func (e *Engine) halt(r *run, v ledger.Moved) {
-	err := fmt.Errorf("%w: %s to %s", errUnknownMove, r.status(), v.ToStatus)
+	err := fmt.Errorf("unknown_move: %s to %s", r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
-	r.order.Order.Status, r.order.Order.Seq = v.ToStatus, v.Seq
+	r.order.Status, r.order.Seq = v.ToStatus, v.Seq
 	_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
-		Fence: r.order.Order.Fence, Seq: v.Seq, Hold: holdAttention, HoldReason: err.Error()})
+		Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
 	if holdErr != nil {
 		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
 	}
@@ -129,11 +130,7 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 
 // redrive takes a failed order back to its beginning, as its next generation. No row: it
 // is not as it was read, or something of it stands.
-func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]db.Order, error) {
+func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
-	orders := make([]db.Order, len(rows))
-	for i, row := range rows {
-		orders[i] = row.Order
-	}
-	return orders, err
+	return writtenOrders(rows), err
 }

@@ -8,6 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -60,7 +61,7 @@ var (
 
 // stands reports whether the order still is in the state that the attempt is for, and in its
 // generation. An undo may be about an earlier generation.
-func (a *attempt) stands(o *db.Order) bool {
+func (a *attempt) stands(o *orders.Order) bool {
 	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
 }
 
@@ -74,7 +75,7 @@ func operationIn(s fsm.State) provider.Operation {
 
 // newAttempt makes the attempt for the next call of a run.
 func (p *callPool) newAttempt(r *run) *attempt {
-	o := &r.order.Order
+	o := &r.order
 	a := &attempt{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
 		doubted: o.InDoubtSince != nil, lookOnly: p.forgotten(o, p.e.now())}
 	switch {
@@ -102,7 +103,7 @@ func (a *attempt) toVoid(key *sentKey) {
 }
 
 // answered is the attempt of an answer that came without a call, so that both go one way.
-func (p *callPool) answered(o *db.Order, row *db.CallsPreflightRow) *attempt {
+func (p *callPool) answered(o *orders.Order, row *db.CallsPreflightRow) *attempt {
 	a := &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
 		number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
 	switch row.Outcome {
@@ -129,7 +130,7 @@ func (a *attempt) refusedInDoubt() bool {
 // was committed. now is the time of that statement, as the age of the key is: no clock of
 // this machine, nor its sleep, has a part in it.
 func (a *attempt) expired(r *run, now time.Time) bool {
-	if o := &r.order.Order; a.operation != provider.Undo || a.generation != o.Generation {
+	if o := &r.order; a.operation != provider.Undo || a.generation != o.Generation {
 		return a.permit.forgotten(o, now)
 	}
 	return r.undoForgotten(a.pool.cfg, now)

@@ -10,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 func TestCancelAtOnce(t *testing.T) {
@@ -20,13 +21,13 @@ func TestCancelAtOnce(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 20 {
 		callers.Go(func() {
-			order, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "order", RequestID: fmt.Sprint(i % 2)})
-			var late *engine.NotApplicable // came when everything was over
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "order", RequestID: fmt.Sprint(i % 2)})
+			var late *orders.NotApplicable // came when everything was over
 			if errors.As(err, &late) {
 				order, err = late.Order, nil
 			}
-			if err != nil || order.Order.Status != fsm.Canceled {
-				t.Errorf("%v %+v", err, order.Order)
+			if err != nil || order.Status != fsm.Canceled {
+				t.Errorf("%v %+v", err, order)
 			}
 		})
 	}
@@ -86,25 +87,25 @@ type racing struct {
 func (r racing) run(t testing.TB) fsm.State {
 	t.Helper()
 	processed := ask(t, r.driver, request(r.orderID))
-	canceled, err := engine.Order{}, engine.ErrNotFound
+	canceled, err := orders.Order{}, orders.ErrNotFound
 	for range r.looks {
-		_, _ = r.canceler.Get(t.Context(), r.orderID)
+		_, _ = r.canceler.Orders.Get(t.Context(), r.orderID)
 	}
-	for errors.Is(err, engine.ErrNotFound) {
-		canceled, err = r.canceler.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: r.orderID})
+	for errors.Is(err, orders.ErrNotFound) {
+		canceled, err = r.canceler.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: r.orderID})
 	}
-	var late *engine.NotApplicable
+	var late *orders.NotApplicable
 	if errors.As(err, &late) {
 		canceled = late.Order
 	} else if err != nil {
 		t.Errorf("%s: %v", r.orderID, err)
 	}
-	if late != nil && canceled.Order.Status != fsm.Completed || late == nil && canceled.Order.Status != fsm.Canceled {
-		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Order.Status)
+	if late != nil && canceled.Status != fsm.Completed || late == nil && canceled.Status != fsm.Canceled {
+		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Status)
 	}
 	a := <-processed
-	if a.err != nil || a.order.Order.Status != canceled.Order.Status {
-		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Order.Status, err, canceled.Order.Status)
+	if a.err != nil || a.order.Status != canceled.Status {
+		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Status, err, canceled.Status)
 	}
-	return canceled.Order.Status
+	return canceled.Status
 }

@@ -11,6 +11,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // hold stores an order of request that waits in a state for somebody.
@@ -50,9 +51,9 @@ func TestCancel(t *testing.T) {
 			b := setupWith(t, byCallers)
 			b.setStock(t, "widget", 5)
 			b.hold(t, state, "held")
-			order, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "held", Actor: "ann", Reason: "changed her mind"})
-			if err != nil || order.Order.Status != fsm.Canceled {
-				t.Fatalf("%v %+v", err, order.Order)
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "held", Actor: "ann", Reason: "changed her mind"})
+			if err != nil || order.Status != fsm.Canceled {
+				t.Fatalf("%v %+v", err, order)
 			}
 			b.sameAsStored(t, order)
 			b.undone(t, "held", way)
@@ -72,14 +73,14 @@ func TestCancel(t *testing.T) {
 			g.admit(t, time.Hour, "driven")
 			g.advance(t, state, "driven")
 			before := g.stored(t, "driven")[0]
-			order, err := inVain(t, func(ctx context.Context) (engine.Order, error) {
-				return b.engine.Do(ctx, engine.Request{Verb: engine.Cancel, OrderID: "driven"})
+			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
+				return b.engine.Do(ctx, engine.Request{Verb: orders.Cancel, OrderID: "driven"})
 			})
-			if o := order.Order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
+			if o := order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
 				!o.DueAt.Equal(*before.DueAt) || *o.Owner != g.owner || o.Seq != before.Seq+1 {
 				t.Fatalf("%v %+v", err, o)
 			}
-			if moved := g.move(t, []db.Order{before}); len(moved) > 0 {
+			if moved := g.move(t, []orders.Order{before}); len(moved) > 0 {
 				t.Errorf("its driver moved past the request: %+v", moved)
 			}
 			g.advance(t, fsm.Canceled, "driven")
@@ -123,27 +124,27 @@ func TestCancelDoesNotApply(t *testing.T) {
 			" as a dry run":      {OrderID: id, DryRun: true},
 		} {
 			b.writesNothing(t, func() {
-				s.Verb = engine.Cancel
+				s.Verb = orders.Cancel
 				_, err := b.engine.Do(t.Context(), s)
-				var refusal *engine.NotApplicable
-				if !errors.As(err, &refusal) || string(refusal.Order.Order.Status) != id || refusal.Verb != "cancel" {
+				var refusal *orders.NotApplicable
+				if !errors.As(err, &refusal) || string(refusal.Order.Status) != id || refusal.Verb != "cancel" {
 					t.Errorf("cancel what is %s%s: %v", id, name, err)
 					return
 				}
-				if allowed := engine.AllowedActions(&refusal.Order); slices.Contains(allowed, "cancel") {
+				if allowed := orders.AllowedActions(&refusal.Order); slices.Contains(allowed, "cancel") {
 					t.Errorf("%s allows %q", id, allowed)
 				}
 			})
 		}
 	}
-	if _, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "nobody's"}); !errors.Is(err, engine.ErrNotFound) {
+	if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "nobody's"}); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
 }
 
-func (b *bundle) cancel(t testing.TB, s engine.Request) engine.Order {
+func (b *bundle) cancel(t testing.TB, s engine.Request) orders.Order {
 	t.Helper()
-	s.Verb = engine.Cancel
+	s.Verb = orders.Cancel
 	order, err := b.engine.Do(t.Context(), s)
 	if err != nil {
 		t.Fatalf("cancel %q: %v", s.OrderID, err)
@@ -164,35 +165,35 @@ func TestCancelConditions(t *testing.T) {
 			{OrderID: "order", IfSeq: &stale, RequestID: "1"},
 			{OrderID: "order", IfSeq: &stale, DryRun: true},
 		} {
-			s.Verb = engine.Cancel
-			if _, err := b.engine.Do(t.Context(), s); !errors.Is(err, engine.ErrPrecondition) {
+			s.Verb = orders.Cancel
+			if _, err := b.engine.Do(t.Context(), s); !errors.Is(err, orders.ErrPrecondition) {
 				t.Errorf("%+v: %v", s, err)
 			}
 		}
 		for _, ifSeq := range []*int32{nil, &seq} {
 			order := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, DryRun: true})
-			if allowed := engine.AllowedActions(&order); order.Order.Status != fsm.Reserving || !slices.Equal(allowed, []string{"cancel", "resume"}) {
-				t.Errorf("dry run: %+v, allowed %q", order.Order, allowed)
+			if allowed := orders.AllowedActions(&order); order.Status != fsm.Reserving || !slices.Equal(allowed, []string{"cancel", "resume"}) {
+				t.Errorf("dry run: %+v, allowed %q", order, allowed)
 			}
 		}
 	})
 	first := b.cancel(t, engine.Request{OrderID: "order", IfSeq: &seq, RequestID: "1"})
-	if first.Order.Status != fsm.Canceled {
-		t.Errorf("%+v", first.Order)
+	if first.Status != fsm.Canceled {
+		t.Errorf("%+v", first)
 	}
 	b.writesNothing(t, func() {
-		for _, ifSeq := range []*int32{nil, &seq, &first.Order.Seq} {
+		for _, ifSeq := range []*int32{nil, &seq, &first.Seq} {
 			if again := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, RequestID: "1"}); asJSON(t, again) != asJSON(t, first) {
 				t.Errorf("first %s\nagain %s", asJSON(t, first), asJSON(t, again))
 			}
 		}
-		if _, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "order", RequestID: "2"}); err == nil {
+		if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "order", RequestID: "2"}); err == nil {
 			t.Error("canceled twice")
 		}
 	})
 	b.hold(t, fsm.Charging, "another") // the id is that of a request for one order
-	if order := b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}); order.Order.Status != fsm.Canceled {
-		t.Errorf("%+v", order.Order)
+	if order := b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}); order.Status != fsm.Canceled {
+		t.Errorf("%+v", order)
 	}
 	b.undone(t, "order", canceledWay[fsm.Reserving])
 }
@@ -204,7 +205,7 @@ func TestCancelAfterTooManyTakeOvers(t *testing.T) {
 	b := setup(t)
 	b.hold(t, fsm.Reserving, "tired")
 	b.exec(t, "UPDATE orders SET take_overs = 4 WHERE order_id = 'tired'")
-	if o := b.cancel(t, engine.Request{OrderID: "tired"}); o.Order.Status != fsm.Canceled {
-		t.Errorf("status %s, hold %v", o.Order.Status, o.Order.Hold)
+	if o := b.cancel(t, engine.Request{OrderID: "tired"}); o.Status != fsm.Canceled {
+		t.Errorf("status %s, hold %v", o.Status, o.Hold)
 	}
 }

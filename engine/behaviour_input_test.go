@@ -34,9 +34,9 @@ func TestIDs(t *testing.T) {
 		t.Errorf("%d orders from %d ids", n, len(ids))
 	}
 	for _, id := range ids {
-		order, err := b.engine.Get(t.Context(), id)
-		if err != nil || order.Order.OrderID != id || order.Order.Item != "item "+id {
-			t.Errorf("%q: %v, stored as %q for %q", id, err, order.Order.OrderID, order.Order.Item)
+		order, err := b.engine.Orders.Get(t.Context(), id)
+		if err != nil || order.OrderID != id || order.Item != "item "+id {
+			t.Errorf("%q: %v, stored as %q for %q", id, err, order.OrderID, order.Item)
 		}
 		if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges WHERE order_id = $1`, id); n != 1 {
 			t.Errorf("%q has %d charges", id, n)
@@ -61,8 +61,8 @@ func TestAmounts(t *testing.T) {
 			}
 			continue
 		}
-		if order := b.process(t, in); order.Order.Status != fsm.Completed || order.Order.Amount.String() != amount {
-			t.Errorf("%s: told %s", amount, order.Order.Amount)
+		if order := b.process(t, in); order.Status != fsm.Completed || order.Amount.String() != amount {
+			t.Errorf("%s: told %s", amount, order.Amount)
 		}
 		in.OrderID, in.Item = amount+" refunded", "none"
 		b.process(t, in)
@@ -75,13 +75,13 @@ func TestAmounts(t *testing.T) {
 				t.Errorf("%s: stored %s", amount, got)
 			}
 		}
-		if order, err := b.engine.Get(t.Context(), amount); err != nil || order.Order.Amount.String() != amount {
-			t.Errorf("%s: %v, read %s", amount, err, order.Order.Amount)
+		if order, err := b.engine.Orders.Get(t.Context(), amount); err != nil || order.Amount.String() != amount {
+			t.Errorf("%s: %v, read %s", amount, err, order.Amount)
 		}
 	}
 	zero := b.process(t, engine.Input{OrderID: "zero", Amount: decimal.MustParse("0.00"), Item: "widget"})
-	if b.sameAsStored(t, zero); zero.Order.Amount.Sign() != 0 {
-		t.Errorf("%+v", zero.Order)
+	if b.sameAsStored(t, zero); zero.Amount.Sign() != 0 {
+		t.Errorf("%+v", zero)
 	}
 	sums := value[string](t, b.Pool, `SELECT format('%s %s', (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NOT NULL) =
 		(SELECT sum(amount) FROM books.refunds), (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NULL) =

@@ -10,31 +10,32 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 func TestSetStock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.engine.StockOf(t.Context(), "widget"); !errors.Is(err, engine.ErrNotFound) {
+	if _, err := b.engine.Orders.StockOf(t.Context(), "widget"); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
 	version := func(v int64) *int64 { return &v }
-	set := func(onHand int64, ifVersion *int64) (engine.Stock, error) {
+	set := func(onHand int64, ifVersion *int64) (orders.Stock, error) {
 		return b.engine.SetStock(t.Context(), "widget", onHand, ifVersion)
 	}
 	b.writesNothing(t, func() {
-		if _, err := set(5, version(1)); !errors.Is(err, engine.ErrPrecondition) {
+		if _, err := set(5, version(1)); !errors.Is(err, orders.ErrPrecondition) {
 			t.Errorf("a version of an item that is not there: %v", err)
 		}
 	})
 	b.process(t, request("untracked"))
-	b.stock(t, "widget", engine.Stock{Item: "widget", Version: 1})
+	b.stock(t, "widget", orders.Stock{Item: "widget", Version: 1})
 	for _, c := range []struct {
 		onHand    int64
 		ifVersion *int64
 		version   int64
 	}{{5, nil, 2}, {7, version(2), 3}, {7, version(3), 4}, {0, nil, 5}, {9, version(5), 6}, {1 << 40, nil, 7}} {
-		want := engine.Stock{Item: "widget", OnHand: c.onHand, Tracked: true, Version: c.version}
+		want := orders.Stock{Item: "widget", OnHand: c.onHand, Tracked: true, Version: c.version}
 		if got, err := set(c.onHand, c.ifVersion); err != nil || got != want {
 			t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
 		}
@@ -42,11 +43,11 @@ func TestSetStock(t *testing.T) {
 	}
 	b.writesNothing(t, func() {
 		for _, stale := range []int64{0, 1, 6, 8} {
-			if _, err := set(3, version(stale)); !errors.Is(err, engine.ErrPrecondition) {
+			if _, err := set(3, version(stale)); !errors.Is(err, orders.ErrPrecondition) {
 				t.Errorf("version %d: %v", stale, err)
 			}
 		}
-		if _, err := set(-1, nil); err == nil || db.FaultOf(err) != db.Bad || errors.Is(err, engine.ErrUnavailable) {
+		if _, err := set(-1, nil); err == nil || db.FaultOf(err) != db.Bad || errors.Is(err, orders.ErrUnavailable) {
 			t.Errorf("less than nothing: %v", err)
 		}
 	})
@@ -60,9 +61,9 @@ func TestSetStockTooLow(t *testing.T) {
 	b.writesNothing(t, func() {
 		for _, ifVersion := range []int64{0, 1} {
 			_, err := b.engine.SetStock(t.Context(), "widget", 1, &ifVersion)
-			var low *engine.StockTooLow
+			var low *orders.StockTooLow
 			if ifVersion == 0 {
-				if !errors.Is(err, engine.ErrPrecondition) {
+				if !errors.Is(err, orders.ErrPrecondition) {
 					t.Error(err)
 				}
 			} else if !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
@@ -71,16 +72,16 @@ func TestSetStockTooLow(t *testing.T) {
 		}
 	})
 	b.setStock(t, "widget", 2)
-	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 2, Reserved: 2, Tracked: true, Version: 2})
-	if order := b.process(t, request("three")); order.Order.Status != fsm.Failed {
-		t.Errorf("all is reserved, and it is %s", order.Order.Status)
+	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 2, Tracked: true, Version: 2})
+	if order := b.process(t, request("three")); order.Status != fsm.Failed {
+		t.Errorf("all is reserved, and it is %s", order.Status)
 	}
 	b.cancel(t, engine.Request{OrderID: "one"})
-	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
-	if order := b.process(t, request("four")); order.Order.Status != fsm.Completed {
-		t.Errorf("one was released, and it is %s", order.Order.Status)
+	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
+	if order := b.process(t, request("four")); order.Status != fsm.Completed {
+		t.Errorf("one was released, and it is %s", order.Status)
 	}
-	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 1, Reserved: 1, Tracked: true, Version: 2})
+	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 1, Reserved: 1, Tracked: true, Version: 2})
 	proveBooks(t, b.Pool)
 }
 
@@ -93,7 +94,7 @@ func TestSetStockAtOnce(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for set := 0; set < 10; {
-				seen, err := b.engine.StockOf(t.Context(), "widget")
+				seen, err := b.engine.Orders.StockOf(t.Context(), "widget")
 				if err != nil {
 					t.Error(err)
 					return
@@ -102,7 +103,7 @@ func TestSetStockAtOnce(t *testing.T) {
 				switch {
 				case err == nil:
 					set++
-				case !errors.Is(err, engine.ErrPrecondition):
+				case !errors.Is(err, orders.ErrPrecondition):
 					t.Error(err)
 					return
 				}
@@ -110,7 +111,7 @@ func TestSetStockAtOnce(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 80, Tracked: true, Version: 81})
+	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 80, Tracked: true, Version: 81})
 }
 
 // Of those who set the stock at once, each only if the item is not there, one makes it.
@@ -126,13 +127,13 @@ func TestSetStockOfNewItemsAtOnce(t *testing.T) {
 				switch _, err := b.engine.SetStock(t.Context(), item, onHand, &absent); {
 				case err == nil:
 					made.Add(1)
-				case !errors.Is(err, engine.ErrPrecondition):
+				case !errors.Is(err, orders.ErrPrecondition):
 					t.Error(err)
 				}
 			})
 		}
 		callers.Wait()
-		if got, err := b.engine.StockOf(t.Context(), item); err != nil || made.Load() != 1 || got.Version != 1 {
+		if got, err := b.engine.Orders.StockOf(t.Context(), item); err != nil || made.Load() != 1 || got.Version != 1 {
 			t.Errorf("made %d times: %+v, %v", made.Load(), got, err)
 		}
 	}
@@ -150,8 +151,8 @@ func TestStockList(t *testing.T) {
 			t.Errorf("%d at a time: %q", limit, got)
 		}
 	}
-	page, err := b.engine.StockList(t.Context(), "b", 2)
-	want := []engine.Stock{{Item: "b b", OnHand: 3, Tracked: true, Version: 1}, {Item: "c", OnHand: 4, Tracked: true, Version: 1}}
+	page, err := b.engine.Orders.StockList(t.Context(), "b", 2)
+	want := []orders.Stock{{Item: "b b", OnHand: 3, Tracked: true, Version: 1}, {Item: "c", OnHand: 4, Tracked: true, Version: 1}}
 	if err != nil || !slices.Equal(page, want) {
 		t.Errorf("%v\nis   %+v\nwant %+v", err, page, want)
 	}
@@ -161,7 +162,7 @@ func TestStockList(t *testing.T) {
 func (b *bundle) allItems(t testing.TB, limit int32) (items []string) {
 	t.Helper()
 	for after := ""; ; after = items[len(items)-1] {
-		page, err := b.engine.StockList(t.Context(), after, limit)
+		page, err := b.engine.Orders.StockList(t.Context(), after, limit)
 		if err != nil {
 			t.Fatal(err)
 		}

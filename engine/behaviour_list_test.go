@@ -10,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // populate stores orders in every state there can be, for three items, over four days.
@@ -51,7 +52,7 @@ func (b *bundle) undoing(t testing.TB, g *ghost, suffix string) {
 }
 
 // expected says, in other words than the statements of the service, what a list must show.
-func (b *bundle) expected(t testing.TB, f engine.Filter) []string {
+func (b *bundle) expected(t testing.TB, f orders.Filter) []string {
 	t.Helper()
 	to := f.CreatedTo
 	if to.IsZero() {
@@ -63,14 +64,14 @@ func (b *bundle) expected(t testing.TB, f engine.Filter) []string {
 	return ids[:min(len(ids), int(f.Limit))]
 }
 
-func (b *bundle) list(t testing.TB, f engine.Filter) (page []engine.Order, ids []string) {
+func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids []string) {
 	t.Helper()
-	page, err := b.engine.List(t.Context(), f)
+	page, err := b.engine.Orders.List(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, order := range page {
-		ids = append(ids, order.Order.OrderID)
+		ids = append(ids, order.OrderID)
 	}
 	return page, ids
 }
@@ -86,7 +87,7 @@ func TestList(t *testing.T) {
 			for _, window := range [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}} {
 				for _, before := range []int64{0, middle} {
 					for _, limit := range []int32{3, 200} {
-						f := engine.Filter{Status: s, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
+						f := orders.Filter{Status: s, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
 						if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
 							t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
 						}
@@ -101,7 +102,7 @@ func TestListShowsWhatGetShows(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	b.populate(t)
-	for _, f := range []engine.Filter{
+	for _, f := range []orders.Filter{
 		{}, {Status: fsm.Completed}, {Status: fsm.Failed}, {Status: fsm.Canceled}, {Status: fsm.Refunding}, {Item: "widget"},
 	} {
 		f.Limit = 200
@@ -135,16 +136,16 @@ func TestListCursor(t *testing.T) {
 			}
 		}
 	}()
-	for _, f := range []engine.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Status: fsm.Completed}, {Limit: 200}} {
+	for _, f := range []orders.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Status: fsm.Completed}, {Limit: 200}} {
 		came := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE status = 'completed'`)
 		seen, last := map[string]int{}, int64(0)
 		for page, _ := b.list(t, f); len(page) > 0; page, _ = b.list(t, f) {
 			for _, order := range page {
-				if no := order.Order.OrderNo; last > 0 && f.Before > 0 && no >= last {
+				if no := order.OrderNo; last > 0 && f.Before > 0 && no >= last {
 					t.Errorf("%+v: %d follows %d", f, no, last)
 				}
-				last = order.Order.OrderNo
-				seen[order.Order.OrderID]++
+				last = order.OrderNo
+				seen[order.OrderID]++
 			}
 			f.Before = last
 		}
@@ -178,7 +179,7 @@ func TestTransitions(t *testing.T) {
 	for limit := int32(1); limit < 12; limit++ {
 		var got strings.Builder
 		for after := int32(0); ; {
-			page, err := b.engine.Transitions(t.Context(), "order", after, limit)
+			page, err := b.engine.Orders.Transitions(t.Context(), "order", after, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,10 +196,10 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d at a time:\n%s", limit, got.String())
 		}
 	}
-	if _, err := b.engine.Transitions(t.Context(), "nobody's", 0, 10); !errors.Is(err, engine.ErrNotFound) {
+	if _, err := b.engine.Orders.Transitions(t.Context(), "nobody's", 0, 10); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
-	if _, err := b.engine.Get(t.Context(), "nobody's"); !errors.Is(err, engine.ErrNotFound) {
+	if _, err := b.engine.Orders.Get(t.Context(), "nobody's"); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
 }
@@ -218,7 +219,7 @@ func TestListWindows(t *testing.T) {
 	for n := range 60 {
 		for _, length := range []time.Duration{time.Second, 40 * time.Second, 700 * time.Second} {
 			from := now.Add(-time.Duration(n*60) * time.Second)
-			f := engine.Filter{CreatedFrom: from, CreatedTo: from.Add(length), Limit: 50}
+			f := orders.Filter{CreatedFrom: from, CreatedTo: from.Add(length), Limit: 50}
 			f.Status = []fsm.State{"", "", fsm.Completed, fsm.Failed}[n%4]
 			f.Item = []string{"", "item 1", "nobody's"}[n%3]
 			for range 4 { // and the pages after it
@@ -229,7 +230,7 @@ func TestListWindows(t *testing.T) {
 				if len(page) == 0 {
 					break
 				}
-				f.Before = page[len(page)-1].Order.OrderNo
+				f.Before = page[len(page)-1].OrderNo
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // snapshot is every row of the service with the transaction that wrote it and its place: a write of the same values
@@ -39,15 +40,15 @@ func (b *bundle) writesNothing(t testing.TB, do func()) {
 }
 
 // asJSON makes orders comparable: their fields are pointers, and PostgreSQL keeps the values of metadata, not its spaces.
-func asJSON(t testing.TB, order engine.Order) string {
+func asJSON(t testing.TB, order orders.Order) string {
 	t.Helper()
 	var metadata map[string]string
-	if order.Order.Metadata != nil {
-		if err := json.Unmarshal(order.Order.Metadata, &metadata); err != nil {
+	if order.Metadata != nil {
+		if err := json.Unmarshal(order.Metadata, &metadata); err != nil {
 			t.Fatal(err)
 		}
 	}
-	order.Order.Metadata = nil
+	order.Metadata = nil
 	text, err := json.Marshal([]any{order, metadata})
 	if err != nil {
 		t.Fatal(err)
@@ -56,9 +57,9 @@ func asJSON(t testing.TB, order engine.Order) string {
 }
 
 // sameAsStored checks that a caller was told what is in the database.
-func (b *bundle) sameAsStored(t testing.TB, told engine.Order) {
+func (b *bundle) sameAsStored(t testing.TB, told orders.Order) {
 	t.Helper()
-	stored, err := b.engine.Get(t.Context(), told.Order.OrderID)
+	stored, err := b.engine.Orders.Get(t.Context(), told.OrderID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestProcessNew(t *testing.T) {
 	in := request("new")
 	in.Quantity, in.Currency, in.Metadata = 3, "EUR", []byte(`{"cart":"7"}`)
 	order := b.process(t, in)
-	o := order.Order
+	o := order
 	if o.Status != fsm.Completed || o.Amount.String() != "99.99" || o.Currency != "EUR" || o.Quantity != 3 || o.Item != "widget" ||
 		o.Fence != 1 || o.Seq != 4 || o.Owner != nil || o.DueAt != nil || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
@@ -117,7 +118,7 @@ func TestProcessKnown(t *testing.T) {
 			}
 		})
 	}
-	if order, err := other.Process(t.Context(), request("pounds")); err != nil || order.Order.Currency != "GBP" {
+	if order, err := other.Process(t.Context(), request("pounds")); err != nil || order.Currency != "GBP" {
 		t.Errorf("%v %+v", err, order)
 	}
 }
@@ -127,31 +128,31 @@ func TestProcessConflict(t *testing.T) {
 	b := setup(t)
 	stored := engine.Input{OrderID: "known", Amount: decimal.MustParse("10.50"), Currency: "EUR", Item: "widget", Quantity: 2}
 	b.process(t, stored)
-	amount := engine.Difference{Pointer: "/amount", Stored: "10.50", Sent: "10.51"}
-	item := engine.Difference{Pointer: "/item", Stored: "widget", Sent: "Widget"}
-	currency := engine.Difference{Pointer: "/currency", Stored: "EUR", Sent: "USD"}
-	quantity := engine.Difference{Pointer: "/quantity", Stored: "2", Sent: "1"}
+	amount := orders.Difference{Pointer: "/amount", Stored: "10.50", Sent: "10.51"}
+	item := orders.Difference{Pointer: "/item", Stored: "widget", Sent: "Widget"}
+	currency := orders.Difference{Pointer: "/currency", Stored: "EUR", Sent: "USD"}
+	quantity := orders.Difference{Pointer: "/quantity", Stored: "2", Sent: "1"}
 	for name, c := range map[string]struct {
 		change func(*engine.Input)
-		want   []engine.Difference
+		want   []orders.Difference
 	}{
-		"amount":   {func(in *engine.Input) { in.Amount = decimal.MustParse("10.51") }, []engine.Difference{amount}},
-		"item":     {func(in *engine.Input) { in.Item = "Widget" }, []engine.Difference{item}},
-		"currency": {func(in *engine.Input) { in.Currency = "USD" }, []engine.Difference{currency}},
-		"quantity": {func(in *engine.Input) { in.Quantity = 1 }, []engine.Difference{quantity}},
+		"amount":   {func(in *engine.Input) { in.Amount = decimal.MustParse("10.51") }, []orders.Difference{amount}},
+		"item":     {func(in *engine.Input) { in.Item = "Widget" }, []orders.Difference{item}},
+		"currency": {func(in *engine.Input) { in.Currency = "USD" }, []orders.Difference{currency}},
+		"quantity": {func(in *engine.Input) { in.Quantity = 1 }, []orders.Difference{quantity}},
 		"all of them": {func(in *engine.Input) {
 			*in = engine.Input{OrderID: "known", Amount: decimal.MustParse("10.51"), Item: "Widget", Currency: "USD", Quantity: 1}
-		}, []engine.Difference{amount, item, currency, quantity}},
+		}, []orders.Difference{amount, item, currency, quantity}},
 		"amount, the rest left out": {func(in *engine.Input) {
 			*in = engine.Input{OrderID: "known", Amount: decimal.MustParse("10.51"), Item: "widget"}
-		}, []engine.Difference{amount}},
+		}, []orders.Difference{amount}},
 	} {
 		in := stored
 		c.change(&in)
 		b.writesNothing(t, func() {
-			for _, send := range []func(context.Context, engine.Input) (engine.Order, error){b.engine.Process, b.engine.Admit} {
+			for _, send := range []func(context.Context, engine.Input) (orders.Order, error){b.engine.Process, b.engine.Admit} {
 				_, err := send(t.Context(), in)
-				var conflict *engine.Conflict
+				var conflict *orders.Conflict
 				if !errors.As(err, &conflict) || !slices.Equal(conflict.Differences, c.want) {
 					t.Errorf("%s: %v", name, err)
 					continue

@@ -52,11 +52,12 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReadyLooksAtEveryTable fails when a table was added that Ready does not look at.
+// TestReadyLooksAtEveryTable fails when a table or a view was added that Ready does not look at.
 func TestReadyLooksAtEveryTable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	all := column[string](t, b.Pool, `SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%' ORDER BY 1`)
+	all := column[string](t, b.Pool, `SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%'
+		UNION ALL SELECT viewname::text FROM pg_views WHERE schemaname = 'public' ORDER BY 1`)
 	if looked := engine.NeededTables(); !slices.Equal(all, looked) {
 		t.Errorf("Ready looks at %q, the tables are %q", looked, all)
 	}

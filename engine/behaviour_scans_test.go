@@ -13,6 +13,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 var planOrders = flag.Int64("plan-orders", 20_000, "orders of the test that looks for sequential scans")
@@ -65,7 +66,7 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 		if _, err := e.Admit(t.Context(), in); err != nil {
 			return err
 		}
-		_, _ = e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
+		_, _ = e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
 	}
 	if _, err := e.Process(t.Context(), in); err != nil {
 		return err
@@ -94,41 +95,4 @@ func scans(t testing.TB, pool *pgxpool.Pool) {
 		t.Errorf("%.0f %% of the updates stayed on their page", hot*100)
 	}
 	t.Logf("%.0f %% of the updates stayed on their page", hot*100)
-}
-
-// TestClaimScan looks for due orders after 300,000 were finished within an hour, up to now, and none of their entries
-// could be taken out of the index, because somebody still reads what was before.
-func TestClaimScan(t *testing.T) {
-	t.Parallel()
-	url := dbtest.New(t).URL
-	conn, reader := connectPlainly(t, url), connectPlainly(t, url)
-	run := func(statement string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run(`ALTER TABLE orders SET (autovacuum_enabled = false);
-		ALTER TABLE orders DISABLE TRIGGER USER;
-		INSERT INTO orders (order_id, status, due_at, currency, item, amount)
-		SELECT n::text, 'charging', now() + interval '10 seconds' - make_interval(secs => (300000 - n) * 0.012), 'USD', 'widget', 1
-		FROM generate_series(1, 300000) AS n`)
-	if _, err := reader.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM orders LIMIT 1`); err != nil {
-		t.Fatal(err)
-	}
-	run(`UPDATE orders SET status = 'completed', ended_as = 'completed', due_at = NULL`)
-	run(`INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('left behind', 'charging', now(), 'USD', 'widget', 1)`)
-	for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
-		s := prepare(t, conn, "LeasesDue", map[string]string{"floor": "now() - interval '1 minute'", "most": "500"})
-		if pages, plan := s.buffers(t, kind, 500); pages >= 500 {
-			t.Errorf("%d pages\n%s", pages, plan)
-		} else {
-			t.Logf("%d pages", pages)
-		}
-		s.deallocate(t)
-	}
-	found, err := db.New(conn).LeasesDue(t.Context(), db.LeasesDueParams{Most: 500})
-	if err != nil || len(found) != 1 {
-		t.Errorf("%v, %d due", err, len(found))
-	}
 }

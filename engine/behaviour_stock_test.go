@@ -8,6 +8,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 func TestOutOfStock(t *testing.T) {
@@ -18,7 +19,7 @@ func TestOutOfStock(t *testing.T) {
 	in.Quantity = 3
 	order := b.process(t, in)
 	b.sameAsStored(t, order)
-	if o := order.Order; o.Status != fsm.Failed || text(o.FailureStep) != "reserve" || text(o.FailureCode) != "out_of_stock" ||
+	if o := order; o.Status != fsm.Failed || text(o.FailureStep) != "reserve" || text(o.FailureCode) != "out_of_stock" ||
 		text(o.Outcome) != "failed" || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
 	}
@@ -37,10 +38,10 @@ func TestOutOfStock(t *testing.T) {
 		t.Errorf("%d refunds", n)
 	}
 	in.OrderID, in.Quantity = "fits", 2
-	if order := b.process(t, in); order.Order.Status != fsm.Completed {
-		t.Errorf("%+v", order.Order)
+	if order := b.process(t, in); order.Status != fsm.Completed {
+		t.Errorf("%+v", order)
 	}
-	b.stock(t, "widget", engine.Stock{Item: "widget", OnHand: 0, Reserved: 0, Tracked: true, Version: 1})
+	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 0, Reserved: 0, Tracked: true, Version: 1})
 	proveBooks(t, b.Pool)
 }
 
@@ -63,7 +64,7 @@ func TestNeverOversold(t *testing.T) {
 					continue
 				}
 				mu.Lock()
-				switch o := order.Order; {
+				switch o := order; {
 				case o.Status == fsm.Completed:
 					sold += o.Quantity
 				case o.Status == fsm.Failed && text(o.FailureCode) == "out_of_stock":
@@ -76,7 +77,7 @@ func TestNeverOversold(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	stock, err := b.engine.StockOf(t.Context(), "widget")
+	stock, err := b.engine.Orders.StockOf(t.Context(), "widget")
 	if err != nil || stock.OnHand != int64(50-sold) || stock.Reserved != 0 {
 		t.Errorf("sold %d, left %+v, %v", sold, stock, err)
 	}
@@ -91,9 +92,9 @@ func TestNeverOversold(t *testing.T) {
 }
 
 // stock checks what is known of an item.
-func (b *bundle) stock(t testing.TB, item string, want engine.Stock) {
+func (b *bundle) stock(t testing.TB, item string, want orders.Stock) {
 	t.Helper()
-	if got, err := b.engine.StockOf(t.Context(), item); err != nil || got != want {
+	if got, err := b.engine.Orders.StockOf(t.Context(), item); err != nil || got != want {
 		t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
 	}
 }

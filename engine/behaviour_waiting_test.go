@@ -11,6 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // atOnce sends requests from a goroutine each and counts the answers.
@@ -19,15 +20,15 @@ func (b *bundle) atOnce(t testing.TB, inputs []engine.Input) (completed, conflic
 	answers := ask(t, b.engine, inputs...)
 	for range inputs {
 		a := <-answers
-		var conflict *engine.Conflict
+		var conflict *orders.Conflict
 		switch {
-		case a.err == nil && a.order.Order.Status == fsm.Completed:
+		case a.err == nil && a.order.Status == fsm.Completed:
 			completed++
 			b.sameAsStored(t, a.order)
 		case errors.As(a.err, &conflict):
 			conflicts++
 		default:
-			t.Errorf("%q: %v, %s", a.orderID, a.err, a.order.Order.Status)
+			t.Errorf("%q: %v, %s", a.orderID, a.err, a.order.Status)
 		}
 	}
 	return completed, conflicts
@@ -72,13 +73,13 @@ func TestProcessAtOnce(t *testing.T) {
 }
 
 // inVain waits for an order that does not end, just long enough for the database to say how far it is.
-func inVain(t testing.TB, wait func(context.Context) (engine.Order, error)) (order engine.Order, err error) {
+func inVain(t testing.TB, wait func(context.Context) (orders.Order, error)) (order orders.Order, err error) {
 	t.Helper()
 	for limit := 10 * time.Millisecond; limit < patience; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		order, err = wait(ctx)
 		cancel()
-		if !errors.Is(err, engine.ErrUnavailable) {
+		if !errors.Is(err, orders.ErrUnavailable) {
 			break
 		}
 	}
@@ -94,8 +95,8 @@ func TestProcessUnfinished(t *testing.T) {
 		g.admit(t, time.Hour, "elsewhere")
 		g.advance(t, fsm.Reserving, "elsewhere")
 		b.writesNothing(t, func() {
-			order, err := inVain(t, func(ctx context.Context) (engine.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
-			if err != nil || order.Order.Status != fsm.Reserving || order.ChargedAt == nil {
+			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
+			if err != nil || order.Status != fsm.Reserving || order.ChargedAt == nil {
 				t.Errorf("%v %+v", err, order)
 			}
 			b.sameAsStored(t, order)
@@ -109,8 +110,8 @@ func TestProcessUnfinished(t *testing.T) {
 		newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
 		in := request("elsewhere")
 		in.Item = "gadget"
-		_, err := inVain(t, func(ctx context.Context) (engine.Order, error) { return b.engine.Process(ctx, in) })
-		if conflict := (*engine.Conflict)(nil); !errors.As(err, &conflict) || conflict.Order.Order.Status != fsm.Charging {
+		_, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, in) })
+		if conflict := (*orders.Conflict)(nil); !errors.As(err, &conflict) || conflict.Order.Status != fsm.Charging {
 			t.Error(err)
 		}
 	})
@@ -122,8 +123,8 @@ func TestProcessUnfinished(t *testing.T) {
 		if _, err := b.engine.Process(ctx, request("left")); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err) // no error: the order was faster than the caller
 		}
-		if order := b.process(t, request("left")); order.Order.Status != fsm.Completed || order.Order.Seq != 4 {
-			t.Errorf("%+v", order.Order)
+		if order := b.process(t, request("left")); order.Status != fsm.Completed || order.Seq != 4 {
+			t.Errorf("%+v", order)
 		}
 	})
 	t.Run("one that was left behind is finished by whoever asks", func(t *testing.T) {
@@ -134,8 +135,8 @@ func TestProcessUnfinished(t *testing.T) {
 			g.admit(t, time.Hour, "left behind")
 			g.advance(t, state, "left behind")
 			g.letGo(t, "left behind")
-			if order := b.process(t, request("left behind")); order.Order.Status != fsm.Completed || order.Order.Fence != 2 {
-				t.Errorf("left %s: %+v", state, order.Order)
+			if order := b.process(t, request("left behind")); order.Status != fsm.Completed || order.Fence != 2 {
+				t.Errorf("left %s: %+v", state, order)
 			}
 			proveBooks(t, b.Pool)
 		}
@@ -145,8 +146,8 @@ func TestProcessUnfinished(t *testing.T) {
 		b := setup(t)
 		b.hold(t, fsm.Reserving, "held")
 		b.writesNothing(t, func() {
-			if order := b.process(t, request("held")); order.Order.Status != fsm.Reserving || text(order.Order.Hold) != "paused" {
-				t.Errorf("%+v", order.Order)
+			if order := b.process(t, request("held")); order.Status != fsm.Reserving || text(order.Hold) != "paused" {
+				t.Errorf("%+v", order)
 			}
 		})
 	})
@@ -156,12 +157,12 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	order, err := b.engine.Admit(t.Context(), request("stored"))
-	if err != nil || order.Order.OrderNo == 0 || order.Order.OrderID != "stored" {
+	if err != nil || order.OrderNo == 0 || order.OrderID != "stored" {
 		t.Fatalf("%v %+v", err, order)
 	}
 	eventually(t, "the order is completed without its caller", func() bool { return status(t, b.Pool, "stored") == "completed" })
 	order, err = b.engine.Admit(t.Context(), request("stored"))
-	if err != nil || order.Order.Status != fsm.Completed {
+	if err != nil || order.Status != fsm.Completed {
 		t.Errorf("%v %+v", err, order)
 	}
 }
@@ -181,10 +182,10 @@ func TestTurnedAway(t *testing.T) {
 		}()
 		eventually(t, "the first is in memory", func() bool { return b.engine.InFlight() == 1 })
 		b.writesNothing(t, func() {
-			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Order.Status != fsm.Completed {
-				t.Errorf("an order that is stored: %s, %v", o.Order.Status, err)
+			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Status != fsm.Completed {
+				t.Errorf("an order that is stored: %s, %v", o.Status, err)
 			}
-			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, engine.ErrOverloaded) {
+			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, orders.ErrOverloaded) {
 				t.Error(err)
 			}
 		})
@@ -204,9 +205,9 @@ func TestTurnedAway(t *testing.T) {
 		b.writesNothing(t, func() {
 			_, processed := e.Process(t.Context(), request("late"))
 			_, admitted := e.Admit(t.Context(), request("late"))
-			_, canceled := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "late"})
+			_, canceled := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "late"})
 			for _, err := range []error{processed, admitted, canceled, e.Ready(t.Context())} {
-				if !errors.Is(err, engine.ErrStopping) {
+				if !errors.Is(err, orders.ErrStopping) {
 					t.Error(err)
 				}
 			}

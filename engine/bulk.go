@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"pawl/orders"
 )
 
 // BulkMost is how many orders one bulk request can be about.
@@ -15,34 +17,34 @@ const bulkAtOnce = 8
 
 // Bulk is one verb for many orders.
 type Bulk struct {
-	Request           // without an OrderID; each order keeps its RequestID as its own
-	OrderIDs []string // at most BulkMost; each counts once
-	Filter   *Filter  // instead of OrderIDs; its Limit counts
+	Request                 // without an OrderID; each order keeps its RequestID as its own
+	OrderIDs []string       // at most BulkMost; each counts once
+	Filter   *orders.Filter // instead of OrderIDs; its Limit counts
 }
 
 // BulkResult is what a verb came to for one order.
 type BulkResult struct {
 	OrderID string
-	Order   Order // as it was stored; with an error whatever is known of it
-	Err     error // as Do answers; nil: it was done, or as a dry run would be
+	Order   orders.Order // as it was stored; with an error whatever is known of it
+	Err     error        // as Do answers; nil: it was done, or as a dry run would be
 }
 
 // DoAll does what a verb asks of each order, and waits for none of them to end. The
 // results are in the order of the ids, or of the list. An order that can't be done does not
-// keep the others from it. Errors: ErrStopping, ErrUnavailable, and that of ctx when it ends before the
+// keep the others from it. Errors: orders.ErrStopping, orders.ErrUnavailable, and that of ctx when it ends before the
 // last one.
 func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	if e.stopping.Load() {
-		return nil, ErrStopping
+		return nil, orders.ErrStopping
 	}
 	orderIDs := unique(b.OrderIDs)
 	if b.Filter != nil {
-		listed, err := e.List(ctx, *b.Filter)
+		listed, err := e.Orders.List(ctx, *b.Filter)
 		if err != nil {
 			return nil, err
 		}
 		for i := range listed {
-			orderIDs = append(orderIDs, listed[i].Order.OrderID)
+			orderIDs = append(orderIDs, listed[i].OrderID)
 		}
 	}
 	results := make([]BulkResult, len(orderIDs))

@@ -8,6 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -31,28 +32,28 @@ func (b *InvalidCallback) Error() string { return "can't be kept: " + b.Reason }
 // Answer takes the answer of a provider to a step that was called for. It may come before
 // the call itself was answered, late, and more than once. An order that waits for it goes
 // on, driven by this replica. An effect that the books say is absent or undone is undone.
-// Errors: ErrNotFound for a token that is not ours, or of a step that was never called
-// for; *InvalidCallback; ErrStopping; ErrUnavailable.
+// Errors: orders.ErrNotFound for a token that is not ours, or of a step that was never called
+// for; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
 func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Receipt, error) {
 	if e.stopping.Load() {
-		return Receipt{}, ErrStopping
+		return Receipt{}, orders.ErrStopping
 	}
 	of, ok := readToken(token)
 	if !ok {
-		return Receipt{}, ErrNotFound
+		return Receipt{}, orders.ErrNotFound
 	}
 	who, err := e.identify(ctx)
 	if err != nil {
-		return Receipt{}, unavailable("read installation", err)
+		return Receipt{}, orders.Unavailable("read installation", err)
 	}
-	rows, err := again(ctx, e, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	rows, err := orders.Read(ctx, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
-		return Receipt{}, unavailable("read the order of a callback", err)
+		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
-	if len(rows) == 0 || !who.genuine(token, of, rows[0].Order.OrderID) {
-		return Receipt{}, ErrNotFound
+	if len(rows) == 0 || !who.genuine(token, of, rows[0].OrderID) {
+		return Receipt{}, orders.ErrNotFound
 	}
-	text, err := t.Storable(or(rows[0].Order.PaymentMethod))
+	text, err := t.Storable(or(rows[0].PaymentMethod))
 	if err != nil {
 		return Receipt{}, &InvalidCallback{err.Error()}
 	}
@@ -66,27 +67,27 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 func (e *Engine) store(ctx context.Context, of told, outcome string, text provider.CallbackText) (Receipt, error) {
 	stored, err := e.storeOnce(ctx, of, outcome, text)
 	if err != nil && db.FaultOf(err) != db.Unknown {
-		return Receipt{}, unavailable("store an answer", err)
+		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	ctx = e.ctx // what was sent has to be found out, whoever still waits for it
-	kept, readErr := again(ctx, e, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	kept, readErr := orders.Read(ctx, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
-		return Receipt{}, unavailable("store an answer", cmp.Or(err, readErr))
+		return Receipt{}, orders.Unavailable("store an answer", cmp.Or(err, readErr))
 	}
 	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and nobody drives it
 		rows, err := e.readUntilKnown([]int64{of.orderNo}, true)
 		if err != nil {
-			return Receipt{}, unavailable("read order", err)
+			return Receipt{}, orders.Unavailable("read order", err)
 		}
 		e.takeUp(rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
 	if err != nil && !same { // ours may still replace the one that is there: whoever sent it has to come again
-		return Receipt{}, unavailable("store an answer", err)
+		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
 		if err := e.reportLate(ctx, of, lateEffect{"a callback", text.Reference}); err != nil {
-			return Receipt{}, unavailable("store an answer", err) // it comes again
+			return Receipt{}, orders.Unavailable("store an answer", err) // it comes again
 		}
 	}
 	if stored || same {
@@ -117,7 +118,7 @@ func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, text pr
 		case err != nil:
 			return false, err
 		}
-		if e.takeUp(claimedOrders(rows)) > 0 {
+		if e.takeUp(writtenOrders(rows)) > 0 {
 			e.watches.add(nil) // a caller of ours may wait for it
 		}
 		return len(rows) > 0, nil

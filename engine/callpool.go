@@ -7,8 +7,8 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -56,7 +56,7 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 }
 
 // poolOf returns the pool of the step that an order is at. Its policy has one, and is known.
-func (e *Engine) poolOf(o *db.Order) *callPool {
+func (e *Engine) poolOf(o *orders.Order) *callPool {
 	p, _ := e.policies.of(o.Policy)
 	return e.callPool(*o.Policy, o.Status.Step(), p)
 }
@@ -97,7 +97,7 @@ func (p *callPool) usable() error {
 // pump begins attempts for as many waiting orders as there are free permits.
 func (p *callPool) pump() {
 	if p.e.stopping.Load() {
-		p.e.giveBack(ErrStopping, p.drain()...)
+		p.e.giveBack(orders.ErrStopping, p.drain()...)
 		return
 	}
 	for taken := p.next(); len(taken) > 0; taken = p.next() {
@@ -145,7 +145,7 @@ func (p *callPool) release() {
 // forgotten reports whether the provider may have forgotten the key of the step in doubt at
 // that time. Sending it again could do the step twice, so only a look-up, a callback or a
 // person settles the step.
-func (p *callPool) forgotten(o *db.Order, now time.Time) bool {
+func (p *callPool) forgotten(o *orders.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > p.cfg.KeyRetention-retentionMargin
 }
 

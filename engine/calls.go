@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -23,13 +24,13 @@ import (
 // call takes an order that stands at a step outside. It reports false when the engine is stopping and the
 // order would need a call: none is begun any more.
 func (e *Engine) call(r *run) bool {
-	o := &r.order.Order
+	o := &r.order
 	if r.attempt != nil && !r.attempt.stands(o) {
 		e.fenced(r)
 	}
 	pool := e.poolOf(o)
 	switch {
-	case stopping(o) && !o.Status.Undoing() && !pool.forgotten(o, e.now()):
+	case orders.Stopping(o) && !o.Status.Undoing() && !pool.forgotten(o, e.now()):
 		e.withoutCall(r, pool, stop{})
 	case e.stopping.Load():
 		return false
@@ -43,21 +44,21 @@ func (e *Engine) call(r *run) bool {
 
 // withoutCall has a result committed that no call gave.
 func (e *Engine) withoutCall(r *run, p *callPool, result provider.Result) {
-	o := &r.order.Order
+	o := &r.order
 	r.attempt = &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}
 	e.results.Add(r)
 }
 
 // unread reports whether the order may have been called for before: then that is read first.
 func (p *callPool) unread(r *run) bool {
-	o := &r.order.Order
+	o := &r.order
 	return r.preflight == nil && (o.InDoubtSince != nil || o.Tries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
 }
 
 // lacksReference reports whether a call goes by what the provider calls the charge, and the run does not know
 // it: the order may have been taken up after that was said.
 func (p *callPool) lacksReference(r *run) bool {
-	return p.cfg.Executor == policy.Stripe && r.order.Order.Attempts != nil && or(r.order.ChargeReference) == ""
+	return p.cfg.Executor == policy.Stripe && r.order.Attempts != nil && or(r.order.ChargeReference) == ""
 }
 
 // runPreflight is the flush of the queue of orders that may have been called for before.
@@ -74,9 +75,9 @@ func (e *Engine) runPreflight(set []*run) {
 	}
 	for _, r := range set {
 		r.preflight = found[r.no()]
-		pool := e.poolOf(&r.order.Order)
+		pool := e.poolOf(&r.order)
 		if answer := r.preflight.answer; answer != nil {
-			r.attempt = pool.answered(&r.order.Order, answer)
+			r.attempt = pool.answered(&r.order, answer)
 		}
 		if r.attempt != nil {
 			e.results.Add(r)
@@ -118,7 +119,7 @@ type beginKey struct {
 const lookup provider.Operation = "lookup"
 
 func beginKeyOf(r *run) beginKey {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
 		call: a.pool.cfg.Timeout + leaseMargin}
 	if a.generation != o.Generation {
@@ -163,7 +164,7 @@ func (e *Engine) commitAttempts(key beginKey, set []*run) {
 	begun, lost := divide(set, func(r *run) bool { _, ok := byNo[r.no()]; return ok }) // once its call is under way a run is not ours
 	for _, r := range begun {
 		row := byNo[r.no()]
-		r.order.Order.Seq = row.Seq
+		r.order.Seq = row.Seq
 		e.begun(r, row.Attempt, row.InDoubtSince, row.At)
 	}
 	notBegun(lost...)
@@ -176,7 +177,7 @@ func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
-	if set[0].attempt.generation != set[0].order.Order.Generation {
+	if set[0].attempt.generation != set[0].order.Generation {
 		p.Generation = &key.generation
 	}
 	if key.operation == provider.Undo {
@@ -199,7 +200,7 @@ func notBegun(set ...*run) {
 // begun notes in the run that its attempt is committed, with this number and at this time, and starts the call.
 // Every call of an order starts here.
 func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Time) {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	o.Attempts, o.InDoubtSince, r.moved, r.lost = &number, inDoubtSince, false, 0
 	if o.WindowFrom == nil {
 		o.WindowFrom = &at

@@ -7,24 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
-
-// What an order may be held for, as it stands in orders.hold.
-const (
-	holdRetry     = "retry"
-	holdCallback  = "callback"
-	holdScheduled = "scheduled"
-	holdQueued    = "queued"
-	holdApproval  = "approval"
-	holdPaused    = "paused"
-	holdAttention = "attention"
-)
-
-// voidRefused begins the reason of a hold: the provider refused to undo the key of an earlier generation.
-const voidRefused = "void_refused: "
 
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
@@ -46,7 +33,7 @@ type suspension struct {
 type judge struct {
 	cfg    *policy.Step
 	a      *attempt
-	o      *db.Order
+	o      *orders.Order
 	now    time.Time // on the database's clock
 	chance float64   // from 0 to 1; the delay is drawn by it
 }
@@ -55,7 +42,7 @@ type judge struct {
 func (j judge) decide() suspension {
 	s, a, o := j.meaning(), j.a, j.o
 	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
-	if s.hold != "" && (ofStep || j.voids()) && stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
+	if s.hold != "" && (ofStep || j.voids()) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
 		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
@@ -74,19 +61,19 @@ func (j judge) meaning() suspension {
 	a := j.a
 	switch result := a.result.(type) {
 	case attention:
-		return suspension{hold: holdAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
+		return suspension{hold: fsm.HoldAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
 	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
 		case j.voids():
-			reason = voidRefused
+			reason = orders.VoidRefused
 		case a.operation != provider.Undo:
 			reason = "refused_in_doubt: "
 		}
-		return suspension{hold: holdAttention, reason: reason + result.Code, delay: -1, counts: true,
+		return suspension{hold: fsm.HoldAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case provider.Waiting:
-		return suspension{hold: holdCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
+		return suspension{hold: fsm.HoldCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
 	case provider.Retry:
 		// A callback that says not done may be about another call than the last one.
 		s := suspension{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
@@ -117,18 +104,18 @@ func (j judge) again(s suspension, after time.Duration) suspension {
 	if s.counts {
 		tries++
 	}
-	s.hold, s.reason = holdRetry, s.code
+	s.hold, s.reason = fsm.HoldRetry, s.code
 	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):
-		s.hold, s.reason = holdAttention, "non_retryable: "+s.code
+		s.hold, s.reason = fsm.HoldAttention, "non_retryable: "+s.code
 	case int(tries) >= cfg.Retry.Attempts && left <= 0:
-		s.hold, s.reason = holdAttention, fmt.Sprintf("retries_exhausted: %d tries in %s, last %s", tries, spent.Round(time.Second), s.code)
+		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d tries in %s, last %s", tries, spent.Round(time.Second), s.code)
 	case after > left && after > cfg.Retry.Cap && !j.a.uncalled:
-		s.hold, s.reason = holdAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", j.now.Add(after).UTC().Format(time.RFC3339))
+		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", j.now.Add(after).UTC().Format(time.RFC3339))
 	}
-	if s.hold == holdAttention {
+	if s.hold == fsm.HoldAttention {
 		s.delay = -1
 	}
 	return s

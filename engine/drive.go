@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -35,24 +36,24 @@ func (e *Engine) send(state fsm.State, runs []*run) {
 
 // special reports whether more than its state decides where an order goes.
 func special(r *run) bool {
-	o := &r.order.Order
-	return o.Policy != nil || o.Status == fsm.Pending || pausing(o)
+	o := &r.order
+	return o.Policy != nil || o.Status == fsm.Pending || orders.Pausing(o)
 }
 
 // route sends runs of one state on their way and returns those that take the ledger's. Those that this process does not
 // go on with are given back.
 func (e *Engine) route(runs []*run) (ledger []*run) {
 	var left []*run
-	defer func() { e.giveBack(ErrStopping, left...) }()
+	defer func() { e.giveBack(orders.ErrStopping, left...) }()
 	for _, r := range runs {
-		o := &r.order.Order
+		o := &r.order
 		p, known := e.policies.of(o.Policy)
 		switch {
 		case !special(r):
 			ledger = append(ledger, r)
 		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
 			e.resultAfter(r)
-		case pausing(o):
+		case orders.Pausing(o):
 			e.waits.Add(r)
 		case !known:
 			left = append(left, r)
@@ -78,7 +79,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 // resultAfter has a result committed after all: somebody wrote to the order meanwhile. If that was a callback, it
 // beats any result of the call except done.
 func (e *Engine) resultAfter(r *run) {
-	if r.preflight == nil && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order.Order)) {
+	if r.preflight == nil && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order)) {
 		e.preflights.Add(r)
 		return
 	}
@@ -88,9 +89,9 @@ func (e *Engine) resultAfter(r *run) {
 // confirmBeside confirms in the database what was reserved elsewhere: there is no stock
 // of ours to sell.
 func (e *Engine) confirmBeside(r *run) {
-	o := &r.order.Order
+	o := &r.order
 	var result provider.Result = beside{}
-	if stopping(o) {
+	if orders.Stopping(o) {
 		result = stop{}
 	}
 	e.withoutCall(r, e.poolOf(o), result)

@@ -16,10 +16,8 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 )
-
-// Order is the stored order with what stands and what was undone of its effects.
-type Order = db.OrdersByIDRow
 
 // Config is what an engine can be told. Zero values mean the defaults.
 type Config struct {
@@ -55,7 +53,8 @@ type Engine struct {
 	owner uuid.UUID // of this process start; who drives, in the database
 	log   *slog.Logger
 
-	Stats Stats
+	Stats  Stats
+	Orders *orders.Reader // what is stored
 
 	notReady rate.Sometimes // log lines that say why
 	fitness  *fitness       // whether the statements can run on the schema
@@ -101,6 +100,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 		notReady: rate.Sometimes{Interval: time.Second},
 	}
 	e.query = db.New(pool)
+	e.Orders = orders.NewReader(e.query)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -76,8 +76,8 @@ func TestEveryExecutor(t *testing.T) {
 // keeps sends three orders: one that goes well and is sent again, one that fifty send at once, one that is refused.
 func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone int)) {
 	t.Helper()
-	check := func(orderID string, o engine.Order, want fsm.State, wantUndone int) {
-		if times, undone := charged(orderID); o.Order.Status != want || times != 1 || undone != wantUndone {
+	check := func(orderID string, o orders.Order, want fsm.State, wantUndone int) {
+		if times, undone := charged(orderID); o.Status != want || times != 1 || undone != wantUndone {
 			t.Errorf("%s: %s, charged %d times and undone %d times", orderID, brief(o), times, undone)
 		}
 	}
@@ -90,7 +90,7 @@ func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone in
 	for i := range 50 {
 		callers.Go(func() {
 			o, err := s.engines[i%2].Process(t.Context(), crowd)
-			if err != nil || o.Order.Status != fsm.Completed {
+			if err != nil || o.Status != fsm.Completed {
 				t.Errorf("one of a crowd: %v, %s", err, brief(o))
 			}
 		})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // TestUnknownAdmission loses the admission of an order, and looks at what the engine makes of what it then reads.
@@ -70,8 +70,8 @@ func TestUnknownAdmission(t *testing.T) {
 		in := request("one")
 		in.Amount = decimal.MustParse("1")
 		_, err := b.engine.Process(t.Context(), in)
-		var conflict *engine.Conflict
-		if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Order.Order.Status != fsm.Completed {
+		var conflict *orders.Conflict
+		if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Order.Status != fsm.Completed {
 			t.Errorf("told %v", err)
 		}
 		proveBooks(t, b.Pool)

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // answer is what a caller was told.
 type answer struct {
 	orderID string
-	order   engine.Order
+	order   orders.Order
 	err     error
 }
 
@@ -24,7 +25,7 @@ func ask(t testing.TB, e *engine.Engine, inputs ...engine.Input) <-chan answer {
 	var wg sync.WaitGroup
 	for _, in := range inputs {
 		wg.Go(func() {
-			order, err := insist(func() (engine.Order, error) { return e.Process(t.Context(), in) })
+			order, err := insist(func() (orders.Order, error) { return e.Process(t.Context(), in) })
 			answers <- answer{in.OrderID, order, err}
 		})
 	}
@@ -48,7 +49,7 @@ func (b *bundle) completes(t testing.TB, answers <-chan answer, n int) {
 	for range n {
 		a := <-answers
 		orderIDs = append(orderIDs, a.orderID)
-		o := a.order.Order
+		o := a.order
 		if a.err != nil {
 			t.Errorf("%s: %v", a.orderID, a.err)
 		} else if o.OrderID != a.orderID || o.Status != "completed" {

@@ -11,6 +11,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 )
 
 // ghost is a replica that does what the test tells it, by the statements of a real one, and otherwise nothing: it
@@ -42,21 +43,21 @@ func (g *ghost) admission(lease time.Duration, orderIDs []string) db.OrdersAdmit
 }
 
 // stored reads orders, in the order of their ids.
-func (g *ghost) stored(t testing.TB, orderIDs ...string) []db.Order {
+func (g *ghost) stored(t testing.TB, orderIDs ...string) []orders.Order {
 	t.Helper()
 	rows, err := g.query.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: orderIDs})
 	if err != nil {
 		t.Fatalf("read orders: %v", err)
 	}
-	orders := make([]db.Order, len(orderIDs))
+	orders := make([]orders.Order, len(orderIDs))
 	for _, row := range rows {
-		orders[slices.Index(orderIDs, row.Order.OrderID)] = row.Order
+		orders[slices.Index(orderIDs, row.OrderID)] = row
 	}
 	return orders
 }
 
 // move sends the move that leaves the state the orders are expected in, as if they were still what the ghost once saw.
-func (g *ghost) move(t testing.TB, seen []db.Order) []ledger.Moved {
+func (g *ghost) move(t testing.TB, seen []orders.Order) []ledger.Moved {
 	t.Helper()
 	moved, err := g.try(t, seen)
 	if err != nil {
@@ -66,7 +67,7 @@ func (g *ghost) move(t testing.TB, seen []db.Order) []ledger.Moved {
 }
 
 // try is move for moves that may fail.
-func (g *ghost) try(t testing.TB, seen []db.Order) ([]ledger.Moved, error) {
+func (g *ghost) try(t testing.TB, seen []orders.Order) ([]ledger.Moved, error) {
 	t.Helper()
 	set := ledger.Set{Expected: seen[0].Status, Fence: seen[0].Fence, Seq: seen[0].Seq}
 	for _, order := range seen {

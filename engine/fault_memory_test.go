@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"pawl/engine"
+	"pawl/orders"
 )
 
 // TestMetadataIsBounded has orders with much metadata wait: their number alone would not bound the memory.
@@ -24,7 +24,7 @@ func TestMetadataIsBounded(t *testing.T) {
 	more := ask(t, b.engine, inputs[1:32]...)
 	eventually(t, "others wait behind it", func() bool { return b.engine.InFlight() == 32 })
 	for _, in := range inputs[32:] {
-		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, engine.ErrOverloaded) {
+		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, orders.ErrOverloaded) {
 			t.Errorf("beside 32 MiB of metadata there is room for more: %v", err)
 		}
 	}

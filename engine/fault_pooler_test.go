@@ -24,8 +24,8 @@ func TestBehindPooler(t *testing.T) {
 		b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
 		answers := ask(t, b.engine, withItem("few", requests("few", 20))...)
 		for range 20 {
-			if a := <-answers; a.err != nil || !a.order.Order.Status.Final() {
-				t.Errorf("%s: told %s: %v", a.orderID, a.order.Order.Status, a.err)
+			if a := <-answers; a.err != nil || !a.order.Status.Final() {
+				t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
 			}
 		}
 		proveBooks(t, b.Pool)

@@ -13,6 +13,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 const racers = 8
@@ -123,15 +124,15 @@ func TestEverybodyAtOnce(t *testing.T) {
 	for _, in := range requests("order", 150) {
 		wg.Go(func() {
 			for {
-				order, err := two.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: in.OrderID, Actor: "tester"})
-				var refusal *engine.NotApplicable
+				order, err := two.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, Actor: "tester"})
+				var refusal *orders.NotApplicable
 				switch {
-				case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable):
+				case errors.Is(err, orders.ErrNotFound), errors.Is(err, orders.ErrUnavailable):
 					continue
-				case errors.As(err, &refusal) && (refusal.Order.Order.Status.Final() || refusal.Order.Order.Status.Undoing()):
-				case err == nil && order.Order.Status.Final():
+				case errors.As(err, &refusal) && (refusal.Order.Status.Final() || refusal.Order.Status.Undoing()):
+				case err == nil && order.Status.Final():
 				default:
-					t.Errorf("cancel %s: %s, %v", in.OrderID, order.Order.Status, err)
+					t.Errorf("cancel %s: %s, %v", in.OrderID, order.Status, err)
 				}
 				return
 			}
@@ -139,7 +140,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	}
 	for onHand := range int64(20) {
 		if _, err := two.SetStock(t.Context(), "widget", 20+onHand, nil); err != nil {
-			var low *engine.StockTooLow
+			var low *orders.StockTooLow
 			if !errors.As(err, &low) {
 				t.Error(err)
 			}
@@ -148,8 +149,8 @@ func TestEverybodyAtOnce(t *testing.T) {
 	wg.Wait()
 	for range 150 {
 		a := <-answers
-		if a.err != nil || string(a.order.Order.Status) != status(t, b.Pool, a.orderID) || !a.order.Order.Status.Final() {
-			t.Errorf("%s: told %s, is %s: %v", a.orderID, a.order.Order.Status, status(t, b.Pool, a.orderID), a.err)
+		if a.err != nil || string(a.order.Status) != status(t, b.Pool, a.orderID) || !a.order.Status.Final() {
+			t.Errorf("%s: told %s, is %s: %v", a.orderID, a.order.Status, status(t, b.Pool, a.orderID), a.err)
 		}
 	}
 	t.Logf("%q", column[string](t, b.Pool, `SELECT o.status || ' ' || count(*) FROM books.orders AS o GROUP BY o.status`))

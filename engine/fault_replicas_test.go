@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/orders"
 
 	"pawl/dbtest"
 	"pawl/engine"
@@ -88,8 +89,8 @@ func TestOneOrderManyCallers(t *testing.T) {
 	var after []time.Duration
 	for range 49 {
 		a := <-answers
-		if a.err != nil || a.order.Order.Status != "completed" || a.order.ChargedAt == nil || a.order.ReservedAt == nil {
-			t.Errorf("told %s, charged %v, reserved %v: %v", a.order.Order.Status, a.order.ChargedAt, a.order.ReservedAt, a.err)
+		if a.err != nil || a.order.Status != "completed" || a.order.ChargedAt == nil || a.order.ReservedAt == nil {
+			t.Errorf("told %s, charged %v, reserved %v: %v", a.order.Status, a.order.ChargedAt, a.order.ReservedAt, a.err)
 		}
 		after = append(after, a.at.Sub(finished))
 	}
@@ -119,9 +120,9 @@ func TestOneOrderTwice(t *testing.T) {
 		wg.Go(func() {
 			in := []engine.Input{request("one"), other}[i%2]
 			order, err := replicas[i/2%3].Process(t.Context(), in)
-			var conflict *engine.Conflict
+			var conflict *orders.Conflict
 			switch {
-			case err == nil && order.Order.Status == "completed" && order.Order.Item == in.Item:
+			case err == nil && order.Status == "completed" && order.Item == in.Item:
 				sent[i%2].Add(1)
 			case errors.As(err, &conflict):
 				var differ []string
@@ -132,11 +133,11 @@ func TestOneOrderTwice(t *testing.T) {
 				if i%2 == 0 {
 					want = []string{"/amount", "99.98", "99.99", "/item", "gadget", "widget"}
 				}
-				if !slices.Equal(differ, want) || conflict.Order.Order.OrderID != "one" {
-					t.Errorf("conflict with %q in %s", differ, conflict.Order.Order.OrderID)
+				if !slices.Equal(differ, want) || conflict.Order.OrderID != "one" {
+					t.Errorf("conflict with %q in %s", differ, conflict.Order.OrderID)
 				}
 			default:
-				t.Errorf("%s: %v", order.Order.Status, err)
+				t.Errorf("%s: %v", order.Status, err)
 			}
 		})
 	}
@@ -187,8 +188,8 @@ func TestWatchUnderLoad(t *testing.T) {
 		select {
 		case a := <-answers:
 			t.Logf("told after %v", time.Since(start))
-			if a.err != nil || a.order.Order.Status != "completed" {
-				t.Errorf("told %s: %v", a.order.Order.Status, a.err)
+			if a.err != nil || a.order.Status != "completed" {
+				t.Errorf("told %s: %v", a.order.Status, a.err)
 			}
 			return
 		default:

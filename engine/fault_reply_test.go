@@ -12,6 +12,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // journey is a way that an order takes, and what takes it along.
@@ -19,7 +20,7 @@ type journey struct {
 	name string
 	cfg  engine.Config
 	path []string
-	take func(t *testing.T, b *bundle, orderID string) engine.Order
+	take func(t *testing.T, b *bundle, orderID string) orders.Order
 }
 
 var journeys = []journey{
@@ -38,12 +39,12 @@ var journeys = []journey{
 // at all.
 var byCallers = engine.Config{Poll: time.Hour}
 
-func processed(t *testing.T, b *bundle, orderID string) engine.Order {
+func processed(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	return b.process(t, request(orderID))
 }
 
-func processedTwice(t *testing.T, b *bundle, orderID string) engine.Order {
+func processedTwice(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	g := newGhost(b.Pool)
 	g.admit(t, time.Hour, orderID)
@@ -51,7 +52,7 @@ func processedTwice(t *testing.T, b *bundle, orderID string) engine.Order {
 	return b.process(t, request(orderID))
 }
 
-func refused(t *testing.T, b *bundle, orderID string) engine.Order {
+func refused(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ('gone', 0, true) ON CONFLICT DO NOTHING`)
 	in := request(orderID)
@@ -60,31 +61,31 @@ func refused(t *testing.T, b *bundle, orderID string) engine.Order {
 }
 
 // canceledFrom cancels an order that waits in a state. A read that is cut may be asked for again, as a caller would.
-func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) engine.Order {
-	return func(t *testing.T, b *bundle, orderID string) engine.Order {
+func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) orders.Order {
+	return func(t *testing.T, b *bundle, orderID string) orders.Order {
 		t.Helper()
 		g := newGhost(b.Pool)
 		g.admit(t, time.Hour, orderID)
 		g.advance(t, state, orderID)
 		g.letGo(t, orderID)
 		for {
-			order, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: orderID, Actor: "tester", RequestID: "1"})
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: orderID, Actor: "tester", RequestID: "1"})
 			if err == nil {
 				return order
 			}
-			if !errors.Is(err, engine.ErrUnavailable) {
+			if !errors.Is(err, orders.ErrUnavailable) {
 				t.Fatalf("cancel: %v", err)
 			}
 		}
 	}
 }
 
-func takenOver(t *testing.T, b *bundle, orderID string) engine.Order {
+func takenOver(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	g := newGhost(b.Pool)
 	g.admit(t, 0, orderID)
 	eventually(t, orderID+" is taken over and completed", func() bool { return status(t, b.Pool, orderID) == "completed" })
-	return engine.Order{Order: g.stored(t, orderID)[0]}
+	return g.stored(t, orderID)[0]
 }
 
 // TestLostConnections loses every statement of every journey in turn, each in five ways, alone and with the two after
@@ -121,10 +122,10 @@ func TestLostConnections(t *testing.T) {
 }
 
 // arrived fails the test unless the order went its way and no other, and the caller knows.
-func (j journey) arrived(t *testing.T, b *bundle, orderID string, told engine.Order) {
+func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Order) {
 	t.Helper()
-	if last := j.path[len(j.path)-1]; told.Order.OrderID != orderID || string(told.Order.Status) != last {
-		t.Errorf("%s: the caller is told that %q is %s", orderID, told.Order.OrderID, told.Order.Status)
+	if last := j.path[len(j.path)-1]; told.OrderID != orderID || string(told.Status) != last {
+		t.Errorf("%s: the caller is told that %q is %s", orderID, told.OrderID, told.Status)
 	}
 	if got := states(t, b.Pool, orderID); !slices.Equal(got, j.path) {
 		t.Errorf("%s: went %q", orderID, got)

@@ -12,6 +12,7 @@ import (
 
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // load is callers that send one order after the other and remember what they were told.
@@ -45,13 +46,13 @@ func (l *load) send(t *testing.T, e *engine.Engine, orderID string) {
 	for {
 		order, err := e.Process(context.WithoutCancel(t.Context()), request(orderID))
 		switch {
-		case err == nil && order.Order.OrderID == orderID && order.Order.Status == "completed":
+		case err == nil && order.OrderID == orderID && order.Status == "completed":
 			l.acknowledged.Add(1)
 			return
-		case errors.Is(err, engine.ErrUnavailable), errors.Is(err, engine.ErrOverloaded):
+		case errors.Is(err, orders.ErrUnavailable), errors.Is(err, orders.ErrOverloaded):
 			l.unavailable.Add(1)
 		default:
-			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Order.Status, text(order.Order.HoldReason), err)
+			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Status, text(order.HoldReason), err)
 			return
 		}
 	}

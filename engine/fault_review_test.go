@@ -10,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // An order that can't be claimed, because a row stands in the way of its history, does
@@ -76,7 +77,7 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	newGhost(b.Pool).admit(t, time.Hour, "watched")
 	outcome := make(chan error, 1)
 	go func() {
-		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: engine.Cancel, OrderID: "watched"})
+		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: orders.Cancel, OrderID: "watched"})
 		outcome <- err
 	}()
 	eventually(t, "the stop is written", func() bool {
@@ -84,11 +85,11 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	})
 	b.exec(t, `DELETE FROM transitions`)
 	b.exec(t, `DELETE FROM orders`)
-	if err := <-outcome; !errors.Is(err, engine.ErrNotFound) {
+	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("the watcher is told %v", err)
 	}
-	if o := b.process(t, request("watched")); o.Order.Status != fsm.Completed {
-		t.Errorf("asked for again it is %s", o.Order.Status)
+	if o := b.process(t, request("watched")); o.Status != fsm.Completed {
+		t.Errorf("asked for again it is %s", o.Status)
 	}
 }
 
@@ -110,20 +111,20 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			if _, err := b.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "locked"}); !errors.Is(err, engine.ErrUnavailable) {
+			if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "locked"}); !errors.Is(err, orders.ErrUnavailable) {
 				t.Errorf("cancel of a locked order: %v", err)
 			}
 		})
 		callers.Go(func() {
-			if _, err := b.engine.SetStock(t.Context(), "shelf", 6, nil); !errors.Is(err, engine.ErrUnavailable) {
+			if _, err := b.engine.SetStock(t.Context(), "shelf", 6, nil); !errors.Is(err, orders.ErrUnavailable) {
 				t.Errorf("stock of a locked item: %v", err)
 			}
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
 	defer cancel()
-	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Order.Status != fsm.Completed {
-		t.Errorf("another order meanwhile: %v %s", err, o.Order.Status)
+	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Status != fsm.Completed {
+		t.Errorf("another order meanwhile: %v %s", err, o.Status)
 	}
 	callers.Wait()
 }
@@ -138,7 +139,7 @@ func TestConflictIsToldAtOnce(t *testing.T) {
 	other.Item = "something else"
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var conflict *engine.Conflict
+	var conflict *orders.Conflict
 	if _, err := b.engine.Process(ctx, other); !errors.As(err, &conflict) || ctx.Err() != nil {
 		t.Errorf("got %v", err)
 	}
@@ -161,7 +162,7 @@ func TestLockedItemLeavesRoom(t *testing.T) {
 	ask := func(i int) {
 		in := request(fmt.Sprint("locked ", i))
 		in.Item = "locked"
-		if _, err := b.engine.Process(t.Context(), in); errors.Is(err, engine.ErrOverloaded) {
+		if _, err := b.engine.Process(t.Context(), in); errors.Is(err, orders.ErrOverloaded) {
 			turnedAway <- struct{}{}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // lines is a log that may be read while it is written.
@@ -80,7 +81,7 @@ func TestMissingGrant(t *testing.T) {
 func comeAgain(t *testing.T, answers <-chan answer, n int) {
 	t.Helper()
 	for range n {
-		if a := <-answers; !errors.Is(a.err, engine.ErrUnavailable) {
+		if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
 			t.Fatalf("%s: told %v, %s", a.orderID, a.err, brief(a.order))
 		}
 	}

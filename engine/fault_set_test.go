@@ -34,7 +34,7 @@ func (b *bundle) held(t *testing.T, answers <-chan answer, at, reason string) {
 			t.Errorf("%s: %v", a.orderID, a.err)
 			continue
 		}
-		o := a.order.Order
+		o := a.order
 		if a.orderID != "culprit" {
 			if o.Status != "completed" || status(t, b.Pool, a.orderID) != "completed" {
 				t.Errorf("%s: told %s, is %s", a.orderID, o.Status, status(t, b.Pool, a.orderID))

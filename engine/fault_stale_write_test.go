@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // TestStockThatNobodyWaitsForIsNotSet has a replica without a free connection. Whoever set the stock there has long been told
@@ -29,7 +30,7 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
-	if _, err := busy.SetStock(ctx, "widget", 1, nil); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := busy.SetStock(ctx, "widget", 1, nil); !errors.Is(err, orders.ErrUnavailable) {
 		t.Fatal(err)
 	}
 	b.setStock(t, "widget", 1000)

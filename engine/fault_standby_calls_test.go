@@ -11,6 +11,7 @@ import (
 
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 const waitForStandby = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
@@ -46,7 +47,7 @@ func TestCallersLeaveNoWaitingProcesses(t *testing.T) {
 			callers.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 				defer cancel()
-				if _, err := e.Do(ctx, engine.Request{Verb: engine.Pause, OrderID: "waits", Actor: "ann"}); !errors.Is(err, engine.ErrUnavailable) {
+				if _, err := e.Do(ctx, engine.Request{Verb: orders.Pause, OrderID: "waits", Actor: "ann"}); !errors.Is(err, orders.ErrUnavailable) {
 					t.Error(err)
 				}
 			})

@@ -11,6 +11,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // TestNobodyIsToldWhatNoStandbyHas has commits wait for a standby that is cut off. Whoever is told 200 then is lied to in
@@ -38,7 +39,7 @@ func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		if err := do(ctx); !errors.Is(err, engine.ErrUnavailable) {
+		if err := do(ctx); !errors.Is(err, orders.ErrUnavailable) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -48,7 +49,7 @@ func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
 			return err
 		}
 	}
-	verb := func(id string, v engine.Verb) func(context.Context) error {
+	verb := func(id string, v orders.Verb) func(context.Context) error {
 		return func(ctx context.Context) error {
 			_, err := e.Do(ctx, engine.Request{Verb: v, OrderID: id, Actor: "ann"})
 			return err
@@ -56,7 +57,7 @@ func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
 	}
 	unanswered("a new order", process("cut off"))
 	unanswered("a known order", process("before"))
-	unanswered("a cancellation", verb("waits", engine.Cancel))
+	unanswered("a cancellation", verb("waits", orders.Cancel))
 	unanswered("stock", func(ctx context.Context) error {
 		_, err := e.SetStock(ctx, "widget", 5, nil)
 		return err
@@ -73,10 +74,10 @@ func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
 		return value[int](t, watcher, `SELECT count(*) FROM orders WHERE order_id = 'cut off'`) == 1
 	})
 	unanswered("the same order after the crash", process("cut off"))
-	unanswered("the same cancellation after the crash", verb("waits", engine.Cancel))
+	unanswered("the same cancellation after the crash", verb("waits", orders.Cancel))
 
 	server.Set(t, "synchronous_standby_names", "")
-	if o := b.process(t, request("cut off")).Order; o.Status != fsm.Completed {
+	if o := b.process(t, request("cut off")); o.Status != fsm.Completed {
 		t.Errorf("it went on to %s", o.Status)
 	}
 	proveBooks(t, watcher)

@@ -10,6 +10,7 @@ import (
 
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // stoppable is an engine that the test stops itself.
@@ -47,13 +48,13 @@ func TestStopUnderLoad(t *testing.T) {
 				in.OrderID += time.Now().String()
 				order, err := e.Process(t.Context(), in)
 				switch {
-				case err == nil && order.Order.Status == "completed":
+				case err == nil && order.Status == "completed":
 					told.Add(1)
-				case errors.Is(err, engine.ErrStopping):
+				case errors.Is(err, orders.ErrStopping):
 					turnedAway.Add(1)
 					return
 				default:
-					t.Errorf("told %s: %v", order.Order.Status, err)
+					t.Errorf("told %s: %v", order.Status, err)
 					return
 				}
 			}
@@ -106,8 +107,8 @@ func TestStopWithoutGrace(t *testing.T) {
 			}
 			for range 30 {
 				a := <-answers
-				if a.err != nil && !errors.Is(a.err, engine.ErrStopping) || a.err == nil && string(a.order.Order.Status) != status(t, b.Pool, a.orderID) {
-					t.Errorf("%s: told %s: %v", a.orderID, a.order.Order.Status, a.err)
+				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Status) != status(t, b.Pool, a.orderID) {
+					t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
 				}
 			}
 			if n := value[int](t, b.Pool, notHanded); n != 0 {
@@ -133,8 +134,8 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("stop: %v", err)
 	}
-	if a := <-answers; !errors.Is(a.err, engine.ErrUnavailable) {
-		t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+	if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
+		t.Errorf("told %q: %v", a.order.Status, a.err)
 	}
 	unlock()
 }
@@ -152,8 +153,8 @@ func TestStopWithoutDatabase(t *testing.T) {
 		t.Errorf("stop: %v", err)
 	}
 	for range 10 {
-		if a := <-answers; !errors.Is(a.err, engine.ErrStopping) && !errors.Is(a.err, engine.ErrUnavailable) {
-			t.Errorf("told %q: %v", a.order.Order.Status, a.err)
+		if a := <-answers; !errors.Is(a.err, orders.ErrStopping) && !errors.Is(a.err, orders.ErrUnavailable) {
+			t.Errorf("told %q: %v", a.order.Status, a.err)
 		}
 	}
 }
@@ -168,13 +169,13 @@ func TestStopWhileWatching(t *testing.T) {
 	answers := ask(t, e, request("one"))
 	eventually(t, "the caller waits", func() bool { return e.InFlight() == 1 })
 	stop(t, e)
-	if a := <-answers; a.err != nil || a.order.Order.Status != "charging" || *a.order.Order.Owner != g.owner {
-		t.Errorf("told %s: %v", a.order.Order.Status, a.err)
+	if a := <-answers; a.err != nil || a.order.Status != "charging" || *a.order.Owner != g.owner {
+		t.Errorf("told %s: %v", a.order.Status, a.err)
 	}
-	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, engine.ErrStopping) {
+	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("after the stop: %v", err)
 	}
-	if _, err := e.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one"}); !errors.Is(err, engine.ErrStopping) {
+	if _, err := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"}); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("cancel after the stop: %v", err)
 	}
 	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions`); n != 1 {
@@ -190,7 +191,7 @@ func TestOverload(t *testing.T) {
 	answers := ask(t, b.engine, requests("order", 10)...)
 	eventually(t, "the memory is full", func() bool { return b.engine.InFlight() == 10 && atCharge.Load() == 1 })
 	for _, in := range requests("late", 10) {
-		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, engine.ErrOverloaded) {
+		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, orders.ErrOverloaded) {
 			t.Errorf("%s: %v", in.OrderID, err)
 		}
 	}

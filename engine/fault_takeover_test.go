@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // soon makes a replica look for due orders often, with a lease that a test can wait for.
@@ -42,7 +42,7 @@ func TestTakeOver(t *testing.T) {
 }
 
 // takenOver waits for the end of an order that its driver left, and looks at how it came about.
-func (b *bundle) takenOver(t *testing.T, before db.Order) {
+func (b *bundle) takenOver(t *testing.T, before orders.Order) {
 	t.Helper()
 	eventually(t, before.OrderID+" is completed", func() bool { return status(t, b.Pool, before.OrderID) == "completed" })
 	if got := verbs(t, b.Pool, before.OrderID); !slices.Equal(got, []string{"take_over"}) {
@@ -132,8 +132,8 @@ func TestTakenOverInVain(t *testing.T) {
 	}
 	b.engine = startEngine(t, b.URL, soon)
 	order := b.process(t, request("cursed"))
-	if text(order.Order.Hold) != "attention" || order.Order.Status != "charging" || order.Order.Owner != nil || order.Order.DueAt != nil {
-		t.Errorf("%s, held for %s (%s)", order.Order.Status, text(order.Order.Hold), text(order.Order.HoldReason))
+	if text(order.Hold) != "attention" || order.Status != "charging" || order.Owner != nil || order.DueAt != nil {
+		t.Errorf("%s, held for %s (%s)", order.Status, text(order.Hold), text(order.HoldReason))
 	}
 	if got := verbs(t, b.Pool, "cursed"); !slices.Equal(got, []string{"take_over", "take_over", "take_over", "hold"}) {
 		t.Errorf("to the order was done: %q", got)
@@ -154,8 +154,8 @@ func TestMoveForgetsTakeOvers(t *testing.T) {
 		g.advance(t, state, "one")
 	}
 	b.engine = startEngine(t, b.URL, soon)
-	if order := b.process(t, request("one")); order.Order.Status != "completed" {
-		t.Errorf("%s, held for %s", order.Order.Status, text(order.Order.Hold))
+	if order := b.process(t, request("one")); order.Status != "completed" {
+		t.Errorf("%s, held for %s", order.Status, text(order.Hold))
 	}
 	proveBooks(t, b.Pool)
 }

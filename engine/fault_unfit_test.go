@@ -9,6 +9,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -22,7 +23,7 @@ func lasting(log *lines) engine.Config {
 // everything goes on by itself.
 func TestSchemaChangesUnderOrders(t *testing.T) {
 	t.Parallel()
-	const orders = 100
+	const many = 100
 	for _, c := range []struct {
 		name, spoil, mend string
 		keeps             bool // the statement that releases leases can't run either
@@ -42,9 +43,9 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 			unlock := b.delay(t, "reserving")
 			first := ask(t, e, request("first"))
 			eventually(t, "a move is under way", func() bool { return b.atWork(t, "OrdersCharge") > 0 })
-			answers := ask(t, e, requests("order", orders)...)
+			answers := ask(t, e, requests("order", many)...)
 			eventually(t, "the others wait for theirs", func() bool {
-				return value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.status = 'charging'`) == orders+1
+				return value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.status = 'charging'`) == many+1
 			})
 			spoiled := make(chan error, 1)
 			go func() { // it may wait for the move under way; then no move passes it
@@ -58,8 +59,8 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 			if err := <-spoiled; err != nil {
 				t.Fatal(err)
 			}
-			comeAgain(t, answers, orders)
-			if a := <-first; !errors.Is(a.err, engine.ErrUnavailable) && (a.err != nil || a.order.Order.Status != fsm.Completed) {
+			comeAgain(t, answers, many)
+			if a := <-first; !errors.Is(a.err, orders.ErrUnavailable) && (a.err != nil || a.order.Status != fsm.Completed) {
 				t.Errorf("the first one: told %v, %s", a.err, brief(a.order)) // its charge may have been before the change
 			}
 			stuck := `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`
@@ -78,7 +79,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 			}
 			b.exec(t, c.mend) // nobody moves orders now
 			eventually(t, "the orders are completed", func() bool {
-				return value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.status = 'completed'`) == orders+1
+				return value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.status = 'completed'`) == many+1
 			})
 			b.completes(t, ask(t, e, request("one more")), 1)
 			if said := log.count("can't run on this schema"); said != 1 {
@@ -100,7 +101,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	eventually(t, "a move is under way", func() bool { return atMove.Load() == 1 })
 	b.exec(t, `UPDATE orders SET seq = seq + 1 WHERE order_id = 'lost'`)
 	b.exec(t, `ALTER TABLE charges RENAME COLUMN created_at TO made_at`)
-	if _, err := b.engine.Process(t.Context(), request("ended")); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := b.engine.Process(t.Context(), request("ended")); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("the caller who comes again: %v", err)
 	}
 	release()
@@ -170,7 +171,7 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 			}
 			b.exec(t, c.mend)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
-			if o := b.process(t, request("order")); o.Order.Status != fsm.Completed {
+			if o := b.process(t, request("order")); o.Status != fsm.Completed {
 				t.Errorf("it is %s", brief(o))
 			}
 			if got := p.standing("order"); got != "charge 1 reserve 1 confirm 1" {
@@ -195,7 +196,7 @@ func TestReadyBelievesAProof(t *testing.T) {
 	if _, err := b.engine.Process(t.Context(), request("one")); err != nil {
 		t.Errorf("an order that does not meet it: %v", err)
 	}
-	if _, err := b.engine.Transitions(t.Context(), "one", 0, 10); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := b.engine.Orders.Transitions(t.Context(), "one", 0, 10); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("a statement that meets it: %v", err)
 	}
 	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), `column "actor"`) {

@@ -16,14 +16,14 @@ import (
 func (e *Engine) fenced(r *run) {
 	a := r.attempt
 	r.attempt = nil
-	if a == nil || a.result == nil || a.number == 0 || a.source != "" || a.fence == r.order.Order.Fence {
+	if a == nil || a.result == nil || a.number == 0 || a.source != "" || a.fence == r.order.Fence {
 		return // under the same fence it was we who recorded it, and did not hear so
 	}
 	e.Stats.FencedAnswers.Add(1)
 	outcome, _ := namedResult(a.result)
 	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
 	late := newRun(r.orderID, Input{}) // the order itself goes on without it
-	late.order.Order.OrderNo, late.attempt = r.no(), a
+	late.order.OrderNo, late.attempt = r.no(), a
 	if e.keepFenced(late) != nil {
 		e.unwritten.Add(late)
 	}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 )
 
@@ -11,20 +13,20 @@ import (
 // for a person, then for its turn, in this order. It returns true when the order starts;
 // otherwise somebody else has the run.
 func (e *Engine) gate(r *run, p *policy.Policy) bool {
-	o := &r.order.Order
+	o := &r.order
 	switch {
-	case stopping(o):
+	case orders.Stopping(o):
 		return true // the move it starts with cancels it
 	case o.StartAt != nil && o.StartAt.After(e.now()):
-		r.wait = holdScheduled
+		r.wait = fsm.HoldScheduled
 	case o.ApprovedAt == nil && e.asksApproval(o, p):
 		if o.ApprovalUntil != nil && !o.ApprovalUntil.After(e.now()) {
 			e.approvalTimedOut(r, p)
 			return false
 		}
-		r.wait = holdApproval
+		r.wait = fsm.HoldApproval
 	case o.ConcurrencyKey != nil && o.TurnAt == nil:
-		r.wait = holdQueued
+		r.wait = fsm.HoldQueued
 	default:
 		return true
 	}
@@ -33,17 +35,17 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 }
 
 // asksApproval reports whether a rule of the policy wants a person to look at the order.
-func (e *Engine) asksApproval(o *db.Order, p *policy.Policy) bool {
+func (e *Engine) asksApproval(o *orders.Order, p *policy.Policy) bool {
 	return o.ApprovalUntil != nil || p != nil && approvalOf(p, o) != nil
 }
 
-func approvalOf(p *policy.Policy, o *db.Order) *policy.Approval {
+func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	rule, _ := p.ApprovalOf(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item, CustomerID: or(o.CustomerID)})
 	return rule
 }
 
 // approvalTime is how long the policy has an order wait for an approval; 0: as long as it takes.
-func (e *Engine) approvalTime(o *db.Order) time.Duration {
+func (e *Engine) approvalTime(o *orders.Order) time.Duration {
 	if p, _ := e.policies.of(o.Policy); p != nil {
 		if a := approvalOf(p, o); a != nil {
 			return a.Timeout
@@ -54,7 +56,7 @@ func (e *Engine) approvalTime(o *db.Order) time.Duration {
 
 // approvalTimedOut goes on, or back, as the policy says.
 func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
-	o := &r.order.Order
+	o := &r.order
 	approves := false
 	if p != nil {
 		if rule := approvalOf(p, o); rule != nil {

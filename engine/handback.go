@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 const handBackLimit = 2 * time.Second
@@ -24,9 +25,9 @@ func (e *Engine) handBack() {
 	e.release(ctx, numbersOf(left))
 	for _, r := range left {
 		if r.sent && r.no() == 0 {
-			r.end(ErrUnavailable) // its admission may have committed, or still commit
+			r.end(orders.ErrUnavailable) // its admission may have committed, or still commit
 		} else {
-			r.end(ErrStopping)
+			r.end(orders.ErrStopping)
 		}
 	}
 }
@@ -65,7 +66,7 @@ func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 		e.log.Warn("look for orders in doubt", "orders", len(orderIDs), "error", err)
 	}
 	for _, row := range rows {
-		r := inDoubt[row.Order.OrderID]
+		r := inDoubt[row.OrderID]
 		r.order = row
 		r.isKnown()
 	}

@@ -39,7 +39,7 @@ func (h *hotItems) add(set []*run) {
 	}
 	h.mu.Lock()
 	for _, r := range hot {
-		h.items[r.order.Order.Item]++
+		h.items[r.order.Item]++
 	}
 	h.used.Store(true)
 	h.mu.Unlock()
@@ -53,9 +53,9 @@ func (h *hotItems) divert(runs []*run) []*run {
 		return runs
 	}
 	h.mu.Lock()
-	hot, fast := divide(runs, func(r *run) bool { return h.items[r.order.Order.Item] > 0 && h.engine.writesStock(r) })
+	hot, fast := divide(runs, func(r *run) bool { return h.items[r.order.Item] > 0 && h.engine.writesStock(r) })
 	for _, r := range hot {
-		h.items[r.order.Order.Item]++
+		h.items[r.order.Item]++
 	}
 	h.mu.Unlock()
 	h.queue.Add(hot...)
@@ -98,11 +98,11 @@ func (h *hotItems) unblock(item string) {
 // would stall the orders of all items again.
 func (h *hotItems) flush(set []*run) {
 	slices.SortStableFunc(set, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(a.order.Order.Item, b.order.Order.Item), cmp.Compare(a.status(), b.status()))
+		return cmp.Or(cmp.Compare(a.order.Item, b.order.Item), cmp.Compare(a.status(), b.status()))
 	})
 	for len(set) > 0 {
-		item, state := set[0].order.Order.Item, set[0].status()
-		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Order.Item != item || r.status() != state })
+		item, state := set[0].order.Item, set[0].status()
+		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Item != item || r.status() != state })
 		if n < 0 {
 			n = len(set)
 		}

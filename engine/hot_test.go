@@ -46,7 +46,7 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 	defer e.cancel()
 	of := func(state fsm.State, item string) *run {
 		r := newRun(string(state)+item, Input{})
-		r.order.Order.Status, r.order.Order.Item = state, item
+		r.order.Status, r.order.Item = state, item
 		return r
 	}
 	e.hot.add([]*run{of(fsm.Reserving, "locked")})

@@ -8,6 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -23,7 +24,7 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := again(ctx, e, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
+	row, err := orders.Read(ctx, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
 		return e.query.InstallationSecret(ctx)
 	}, struct{}{})
 	if err != nil {
@@ -39,7 +40,7 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	c := &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,

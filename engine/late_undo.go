@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -43,8 +44,8 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	outcome, answer := namedResult(result)
 	delay := min(time.Second<<min(row.Tries, 10), lateUndoPause)
 	if a, ok := result.(attention); ok {
-		delay, answer.Code, answer.Detail = lateUndoPause, RefusedUnknown, a.reason
-		if row.Code != RefusedUnknown {
+		delay, answer.Code, answer.Detail = lateUndoPause, orders.RefusedUnknown, a.reason
+		if row.Code != orders.RefusedUnknown {
 			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}
 	}
@@ -73,7 +74,7 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
-	r.order.Order, r.preflight = row.Order, known
+	r.order, r.preflight = row.Order, known
 	r.attempt = &attempt{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
 		fence: row.Order.Fence, named: known.own.undoName(p.Of(of).Executor)}
 	return e.attemptLate(ctx, r, row)
@@ -95,6 +96,6 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	case len(begun) == 0:
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun[0].Attempt, r.preflight.own.forgotten(a.pool.cfg, &r.order.Order, nil, begun[0].StartedAt)
+	a.number, a.lookOnly = begun[0].Attempt, r.preflight.own.forgotten(a.pool.cfg, &r.order, nil, begun[0].StartedAt)
 	return a.perform(ctx, c), a.number
 }

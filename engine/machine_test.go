@@ -24,8 +24,8 @@ func TestMoveTheMachineDoesNotKnow(t *testing.T) {
 			END $$`)
 			b.exec(t, `CREATE TRIGGER jump BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION jump()`)
 			o, err := b.engine.Process(within(t, patience), request("order"))
-			if err == nil || o.Order.Status != "" {
-				t.Fatalf("told %s, %v", o.Order.Status, err)
+			if err == nil || o.Status != "" {
+				t.Fatalf("told %s, %v", o.Status, err)
 			}
 			stored := newGhost(b.Pool).stored(t, "order")[0]
 			if string(stored.Status) != to || text(stored.HoldReason) != heldFor {

@@ -101,7 +101,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 
 // turnOver lets the next one of its key start when an order has ended.
 func (e *Engine) turnOver(r *run) {
-	if key := r.order.Order.ConcurrencyKey; key != nil && r.status().Final() {
+	if key := r.order.ConcurrencyKey; key != nil && r.status().Final() {
 		e.turns.ask(*key)
 	}
 }
@@ -125,7 +125,7 @@ func (e *Engine) complete(runs []*run) error {
 		return errUnfit // they have ended, and what is shown of them can't be read
 	}
 	for _, row := range rows {
-		byNo[row.Order.OrderNo].order = row
+		byNo[row.OrderNo].order = row
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pawl/engine"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -17,7 +18,7 @@ func TestStopKeepsTheAgeOfADoubt(t *testing.T) {
 	s.admit(t, request("one"))
 	s.until(t, "one", "retry")
 	s.exec(t, `UPDATE orders SET in_doubt_since = in_doubt_since - interval '22 hours'`)
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "its charge is being undone", func() bool {
@@ -51,7 +52,7 @@ func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
 			if !verb {
 				s.exec(t, `UPDATE orders SET due_at = now()`)
 			} else {
-				if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Retry, OrderID: "one", Actor: "t", Async: true}); err != nil {
+				if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "t", Async: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -78,14 +79,14 @@ func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 	called, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
 	eventually(t, "it is called for", func() bool { return called.Load() == 1 })
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	open()
-	var o engine.Order
-	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Order.Hold != nil || o.Order.Status.Final() })
-	if o.Order.Status != "canceled" {
-		t.Errorf("%s, held: %s", o.Order.Status, *o.Order.HoldReason)
+	var o orders.Order
+	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Hold != nil || o.Status.Final() })
+	if o.Status != "canceled" {
+		t.Errorf("%s, held: %s", o.Status, *o.HoldReason)
 	}
 }
 
@@ -98,7 +99,7 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever})
 	s.admit(t, request("one"))
 	s.until(t, "one", "callback")
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Pause, OrderID: "one", Actor: "t", Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Pause, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	s.until(t, "one", "paused")
@@ -112,13 +113,13 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 			t.Errorf("%s is not accepted: %s", outcome, r.Reason)
 		}
 	}
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Resume, OrderID: "one", Actor: "t", Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Resume, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the answer is used", func() bool {
 		return value[bool](t, s.Pool, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`)
 	})
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: engine.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one", Actor: "t", Async: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is canceled", func() bool { return status(t, s.Pool, "one") == "canceled" })
@@ -141,7 +142,7 @@ func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	open()
 	o := s.process(t, request("one"))
 	eventually(t, "what was reported as done stands, or is undone", func() bool {
-		return o.Order.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
+		return o.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
 			+ (SELECT count(*) FROM late_undos)`) > 0
 	})
 }

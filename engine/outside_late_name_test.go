@@ -6,6 +6,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -18,7 +19,7 @@ func TestALateEffectIsUndoneByItsName(t *testing.T) {
 		s = openKeeper(t, k)
 		token := s.tokenOf(t, "one")
 		s.aDayPasses(t, k)
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
 		s.until(t, "one", "failed")
 		return s, k, func(reference string) {
 			t.Helper()

@@ -13,6 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -55,7 +56,7 @@ func openToldLate(t *testing.T) (s *shop, k *keeper, p *proxy, tell func()) {
 	k = &keeper{mute: true}
 	s = openKeeper(t, k)
 	token := s.tokenOf(t, "one")
-	s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+	s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
 	s.until(t, "one", "failed")
 	stop(t, s.engine)
 	p = newProxy(t, s.URL)
@@ -98,7 +99,7 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 		t.Parallel()
 		s, k, p, tell := openToldLate(t)
 		g := newGates(t, p, "AttemptsBegin")
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		g.wait(t, "AttemptsBegin")
 		tell()
 		s.lateUndosDone(t)
@@ -109,7 +110,7 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 		t.Parallel()
 		s, k, p, tell := openToldLate(t)
 		g := newGates(t, p, "AttemptsBegin", "LateUndoBegin")
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		g.wait(t, "AttemptsBegin")
 		tell()
 		g.wait(t, "LateUndoBegin")
@@ -166,7 +167,7 @@ func TestALateUndoThatHangs(t *testing.T) {
 	eventually(t, "it is called for, and the lease outlasts the call", func() bool {
 		return value[bool](t, s.Pool, `SELECT due_at > now() + interval '50 seconds' FROM late_undos`)
 	})
-	q := engine.Request{Verb: engine.StepResult, OrderID: "one", Actor: "ann", Reason: "seen to it",
+	q := engine.Request{Verb: orders.StepResult, OrderID: "one", Actor: "ann", Reason: "seen to it",
 		Settle: &engine.Settled{Step: fsm.Charge, Generation: new(int32(0)), Outcome: engine.SettledDone}}
 	if _, err := s.engine.Do(t.Context(), q); err != nil {
 		t.Error(err)
@@ -187,37 +188,37 @@ func TestALateUndoIsClosedByAPerson(t *testing.T) {
 	b := outside(t, byCallers, p.quick(""))
 	p.fail(t, rules("reserve", "decline")...)
 	b.process(t, request("order"))
-	before, err := b.engine.Get(t.Context(), "order")
-	if err != nil || before.Order.Status != fsm.Failed {
-		t.Fatalf("%v, %s", err, before.Order.Status)
+	before, err := b.engine.Orders.Get(t.Context(), "order")
+	if err != nil || before.Status != fsm.Failed {
+		t.Fatalf("%v, %s", err, before.Status)
 	}
 	b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
-	q := asked(engine.StepResult)
+	q := asked(orders.StepResult)
 	q.RequestID = "ticket"
 	settle := func(step fsm.Step, generation int32, outcome string) *engine.Settled {
 		return &engine.Settled{Step: step, Generation: &generation, Outcome: outcome}
 	}
 	for _, wrong := range []*engine.Settled{settle(fsm.Reserve, 0, "done"), settle(fsm.Charge, 1, "done"), settle(fsm.Confirm, 0, "done")} {
 		q.Settle = wrong
-		b.refused(t, q, engine.RefusedNoLateUndo)
+		b.refused(t, q, orders.RefusedNoLateUndo)
 	}
 	q.Settle = settle(fsm.Charge, 0, engine.SettledNotDone)
-	b.refused(t, q, engine.RefusedState)
-	b.refused(t, asked(engine.Retry), engine.RefusedStillUndoing)
+	b.refused(t, q, orders.RefusedState)
+	b.refused(t, asked(orders.Retry), orders.RefusedStillUndoing)
 	q.Settle = settle(fsm.Charge, 0, engine.SettledDone)
 	q.DryRun = true
 	b.writesNothing(t, func() { b.do(t, q) })
 	q.DryRun = false
 	o := b.do(t, q)
-	if o.Order.Seq != before.Order.Seq+1 || o.Order.Status != fsm.Failed {
-		t.Errorf("%s, seq %d after %d", o.Order.Status, o.Order.Seq, before.Order.Seq)
+	if o.Seq != before.Seq+1 || o.Status != fsm.Failed {
+		t.Errorf("%s, seq %d after %d", o.Status, o.Seq, before.Seq)
 	}
-	b.heard(t, "order", engine.StepResult)
+	b.heard(t, "order", orders.StepResult)
 	b.writesNothing(t, func() { b.do(t, q) }) // the same request again
 	q.RequestID = ""
-	b.refused(t, q, engine.RefusedNoLateUndo)
+	b.refused(t, q, orders.RefusedNoLateUndo)
 	p.fail(t)
-	b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+	b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 }
 
 // Who reports a late effect reports it again, until its undoing is written down.
@@ -232,7 +233,7 @@ func TestACallbackAboutALateEffectIsNotTakenBeforeItsUndoIsOpen(t *testing.T) {
 		}
 		return passes
 	})
-	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); !errors.Is(err, engine.ErrUnavailable) {
+	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("answered %v", err)
 	}
 	tell()

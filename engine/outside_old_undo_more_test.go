@@ -10,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 	"pawl/simulator"
 )
@@ -33,7 +34,7 @@ func TestAnOldUndoAtStripe(t *testing.T) {
 				s.exec(t, `UPDATE step_attempts SET reference = NULL`)
 				ends = "attention"
 			}
-			s.verb(t, engine.Cancel, nil)
+			s.verb(t, orders.Cancel, nil)
 			s.until(t, "one", ends)
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -50,7 +51,7 @@ func TestAnOldLateUndo(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true}
 		s := openKeeper(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "canceled")
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) { clear(k.undos) })
@@ -86,13 +87,13 @@ func TestAnOldLateUndo(t *testing.T) {
 		k := &keeper{mute: true, dead: true}
 		s := openKeeper(t, k)
 		token := s.tokenOf(t, "one")
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		k.says(func(k *keeper) { k.dead = false })
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "canceled")
 		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
 			t.Fatal(err)
@@ -111,10 +112,10 @@ func TestRetryUnderAPolicyWithALongerRetention(t *testing.T) {
 	p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
 	b := outside(t, engine.Config{}, p.deaf())
 	b.process(t, request("order"))
-	active := asked(engine.Retry)
+	active := asked(orders.Retry)
 	active.ActivePolicy = true
 	b.activate(t, strings.Replace(p.deaf(), "  timeout", "  keyRetention: 72h\n  timeout", 1))
-	b.refused(t, active, engine.RefusedPolicySwitch)
+	b.refused(t, active, orders.RefusedPolicySwitch)
 	b.activate(t, strings.Replace(p.deaf(), "  timeout", "  keyRetention: 23h\n  timeout", 1))
 	active.DryRun = true
 	b.do(t, active)

@@ -12,6 +12,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -125,7 +126,7 @@ func (s *shop) aDayPasses(t *testing.T, k *keeper) {
 	k.says(func(k *keeper) { clear(k.keys) })
 }
 
-func (s *shop) verb(t *testing.T, v engine.Verb, settle *engine.Settled) {
+func (s *shop) verb(t *testing.T, v orders.Verb, settle *engine.Settled) {
 	t.Helper()
 	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: v, OrderID: "one", Actor: "t", Settle: settle, Async: true}); err != nil {
 		t.Fatalf("%s: %v", v, err)
@@ -146,8 +147,8 @@ func (s *shop) undone(t *testing.T, k *keeper, status fsm.State) {
 // heldForgotten checks that an order waits on its way back, and says why; what has been undone by hand then ends it.
 func (s *shop) heldForgotten(t *testing.T, k *keeper, status fsm.State) {
 	t.Helper()
-	held := s.until(t, "one", "attention").Order
-	if held.Status != fsm.Refunding || held.HoldReason == nil || !strings.HasPrefix(*held.HoldReason, engine.RefusedUnknown) {
+	held := s.until(t, "one", "attention")
+	if held.Status != fsm.Refunding || held.HoldReason == nil || !strings.HasPrefix(*held.HoldReason, orders.RefusedUnknown) {
 		t.Errorf("%s, held: %v", held.Status, held.HoldReason)
 	}
 	k.says(func(k *keeper) {
@@ -156,8 +157,8 @@ func (s *shop) heldForgotten(t *testing.T, k *keeper, status fsm.State) {
 		}
 		clear(k.live)
 	})
-	s.refused(t, engine.Request{Verb: engine.Retry, OrderID: "one", Actor: "t"}, engine.RefusedUnknown)
-	s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone})
+	s.refused(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "t"}, orders.RefusedUnknown)
+	s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone})
 	s.undone(t, k, status)
 }
 
@@ -169,9 +170,9 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		t.Parallel()
 		k := &keeper{shy: true}
 		s := openKeeper(t, k)
-		s.verb(t, engine.Pause, nil)
+		s.verb(t, orders.Pause, nil)
 		s.aDayPasses(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.heldForgotten(t, k, fsm.Canceled)
 	})
 	t.Run("of an order whose reservation is refused a day later", func(t *testing.T) {
@@ -188,18 +189,18 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		k := &keeper{mute: true}
 		s := openKeeper(t, k)
 		s.aDayPasses(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "attention")
-		s.verb(t, engine.StepResult, done)
+		s.verb(t, orders.StepResult, done)
 		s.heldForgotten(t, k, fsm.Canceled)
 	})
 	t.Run("that a person says was not done", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true, dead: true}
 		s := openKeeper(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)
@@ -207,7 +208,7 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		s.exec(t, `UPDATE orders SET due_at = now()`)
 		s.until(t, "one", "attention")
 		since := value[string](t, s.Pool, `SELECT in_doubt_since::text FROM orders`)
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledNotDone})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledNotDone})
 		eventually(t, "the answer is used", func() bool {
 			return value[bool](t, s.Pool, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`)
 		})
@@ -222,14 +223,14 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		k := &keeper{shy: true, dead: true, full: true}
 		s := openKeeper(t, k)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
-		s.verb(t, engine.Pause, nil)
+		s.verb(t, orders.Pause, nil)
 		s.until(t, "one", "paused")
 		s.exec(t, `UPDATE orders SET in_doubt_since = NULL`) // only the charge is old
 		s.aDayPasses(t, k)
-		s.refused(t, engine.Request{Verb: engine.Resume, OrderID: "one", Actor: "t"}, engine.RefusedUnknown)
+		s.refused(t, engine.Request{Verb: orders.Resume, OrderID: "one", Actor: "t"}, orders.RefusedUnknown)
 	})
 }
 
@@ -240,9 +241,9 @@ func TestAnOldUndoGoesByReference(t *testing.T) {
 		t.Parallel()
 		k := &keeper{}
 		s := openKeeper(t, k)
-		s.verb(t, engine.Pause, nil)
+		s.verb(t, orders.Pause, nil)
 		s.aDayPasses(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.undone(t, k, fsm.Canceled)
 		if names := k.named(); !slices.Equal(names, []string{"ch_1"}) {
 			t.Errorf("named: %q", names)
@@ -253,18 +254,18 @@ func TestAnOldUndoGoesByReference(t *testing.T) {
 		k := &keeper{mute: true}
 		s := openKeeper(t, k)
 		s.aDayPasses(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "attention")
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_1"})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_1"})
 		s.undone(t, k, fsm.Canceled)
 	})
 	t.Run("after a day of undos that were not answered", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{dead: true}
 		s := openKeeper(t, k)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)
@@ -280,9 +281,9 @@ func TestAnUndoKeepsTheBodyItBeganWith(t *testing.T) {
 	k := &keeper{mute: true, dead: true}
 	s := openKeeper(t, k)
 	token := s.tokenOf(t, "one")
-	s.verb(t, engine.Cancel, nil)
+	s.verb(t, orders.Cancel, nil)
 	eventually(t, "its undo was not answered", func() bool {
-		o := s.get(t, "one").Order
+		o := s.get(t, "one")
 		return o.Status == fsm.Refunding && o.Hold != nil
 	})
 	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // A machine sleeps for a day, wakes up, and its clock has not heard of it yet: what it is about to send is a day older than
@@ -19,39 +20,39 @@ func TestAMachineThatSlept(t *testing.T) {
 		s := openKeeperWith(t, k, hourly)
 		s.aDayPasses(t, k)
 		s.engine.Sleeps(26 * time.Hour)
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		s.until(t, "one", "attention")
 		k.says(func(k *keeper) {
 			if len(k.keys) > 0 {
 				t.Errorf("a key was sent that had been forgotten: %v", k.keys)
 			}
 		})
-		if reason := *s.get(t, "one").Order.HoldReason; reason[:len(engine.RefusedUnknown)] != engine.RefusedUnknown {
+		if reason := *s.get(t, "one").HoldReason; reason[:len(orders.RefusedUnknown)] != orders.RefusedUnknown {
 			t.Error(reason)
 		}
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
 		s.until(t, "one", "failed")
 	})
 	t.Run("does not undo by a forgotten key", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true, dead: true}
 		s := openKeeperWith(t, k, hourly)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one").Order
+			o := s.get(t, "one")
 			return o.Status == fsm.Refunding && o.Hold != nil
 		})
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) { k.dead = false })
 		s.engine.Sleeps(26 * time.Hour)
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		s.heldForgotten(t, k, fsm.Canceled)
 	})
 	t.Run("does not undo a late effect by a forgotten key", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true}
 		s := openKeeperWith(t, k, hourly)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "canceled")
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) { clear(k.undos) })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -82,14 +83,14 @@ func (s *shop) harass(t *testing.T, i int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(50+rand.IntN(300))*time.Millisecond)
 	defer cancel()
 	_, _ = s.anyone().Process(ctx, in) // how it ends is looked at in the end
-	verbs := []engine.Verb{engine.Cancel, engine.Pause, engine.Resume, engine.Retry}
+	verbs := []orders.Verb{orders.Cancel, orders.Pause, orders.Resume, orders.Retry}
 	for range rand.IntN(6) {
 		s.ask(t, verbs[rand.IntN(len(verbs))], fmt.Sprintf("order %d", max(0, i-rand.IntN(20))))
 	}
 }
 
 // ask asks somebody, and does not mind a no.
-func (s *shop) ask(t *testing.T, verb engine.Verb, orderID string) {
+func (s *shop) ask(t *testing.T, verb orders.Verb, orderID string) {
 	t.Helper()
 	_, _ = s.anyone().Do(t.Context(), engine.Request{OrderID: orderID, Verb: verb, Actor: "storm", Async: true})
 }
@@ -98,8 +99,8 @@ func (s *shop) ask(t *testing.T, verb engine.Verb, orderID string) {
 func (s *shop) comfort(t *testing.T) int {
 	t.Helper()
 	for _, id := range column[string](t, s.Pool, `SELECT order_id FROM orders WHERE hold IN ('paused', 'attention')`) {
-		s.ask(t, engine.Resume, id)
-		s.ask(t, engine.Retry, id)
+		s.ask(t, orders.Resume, id)
+		s.ask(t, orders.Retry, id)
 	}
 	return value[int](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as IS NULL`)
 }

@@ -120,8 +120,8 @@ func TestOrderAtAProvider(t *testing.T) {
 			}
 			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
 			o := b.process(t, request("order 1"))
-			if o.Order.Status != test.status {
-				t.Errorf("ended %s, want %s: %v", o.Order.Status, test.status, o.Order)
+			if o.Status != test.status {
+				t.Errorf("ended %s, want %s: %v", o.Status, test.status, o)
 			}
 			if got := p.standing("order 1"); got != test.stands {
 				t.Errorf("at the provider: %s, want %s: %+v", got, test.stands, p.Books("order 1"))

@@ -11,6 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/provider"
 )
 
@@ -81,7 +82,7 @@ func openStrict(t *testing.T, k *strict) *shop {
 // heldBecause waits until the order is held for a person, for this.
 func (s *shop) heldBecause(t *testing.T, state fsm.State, reason string) {
 	t.Helper()
-	o := s.until(t, "one", "attention").Order
+	o := s.until(t, "one", "attention")
 	if o.Status != state || *o.HoldReason != reason {
 		t.Fatalf("%s, held: %s", o.Status, *o.HoldReason)
 	}
@@ -95,9 +96,9 @@ func TestRetryAfterAnUndoByHand(t *testing.T) {
 		k := &strict{mute: true, full: true}
 		s := openStrict(t, k)
 		s.until(t, "one", "retry")
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ticket-7"})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ticket-7"})
 		s.heldBecause(t, fsm.Refunding, "undo_refused: unknown_reference")
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone})
 		s.redrives(t, k)
 	})
 	t.Run("of a late effect", func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestRetryAfterAnUndoByHand(t *testing.T) {
 		s := openStrict(t, k)
 		s.until(t, "one", "retry")
 		token := s.tokenOf(t, "one")
-		s.verb(t, engine.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
 		s.until(t, "one", "failed")
 		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ticket-7"}}); err != nil {
 			t.Fatal(err)
@@ -125,7 +126,7 @@ func (s *shop) redrives(t *testing.T, k *strict) {
 	s.until(t, "one", "failed")
 	var dos, undos int
 	k.says(func(k *strict) { k.full, k.mute, dos, undos = false, false, len(k.dos), len(k.undos) })
-	s.verb(t, engine.Retry, nil)
+	s.verb(t, orders.Retry, nil)
 	s.until(t, "one", "completed")
 	k.says(func(k *strict) {
 		if len(k.dos) != dos+1 || len(k.undos) != undos {
@@ -144,7 +145,7 @@ func TestVoidRefused(t *testing.T) {
 		s := openStrict(t, k)
 		s.until(t, "one", "failed")
 		k.says(func(k *strict) { k.full, k.dos = false, nil })
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		s.heldBecause(t, fsm.Charging, reason)
 		return s, k
 	}
@@ -160,23 +161,23 @@ func TestVoidRefused(t *testing.T) {
 		t.Parallel()
 		s, k := open(t)
 		for _, outcome := range []string{engine.SettledDone, engine.SettledRefused, engine.SettledNotDone} {
-			s.refused(t, engine.Request{Verb: engine.StepResult, OrderID: "one", Actor: "t",
-				Settle: &engine.Settled{Step: fsm.Charge, Outcome: outcome}}, engine.RefusedState)
+			s.refused(t, engine.Request{Verb: orders.StepResult, OrderID: "one", Actor: "t",
+				Settle: &engine.Settled{Step: fsm.Charge, Outcome: outcome}}, orders.RefusedState)
 		}
 		o := s.get(t, "one")
-		if allowed := engine.AllowedActions(&o); !slices.Equal(allowed, []string{"cancel", "retry"}) || o.Order.InDoubtSince != nil {
-			t.Errorf("allowed: %v, in doubt since %v", allowed, o.Order.InDoubtSince)
+		if allowed := orders.AllowedActions(&o); !slices.Equal(allowed, []string{"cancel", "retry"}) || o.InDoubtSince != nil {
+			t.Errorf("allowed: %v, in doubt since %v", allowed, o.InDoubtSince)
 		}
 		charges(t, k, 0)
 	})
 	t.Run("is sent again by retry, which charges once it is answered", func(t *testing.T) {
 		t.Parallel()
 		s, k := open(t)
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		s.heldBecause(t, fsm.Charging, reason)
 		charges(t, k, 0)
 		k.says(func(k *strict) { k.stern = false })
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		s.until(t, "one", "completed")
 		charges(t, k, 1)
 	})
@@ -185,11 +186,11 @@ func TestVoidRefused(t *testing.T) {
 		k := &strict{full: true, stern: true, voids: make(chan struct{})}
 		s := openStrict(t, k)
 		s.until(t, "one", "failed")
-		s.verb(t, engine.Retry, nil)
+		s.verb(t, orders.Retry, nil)
 		eventually(t, "the old key is being undone", func() bool {
 			return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM step_attempts WHERE operation = 'undo' AND step = 'reserve' AND finished_at IS NULL)`)
 		})
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		close(k.voids)
 		s.until(t, "one", "canceled")
 		charges(t, k, 1)
@@ -198,7 +199,7 @@ func TestVoidRefused(t *testing.T) {
 		t.Parallel()
 		s, k := open(t)
 		s.aDayPasses(t, &keeper{})
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "canceled")
 		charges(t, k, 0)
 	})

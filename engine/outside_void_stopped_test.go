@@ -12,6 +12,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // An order of the next generation whose old key is not answered for: its charge was never called for, whatever is asked.
@@ -33,8 +34,8 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 		s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", retry: {initial: 30m, cap: 30m}}`, "URL", server.URL))
 		s.admit(t, request("one"))
 		s.until(t, "one", "failed")
-		s.verb(t, engine.Retry, nil)
-		held := s.until(t, "one", "retry").Order
+		s.verb(t, orders.Retry, nil)
+		held := s.until(t, "one", "retry")
 		if held.InDoubtSince != nil || held.Generation != 1 {
 			t.Errorf("generation %d, in doubt since %v", held.Generation, held.InDoubtSince)
 		}
@@ -43,7 +44,7 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 	t.Run("canceled it was not charged, and the void goes on", func(t *testing.T) {
 		t.Parallel()
 		s, answers := open(t)
-		s.verb(t, engine.Cancel, nil)
+		s.verb(t, orders.Cancel, nil)
 		s.until(t, "one", "canceled")
 		for _, table := range []string{"charges", "refunds"} {
 			if n := value[int](t, s.Pool, `SELECT count(*) FROM `+table); n != 0 {
@@ -65,15 +66,15 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 		t.Parallel()
 		s, _ := open(t)
 		for _, outcome := range []string{engine.SettledDone, engine.SettledRefused, engine.SettledNotDone} {
-			s.refused(t, engine.Request{Verb: engine.StepResult, OrderID: "one", Actor: "t",
-				Settle: &engine.Settled{Step: fsm.Charge, Outcome: outcome}}, engine.RefusedNotCalled)
+			s.refused(t, engine.Request{Verb: orders.StepResult, OrderID: "one", Actor: "t",
+				Settle: &engine.Settled{Step: fsm.Charge, Outcome: outcome}}, orders.RefusedNotCalled)
 		}
 	})
 	t.Run("the ledger does not charge it before the old key is dead", func(t *testing.T) {
 		t.Parallel()
 		s, _ := open(t)
 		s.use(t, "{}")
-		s.refused(t, engine.Request{Verb: engine.Retry, OrderID: "one", Actor: "t", ActivePolicy: true}, engine.RefusedPolicySwitch)
+		s.refused(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "t", ActivePolicy: true}, orders.RefusedPolicySwitch)
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 
 	"pawl/db"
 	"pawl/dbtest"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy/store"
 )
 
@@ -34,15 +34,15 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 					return passes
 				})
 				b.engine = startEngine(t, p.URL, byCallers)
-				var order engine.Order
+				var order orders.Order
 				eventually(t, "an order is taken", func() bool {
 					order, err = b.engine.Process(t.Context(), request("order"))
-					if err != nil && !errors.Is(err, engine.ErrUnavailable) {
+					if err != nil && !errors.Is(err, orders.ErrUnavailable) {
 						t.Fatal(err)
 					}
 					return err == nil
 				})
-				if o := order.Order; o.Status != fsm.Completed || o.Policy == nil || *o.Policy != used.Version || o.CompleteBy == nil {
+				if o := order; o.Status != fsm.Completed || o.Policy == nil || *o.Policy != used.Version || o.CompleteBy == nil {
 					t.Errorf("%s, by policy %v", brief(order), o.Policy)
 				}
 				if n := reads.Load(); n < 4 {

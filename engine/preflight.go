@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -60,7 +61,7 @@ func (k *sentKey) voidName(how policy.Executor) string {
 // forgotten reports whether an undo request would go by a key that the provider may have
 // forgotten. It would find nothing and report success, and the effect would stand.
 // since: when the step came to be in doubt, if it is.
-func (k *sentKey) forgotten(how *policy.Step, o *db.Order, since *time.Time, now time.Time) bool {
+func (k *sentKey) forgotten(how *policy.Step, o *orders.Order, since *time.Time, now time.Time) bool {
 	sent := k.sentAt
 	if since != nil && since.Before(sent) {
 		sent = *since
@@ -70,7 +71,7 @@ func (k *sentKey) forgotten(how *policy.Step, o *db.Order, since *time.Time, now
 
 // undoForgotten is the same for an order that is being undone.
 func (r *run) undoForgotten(how *policy.Step, now time.Time) bool {
-	o := &r.order.Order
+	o := &r.order
 	return r.preflight.own.forgotten(how, o, o.InDoubtSince, now)
 }
 
@@ -78,7 +79,7 @@ func (r *run) undoForgotten(how *policy.Step, now time.Time) bool {
 func (e *Engine) readPreflight(ctx context.Context, set []*run) (map[int64]*preflight, error) {
 	p := db.CallsPreflightParams{}
 	for _, r := range set {
-		p.OrderNos, p.Generations = append(p.OrderNos, r.no()), append(p.Generations, r.order.Order.Generation)
+		p.OrderNos, p.Generations = append(p.OrderNos, r.no()), append(p.Generations, r.order.Generation)
 		p.Steps, p.Operations = append(p.Steps, string(r.status().Step())), append(p.Operations, string(operationIn(r.status())))
 	}
 	return preflights(e.query.CallsPreflight(ctx, p))
@@ -86,10 +87,10 @@ func (e *Engine) readPreflight(ctx context.Context, set []*run) (map[int64]*pref
 
 // keyOf reads what is known of one key, for somebody who waits for it, or who undoes it late.
 func (e *Engine) keyOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step, operation provider.Operation) (*preflight, error) {
-	found, err := preflights(again(ctx, e, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{generation},
+	found, err := preflights(orders.Read(ctx, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{generation},
 		Steps: []string{string(of)}, Operations: []string{string(operation)}}))
 	if err != nil {
-		return nil, unavailable("read what was sent before", err)
+		return nil, orders.Unavailable("read what was sent before", err)
 	}
 	return found[orderNo], nil
 }

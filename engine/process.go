@@ -9,19 +9,19 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
 // or held for somebody, or when ctx ends: then with what is stored, while the order goes
 // on. A known order is not started again: the caller gets its outcome, or waits for the
-// one run of it with everybody else. Errors: *Conflict, ErrOverloaded, ErrStopping,
-// ErrUnavailable, or that of ctx if it was canceled.
-func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
+// one run of it with everybody else. Errors: *orders.Conflict, orders.ErrOverloaded, orders.ErrStopping,
+// orders.ErrUnavailable, or that of ctx if it was canceled.
+func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
 	r, made, err := e.enter(ctx, in)
 	if err != nil {
-		return Order{}, err
+		return orders.Order{}, err
 	}
 	stored := r.known
 	if made {
@@ -30,7 +30,7 @@ func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
 	select {
 	case <-stored:
 		if d := differences(&r.stored, &in); d != nil {
-			return Order{}, e.conflict(ctx, in.OrderID, d)
+			return orders.Order{}, e.conflict(ctx, in.OrderID, d)
 		}
 	case <-r.done:
 	case <-ctx.Done():
@@ -39,30 +39,30 @@ func (e *Engine) Process(ctx context.Context, in Input) (Order, error) {
 }
 
 // Admit is Process that does not wait for the end: it answers when the order is stored.
-func (e *Engine) Admit(ctx context.Context, in Input) (Order, error) {
+func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
 	r, _, err := e.enter(ctx, in)
 	if err != nil {
-		return Order{}, err
+		return orders.Order{}, err
 	}
 	select {
 	case <-r.known:
 		if d := differences(&r.stored, &in); d != nil {
-			return Order{}, e.conflict(ctx, in.OrderID, d)
+			return orders.Order{}, e.conflict(ctx, in.OrderID, d)
 		}
 		return e.getAsync(ctx, in.OrderID)
 	case <-r.done:
 		return e.outcome(ctx, r, &in)
 	case <-ctx.Done():
-		return Order{}, ended(ctx)
+		return orders.Order{}, ended(ctx)
 	}
 }
 
 // getAsync reads an order that is known to be stored, which is all that its caller is told while it is under way. That it
 // has ended is more than that.
-func (e *Engine) getAsync(ctx context.Context, orderID string) (Order, error) {
-	order, err := e.Get(ctx, orderID)
-	if err == nil && order.Order.Status.Final() {
-		return e.get(ctx, orderID, true)
+func (e *Engine) getAsync(ctx context.Context, orderID string) (orders.Order, error) {
+	order, err := e.Orders.Get(ctx, orderID)
+	if err == nil && order.Status.Final() {
+		return e.Orders.GetDurable(ctx, orderID)
 	}
 	return order, err
 }
@@ -70,7 +70,7 @@ func (e *Engine) getAsync(ctx context.Context, orderID string) (Order, error) {
 // enter joins the run of the order, or sends a new one to be admitted.
 func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err error) {
 	if e.stopping.Load() {
-		return nil, false, ErrStopping
+		return nil, false, orders.ErrStopping
 	}
 	if e.overloaded(in.Item) && !e.runs.has(in.OrderID) {
 		r, err = e.enterKnown(ctx, in.OrderID)
@@ -80,11 +80,11 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		return nil, false, errUnfit
 	}
 	if version, p := e.policies.active(); version != nil && p == nil {
-		return nil, false, ErrUnavailable // the policy is not known here, or not yet
+		return nil, false, orders.ErrUnavailable // the policy is not known here, or not yet
 	}
 	r, made = e.runs.join(in.OrderID, in)
 	if r == nil {
-		return nil, false, ErrStopping
+		return nil, false, orders.ErrStopping
 	}
 	if made {
 		e.admits.Add(r)
@@ -100,12 +100,12 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 		defer func() { <-e.knownReads }()
 	default:
 		e.Stats.Overloaded.Add(1)
-		return nil, ErrOverloaded
+		return nil, orders.ErrOverloaded
 	}
-	order, err := e.get(ctx, orderID, true)
-	if errors.Is(err, ErrNotFound) {
+	order, err := e.Orders.GetDurable(ctx, orderID)
+	if errors.Is(err, orders.ErrNotFound) {
 		e.Stats.Overloaded.Add(1)
-		return nil, ErrOverloaded
+		return nil, orders.ErrOverloaded
 	}
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 	if r := e.rejoin(&order); r != nil {
 		return r, nil
 	}
-	return nil, ErrStopping
+	return nil, orders.ErrStopping
 }
 
 // knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
@@ -138,10 +138,10 @@ func (e *Engine) overloaded(item string) bool {
 // await waits for the end of the run, and goes on waiting when the order is held for
 // something that comes by itself within the caller's time. in is nil for callers that
 // bring no input.
-func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
+func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
-		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order.Order, e.now()) {
+		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order, e.now()) {
 			return order, err
 		}
 		if r = e.rejoin(&order); r == nil {
@@ -153,18 +153,18 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (Order, error) {
 // comesBack reports whether an order may end before the caller's time does: somebody drives
 // it again, who took it up while it was read, or its hold ends in time. A person's hold
 // does not count: whoever waits for it asks again later.
-func comesBack(ctx context.Context, o *db.Order, now time.Time) bool {
+func comesBack(ctx context.Context, o *orders.Order, now time.Time) bool {
 	if o.Hold == nil {
 		return !o.Status.Final()
 	}
-	if slices.Contains([]string{holdApproval, holdPaused, holdAttention}, *o.Hold) {
+	if slices.Contains([]string{fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention}, *o.Hold) {
 		return false
 	}
 	deadline, ok := ctx.Deadline()
 	return !ok || o.DueAt == nil || o.DueAt.Sub(now) < time.Until(deadline)
 }
 
-func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (Order, error) {
+func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	r.waiters.Add(1)
 	defer r.waiters.Add(-1)
 	select {
@@ -177,56 +177,56 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (Order, error)
 	case <-r.done:
 		return e.outcome(ctx, r, in)
 	default:
-		return Order{}, ended(ctx)
+		return orders.Order{}, ended(ctx)
 	}
 	return e.asStored(ctx, r, in)
 }
 
 // outcome answers from a run that has ended.
-func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (Order, error) {
+func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	switch {
-	case errors.Is(r.err, ErrStopping) && r.no() != 0:
+	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
 	case r.err != nil:
-		return Order{}, r.err
+		return orders.Order{}, r.err
 	case in != nil:
 		if d := differences(&r.stored, in); d != nil {
-			return Order{}, &Conflict{Order: r.order, Differences: d}
+			return orders.Order{}, &orders.Conflict{Order: r.order, Differences: d}
 		}
 	}
 	return r.order, nil
 }
 
 // asStored answers with the row of an order that this caller does not wait for any more.
-func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (Order, error) {
+func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return Order{}, context.Canceled // the caller has gone
+		return orders.Order{}, context.Canceled // the caller has gone
 	}
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	if in != nil {
 		if d := differences(&r.stored, in); d != nil {
-			return Order{}, e.conflict(short, in.OrderID, d)
+			return orders.Order{}, e.conflict(short, in.OrderID, d)
 		}
 	}
-	return e.get(short, r.orderID, true)
+	return e.Orders.GetDurable(short, r.orderID)
 }
 
-func (e *Engine) conflict(ctx context.Context, orderID string, d []Difference) error {
-	order, err := e.Get(ctx, orderID)
+func (e *Engine) conflict(ctx context.Context, orderID string, d []orders.Difference) error {
+	order, err := e.Orders.Get(ctx, orderID)
 	if err != nil {
 		return err
 	}
-	return &Conflict{Order: order, Differences: d}
+	return &orders.Conflict{Order: order, Differences: d}
 }
 
 // differences compares what a request brought with what is stored; nil when they agree.
 // A field left out agrees with anything, and metadata is never compared.
-func differences(stored *terms, in *Input) []Difference {
-	var d []Difference
+func differences(stored *terms, in *Input) []orders.Difference {
+	var d []orders.Difference
 	note := func(differ bool, pointer, was, sent string) {
 		if differ {
-			d = append(d, Difference{Pointer: pointer, Stored: was, Sent: sent})
+			d = append(d, orders.Difference{Pointer: pointer, Stored: was, Sent: sent})
 		}
 	}
 	if !equal(stored.Amount, in.Amount) {
@@ -248,11 +248,11 @@ func equal(a, b decimal.Decimal) bool { return a.Cmp(b) == 0 }
 
 // rejoin returns the run of an order that is known to exist, making one that watches it
 // if there is none; nil when the engine is stopping.
-func (e *Engine) rejoin(o *Order) *run {
-	r, made := e.runs.join(o.Order.OrderID, Input{})
+func (e *Engine) rejoin(o *orders.Order) *run {
+	r, made := e.runs.join(o.OrderID, Input{})
 	if made {
 		r.order = *o
-		r.order.Order.Status, r.order.Order.Seq = fsm.State(""), 0 // to be read
+		r.order.Status, r.order.Seq = fsm.State(""), 0 // to be read
 		e.watch([]*run{r})
 	}
 	return r

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // proofAge is how long a proof that the statements can be prepared is believed. It costs
@@ -29,7 +30,7 @@ func (f *fitness) prove(ctx context.Context, pool *db.Pool) error {
 	case f.proving <- struct{}{}:
 		defer func() { <-f.proving }()
 	case <-ctx.Done():
-		return unavailable("prepare statements", ctx.Err())
+		return orders.Unavailable("prepare statements", ctx.Err())
 	}
 	if f.proved(pool) { // by the one we waited for
 		return nil
@@ -54,5 +55,5 @@ func checkStatements(ctx context.Context, pool *db.Pool) error {
 	if errors.Is(err, db.ErrUnfit) {
 		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
 	}
-	return unavailable("prepare statements", err)
+	return orders.Unavailable("prepare statements", err)
 }

@@ -17,6 +17,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // fickle is an endpoint that answers as it is told, order by order. It keeps the contract: a key has its effect once, an
@@ -175,7 +176,7 @@ func (x *exchange) step(rt *rapid.T) {
 }
 
 func (x *exchange) ask(rt *rapid.T, what string) {
-	q := engine.Request{OrderID: x.id, Verb: engine.Verb(what), Actor: "t", Async: true}
+	q := engine.Request{OrderID: x.id, Verb: orders.Verb(what), Actor: "t", Async: true}
 	switch what {
 	case "due":
 		x.exec(x.t, `UPDATE orders SET due_at = now() WHERE order_id = $1 AND hold IN ('retry', 'callback')`, x.id)
@@ -188,7 +189,7 @@ func (x *exchange) ask(rt *rapid.T, what string) {
 			Outcome: rapid.SampledFrom([]string{"done", "refused", "not_done"}).Draw(rt, "outcome")}
 	}
 	x.told = x.told || q.Settle != nil
-	var refusal *engine.NotApplicable
+	var refusal *orders.NotApplicable
 	if _, err := x.anyone().Do(context.WithoutCancel(x.t.Context()), q); err != nil && !errors.As(err, &refusal) {
 		rt.Fatalf("%s: %v", what, err)
 	}
@@ -265,7 +266,7 @@ func (x *exchange) end(rt *rapid.T) {
 		return
 	}
 	want := 0
-	if x.get(x.t, x.id).Order.Status == fsm.Completed {
+	if x.get(x.t, x.id).Status == fsm.Completed {
 		want = 2
 	}
 	x.says(func(o *fickleOrder) {

@@ -17,6 +17,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // TestAgainstModel does random things to engines and to a model of them in plain Go, and compares every answer; at the
@@ -123,7 +124,7 @@ func (w *world) processKnown(t *rapid.T) {
 }
 
 // wait has a caller wait for an order: in vain for one that is driven elsewhere.
-func (w *world) wait(o *modelOrder, call func(context.Context) (engine.Order, error)) (engine.Order, error) {
+func (w *world) wait(o *modelOrder, call func(context.Context) (orders.Order, error)) (orders.Order, error) {
 	if o.driven {
 		o.watched = true
 		return inVain(w.t, call)
@@ -140,7 +141,7 @@ func (w *world) process(t *rapid.T, in engine.Input, o *modelOrder) {
 		w.model.finish(o)
 	}
 	e := w.anyEngine(t)
-	order, err := w.wait(o, func(ctx context.Context) (engine.Order, error) { return e.Process(ctx, in) })
+	order, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return e.Process(ctx, in) })
 	if err != nil {
 		t.Fatalf("process %+v: %v", in, err)
 	}
@@ -182,8 +183,8 @@ func (w *world) processConflicting(t *rapid.T) {
 		in.Quantity++
 	}
 	e := w.anyEngine(t)
-	_, err := w.wait(o, func(ctx context.Context) (engine.Order, error) { return e.Process(ctx, in) })
-	var conflict *engine.Conflict
+	_, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return e.Process(ctx, in) })
+	var conflict *orders.Conflict
 	if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Differences[0].Pointer != want {
 		t.Fatalf("%+v for %+v: %v", in, o, err)
 	}
@@ -222,10 +223,10 @@ func (w *world) cancel(t *rapid.T) {
 	o := w.known(t)
 	applies := w.model.cancel(o)
 	e := w.anyEngine(t)
-	order, err := w.wait(o, func(ctx context.Context) (engine.Order, error) {
-		return e.Do(ctx, engine.Request{Verb: engine.Cancel, OrderID: o.input.OrderID})
+	order, err := w.wait(o, func(ctx context.Context) (orders.Order, error) {
+		return e.Do(ctx, engine.Request{Verb: orders.Cancel, OrderID: o.input.OrderID})
 	})
-	var refusal *engine.NotApplicable
+	var refusal *orders.NotApplicable
 	switch {
 	case !applies && errors.As(err, &refusal):
 		order = refusal.Order
@@ -246,8 +247,8 @@ func (w *world) setStock(t *rapid.T) {
 	}
 	want := w.model.setStock(item, onHand, ifVersion)
 	_, err := w.anyEngine(t).SetStock(w.t.Context(), item, onHand, ifVersion)
-	var low *engine.StockTooLow
-	got := map[bool]string{err == nil: "set", errors.As(err, &low): "too low", errors.Is(err, engine.ErrPrecondition): "changed"}[true]
+	var low *orders.StockTooLow
+	got := map[bool]string{err == nil: "set", errors.As(err, &low): "too low", errors.Is(err, orders.ErrPrecondition): "changed"}[true]
 	if got != want {
 		t.Fatalf("%q to %d: %v, want %s", item, onHand, err, want)
 	}
@@ -261,17 +262,17 @@ func (w *world) replaceEngine(t *rapid.T) {
 
 func (w *world) read(t *rapid.T) {
 	e, o := w.anyEngine(t), w.known(t)
-	order, err := e.Get(w.t.Context(), o.input.OrderID)
+	order, err := e.Orders.Get(w.t.Context(), o.input.OrderID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.same(t, o, &order)
-	history, err := e.Transitions(w.t.Context(), o.input.OrderID, 0, 100)
-	if err != nil || len(history) != int(order.Order.Seq) || history[len(history)-1].ToStatus != o.status {
+	history, err := e.Orders.Transitions(w.t.Context(), o.input.OrderID, 0, 100)
+	if err != nil || len(history) != int(order.Seq) || history[len(history)-1].ToStatus != o.status {
 		t.Fatalf("%v: history %+v of %+v", err, history, o)
 	}
-	list, err := e.List(w.t.Context(), engine.Filter{Item: o.input.Item, Status: o.status, Limit: 200})
-	if err != nil || !slices.ContainsFunc(list, func(l engine.Order) bool { return l.Order.OrderID == o.input.OrderID }) {
+	list, err := e.Orders.List(w.t.Context(), orders.Filter{Item: o.input.Item, Status: o.status, Limit: 200})
+	if err != nil || !slices.ContainsFunc(list, func(l orders.Order) bool { return l.OrderID == o.input.OrderID }) {
 		t.Fatalf("%v: %+v is not in the list", err, o)
 	}
 }
@@ -279,16 +280,16 @@ func (w *world) read(t *rapid.T) {
 // check compares the stock after every step.
 func (w *world) check(t *rapid.T) {
 	for item, s := range w.model.stock {
-		stock, err := w.engines[0].StockOf(w.t.Context(), item)
-		if want := (engine.Stock{Item: item, OnHand: s.onHand, Reserved: s.reserved, Tracked: s.tracked, Version: s.version}); err != nil || stock != want {
+		stock, err := w.engines[0].Orders.StockOf(w.t.Context(), item)
+		if want := (orders.Stock{Item: item, OnHand: s.onHand, Reserved: s.reserved, Tracked: s.tracked, Version: s.version}); err != nil || stock != want {
 			t.Fatalf("%v\nis   %+v\nwant %+v", err, stock, want)
 		}
 	}
 }
 
 // same compares an answer with the model.
-func (w *world) same(t *rapid.T, o *modelOrder, got *engine.Order) {
-	g := &got.Order
+func (w *world) same(t *rapid.T, o *modelOrder, got *orders.Order) {
+	g := got
 	said := fmt.Sprintf("%s charged %v refunded %v reserved %v released %v failure %s stop %s", g.Status, got.ChargedAt != nil,
 		got.RefundedAt != nil, got.ReservedAt != nil, got.ReleasedAt != nil, text(g.FailureCode), text(g.StopRequested))
 	if want := o.String(); said != want || g.OrderID != o.input.OrderID || g.Amount.Cmp(o.input.Amount) != 0 || g.Item != o.input.Item ||

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // readBack finds out how orders stand after an answer that did not say: a lost
@@ -26,17 +27,17 @@ func (e *Engine) readBack(runs []*run) {
 }
 
 // settleRead is settle, unless the rows could not be read because of the schema.
-func (e *Engine) settleRead(runs []*run, rows []Order, err error) {
+func (e *Engine) settleRead(runs []*run, rows []orders.Order, err error) {
 	if !e.standsDown("read orders", err, runs) {
 		e.settle(runs, rows)
 	}
 }
 
 // settle goes on from what the rows say.
-func (e *Engine) settle(runs []*run, rows []Order) {
-	byID := make(map[string]*Order, len(rows))
+func (e *Engine) settle(runs []*run, rows []orders.Order) {
+	byID := make(map[string]*orders.Order, len(rows))
 	for i := range rows {
-		byID[rows[i].Order.OrderID] = &rows[i]
+		byID[rows[i].OrderID] = &rows[i]
 	}
 	var ended, ours, foreign, absent, again []*run
 	for _, r := range runs {
@@ -45,18 +46,18 @@ func (e *Engine) settle(runs []*run, rows []Order) {
 		case row == nil:
 			absent = append(absent, r)
 			continue
-		case row.Order.Status.Final() || row.Order.Hold != nil:
+		case row.Status.Final() || row.Hold != nil:
 			ended = append(ended, r)
-		case row.Order.Owner == nil || *row.Order.Owner != e.owner:
+		case row.Owner == nil || *row.Owner != e.owner:
 			foreign = append(foreign, r)
-		case row.Order.Seq == r.order.Order.Seq:
+		case row.Seq == r.order.Seq:
 			again = append(again, r) // as we left it: the row was only locked
 		default:
 			ours = append(ours, r)
 		}
 		r.order, r.moved, r.preflight = *row, false, nil
 		r.isFound()
-		if r.attempt != nil && (row.Order.Owner == nil || *row.Order.Owner != e.owner || r.attempt.fence != row.Order.Fence) {
+		if r.attempt != nil && (row.Owner == nil || *row.Owner != e.owner || r.attempt.fence != row.Fence) {
 			e.fenced(r)
 		}
 	}
@@ -79,14 +80,14 @@ func (e *Engine) absent(runs []*run) {
 	var gone, again []*run
 	e.runs.unlead(runs)
 	for _, r := range runs {
-		r.order.Order.OrderNo = 0
+		r.order.OrderNo = 0
 		if r.input.OrderID == "" {
 			gone = append(gone, r)
 		} else {
 			again = append(again, r)
 		}
 	}
-	e.finish(ErrNotFound, gone...)
+	e.finish(orders.ErrNotFound, gone...)
 	e.admitAgain(again)
 }
 
@@ -129,21 +130,16 @@ func (e *Engine) watch(runs []*run) {
 
 // readUntilKnown reads orders by number, as often as it takes. Durable is how to read what was written by others, or
 // by a statement of ours whose end we have not seen. The error is that of untilKnown.
-func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]Order, error) {
+func (e *Engine) readUntilKnown(orderNos []int64, durable bool) ([]orders.Order, error) {
 	if len(orderNos) == 0 {
 		return nil, nil
 	}
-	rows, err := untilKnown(e, "read orders", func() ([]db.OrdersByNoRow, error) {
+	return untilKnown(e, "read orders", func() ([]orders.Order, error) {
 		return e.query.OrdersByNo(e.ctx, db.OrdersByNoParams{OrderNos: orderNos, Durable: durable})
 	})
-	out := make([]Order, len(rows))
-	for i := range rows {
-		out[i] = Order(rows[i])
-	}
-	return out, err
 }
 
-func (e *Engine) readByID(runs []*run) ([]Order, error) {
+func (e *Engine) readByID(runs []*run) ([]orders.Order, error) {
 	if len(runs) == 0 {
 		return nil, nil
 	}
@@ -151,7 +147,7 @@ func (e *Engine) readByID(runs []*run) ([]Order, error) {
 	for i, r := range runs {
 		ids[i] = r.orderID
 	}
-	return untilKnown(e, "read orders by id", func() ([]Order, error) {
+	return untilKnown(e, "read orders by id", func() ([]orders.Order, error) {
 		return e.query.OrdersByID(e.ctx, db.OrdersByIDParams{OrderIds: ids, Durable: true})
 	})
 }

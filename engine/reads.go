@@ -6,9 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"pawl/db"
+	"pawl/orders"
 )
 
 // untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
@@ -26,22 +25,6 @@ func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, e
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
 		}
 		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
-	}
-}
-
-// againLimit is how long a read for a caller is repeated whose connection was lost. A connection is lost now and then,
-// by itself; a database that is away for longer is what the caller should hear of.
-const againLimit = time.Second
-
-// again repeats a read for a caller while nobody answers it.
-func again[P, T any](ctx context.Context, e *Engine, read func(context.Context, P) (T, error), params P) (T, error) {
-	for began, try := time.Now(), 0; ; try++ {
-		v, err := read(ctx, params)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
-			ctx.Err() != nil || e.ctx.Err() != nil || time.Since(began) > againLimit {
-			return v, err
-		}
-		e.pause(min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
 	}
 }
 
@@ -81,5 +64,5 @@ func ended(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
-	return ErrUnavailable
+	return orders.ErrUnavailable
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // ErrNotMigrated: the schema of the database is older than this program, or parts of it
@@ -16,15 +17,17 @@ import (
 // migrate, to mend, or to grant.
 var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
-// needed are the tables without which the service takes no orders, and what it does there.
+// needed are the tables and views without which the service takes no orders, and what it does there.
 var needed = map[string][]string{
 	"charges":             {"SELECT", "INSERT", "UPDATE"},
 	"concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
 	"confirmations":       {"INSERT"},
+	"full_orders":         {"SELECT"},
 	"installation":        {"SELECT"},
 	"inventory":           {"SELECT", "INSERT", "UPDATE"},
 	"late_undos":          {"SELECT", "INSERT", "UPDATE"},
 	"migration_checksums": {"SELECT"},
+	"no_effects":          {"SELECT"},
 	"orders":              {"SELECT", "INSERT", "UPDATE"},
 	"policies":            {"SELECT"},
 	"policy_activations":  {"SELECT"},
@@ -48,11 +51,11 @@ var neededGrants = func() (p db.SchemaStateParams) {
 // Ready returns nil when orders can be taken: the engine is not stopping, the database
 // answers, its schema is as CheckSchema wants it, and no statement has met an error lately
 // that says otherwise. That the statements can be prepared is believed for ten seconds.
-// Errors: ErrStopping, ErrNotMigrated, ErrUnavailable. Why is in the log, once a second at
+// Errors: orders.ErrStopping, ErrNotMigrated, orders.ErrUnavailable. Why is in the log, once a second at
 // most.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.stopping.Load() {
-		return ErrStopping
+		return orders.ErrStopping
 	}
 	err := e.fit(ctx)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
@@ -64,7 +67,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 // CheckSchema returns nil when this program can work on the database: its schema is as new as
 // the version at least, the role may use the tables, and every statement can be prepared. A
 // newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
-// ErrUnavailable.
+// orders.ErrUnavailable.
 func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
 	if err := checkSchema(ctx, db.New(pool), version); err != nil {
 		return err
@@ -78,7 +81,7 @@ func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
 	case db.Unfit(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
 	case err != nil:
-		return unavailable("read state of schema", err)
+		return orders.Unavailable("read state of schema", err)
 	case state.Version < version:
 		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrNotMigrated, state.Version, version)
 	case len(state.Lacking) > 0:

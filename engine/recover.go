@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 const (
@@ -87,7 +88,7 @@ func (e *Engine) claim(orderNos []int64) int {
 	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
-	claimed := claimedOrders(rows)
+	claimed := writtenOrders(rows)
 	switch fault := db.FaultOf(err); {
 	case fault == db.Bad && len(orderNos) == 1:
 		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
@@ -108,22 +109,22 @@ func (e *Engine) claim(orderNos []int64) int {
 	return e.takeUp(claimed)
 }
 
-// claimedOrders are the orders of a statement that claimed them.
-func claimedOrders[R ~struct{ Order db.Order }](rows []R) []Order {
-	orders := make([]Order, len(rows))
+// writtenOrders are what a statement that writes orders returned of them.
+func writtenOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
+	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
-		orders[i] = Order{Order: struct{ Order db.Order }(row).Order}
+		found[i] = struct{ Order orders.Order }(row).Order
 	}
-	return orders
+	return found
 }
 
 // takeUp drives those of the orders whose rows say that they are ours. An order that has
 // a run is left to it; should the run be about to end, it is taken up again after that.
-func (e *Engine) takeUp(rows []Order) int {
+func (e *Engine) takeUp(rows []orders.Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
 	for i := range rows {
-		o := &rows[i].Order
+		o := &rows[i]
 		if o.Hold != nil && *o.Hold == "attention" {
 			e.Stats.Held.Add(1)
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))

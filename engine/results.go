@@ -8,6 +8,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -35,7 +36,7 @@ const answersMost = 128
 const stays fsm.Outcome = "stays"
 
 func (e *Engine) resultKey(r *run) resultKey {
-	o, a := &r.order.Order, r.attempt
+	o, a := &r.order, r.attempt
 	key := resultKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
 	if key.outcome == stays {
 		return key
@@ -55,7 +56,7 @@ func (e *Engine) resultKey(r *run) resultKey {
 }
 
 // outcomeFor says what an answer is to the machine.
-func outcomeFor(a *attempt, o *db.Order) fsm.Outcome {
+func outcomeFor(a *attempt, o *orders.Order) fsm.Outcome {
 	switch result := a.result.(type) {
 	case stop:
 		return fsm.Stopped
@@ -117,7 +118,7 @@ func (e *Engine) advance(key resultKey, set []*run, busy func([]*run)) {
 // nextPool is the pool of the next call of orders that go forward. It is nil if there is no
 // such call, or if the orders may have to stop first.
 func (e *Engine) nextPool(key resultKey, r *run) *callPool {
-	o := &r.order.Order
+	o := &r.order
 	next, _ := key.state.Next(key.outcome)
 	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
 		return nil
@@ -161,7 +162,7 @@ func (e *Engine) goOn(runs []*run, with *permits) {
 		}
 		with.use(r)
 		now := e.now()
-		e.begun(r, value(r.order.Order.Attempts)+1, &now, now)
+		e.begun(r, value(r.order.Attempts)+1, &now, now)
 	}
 	e.drive(rest)
 }
@@ -178,12 +179,12 @@ func (r *run) answered() {
 		default: // that of a confirmation is read when somebody asks
 		}
 	}
-	o.Order.Tries, o.Order.WindowFrom, o.Order.Action = nil, nil, nil
-	if _, stopped := r.attempt.result.(stop); !o.Order.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
-		o.Order.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
+	o.Tries, o.WindowFrom, o.Action = nil, nil, nil
+	if _, stopped := r.attempt.result.(stop); !o.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
+		o.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
 	}
-	if o.Order.Status == fsm.Completed {
-		o.Order.StopRequested = nil
+	if o.Status == fsm.Completed {
+		o.StopRequested = nil
 	}
 	r.attempt, r.preflight = nil, nil
 }

@@ -1,11 +1,5 @@
 package engine
 
-import "pawl/db"
-
-func pausing(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested == "pause" }
-
-func stopping(o *db.Order) bool { return o.StopRequested != nil && *o.StopRequested != "pause" }
-
 func or(s *string) string {
 	if s == nil {
 		return ""

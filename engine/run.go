@@ -9,6 +9,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // Input is a checked request. A Currency or Quantity left zero was left out: it takes
@@ -39,9 +40,9 @@ type Terms struct {
 // concurrent callers wait.
 type run struct {
 	orderID string
-	input   Input // of the request that made it; zero when a claim did
-	stored  terms // valid once known is closed; never changes then
-	order   Order // the holder's; anybody's once done is closed
+	input   Input        // of the request that made it; zero when a claim did
+	stored  terms        // valid once known is closed; never changes then
+	order   orders.Order // the holder's; anybody's once done is closed
 
 	sent  bool // an admission was sent: it may be stored even if no answer came
 	moved bool // we committed every forward step of this order, so order is complete
@@ -70,12 +71,12 @@ type terms struct {
 
 func newRun(orderID string, in Input) *run {
 	r := &run{orderID: orderID, input: in, known: make(chan struct{}), found: make(chan struct{}), done: make(chan struct{})}
-	r.order.Order.OrderID = orderID
+	r.order.OrderID = orderID
 	return r
 }
 
-func (r *run) no() int64         { return r.order.Order.OrderNo }
-func (r *run) status() fsm.State { return r.order.Order.Status }
+func (r *run) no() int64         { return r.order.OrderNo }
+func (r *run) status() fsm.State { return r.order.Status }
 
 // hasResult reports whether a call, or somebody without one, has given an answer that is to be committed.
 func (r *run) hasResult() bool { return r.attempt != nil && r.attempt.result != nil }
@@ -84,7 +85,7 @@ func (r *run) hasResult() bool { return r.attempt != nil && r.attempt.result != 
 func (r *run) isKnown() {
 	if !r.wasKnown {
 		r.wasKnown = true
-		o := &r.order.Order
+		o := &r.order
 		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity, or(o.CustomerID), or(o.PaymentMethod)}
 		close(r.known)
 	}
@@ -111,15 +112,15 @@ type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	claims map[int64]Order // rows that were claimed for us while their order had a run
-	closed bool            // takes no more runs
-	empty  chan struct{}   // closed when somebody waits and the last run has gone
+	claims map[int64]orders.Order // rows that were claimed for us while their order had a run
+	closed bool                   // takes no more runs
+	empty  chan struct{}          // closed when somebody waits and the last run has gone
 	size   atomic.Int64
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
 func (g *registry) init() {
-	g.byID, g.driven, g.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]Order{}
+	g.byID, g.driven, g.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]orders.Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -148,10 +149,10 @@ func (g *registry) add(orderID string, in Input) *run {
 
 // claimed returns a new run for an order that was claimed for us. One that has a run is left to whoever
 // holds that: should it end without having seen the claim, remove returns the row, and somebody has to take the order up again.
-func (g *registry) claimed(row Order) (r *run, driven bool) {
+func (g *registry) claimed(row orders.Order) (r *run, driven bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o := &row.Order
+	o := &row
 	if _, ok := g.byID[o.OrderID]; ok {
 		g.claims[o.OrderNo] = row
 		_, driven = g.driven[o.OrderNo]
@@ -218,7 +219,7 @@ func (g *registry) renewed(orderNos []int64, t time.Time) {
 
 // remove forgets runs that have ended and returns those that were there: the caller, and
 // nobody else, ends them. claimed are their orders that were claimed for us behind their backs.
-func (g *registry) remove(runs []*run) (removed []*run, claimed []Order) {
+func (g *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	removed = make([]*run, 0, len(runs))
@@ -233,9 +234,9 @@ func (g *registry) remove(runs []*run) (removed []*run, claimed []Order) {
 		row, ok := g.claims[r.no()]
 		delete(g.claims, r.no())
 		switch {
-		case ok && row.Order.Fence > r.order.Order.Fence:
+		case ok && row.Fence > r.order.Fence:
 			claimed = append(claimed, row)
-		case r.order.Order.Hold == nil && !r.status().Final() && r.order.Order.Owner != nil:
+		case r.order.Hold == nil && !r.status().Final() && r.order.Owner != nil:
 			claimed = append(claimed, r.order) // it was read after the claim
 		}
 	}

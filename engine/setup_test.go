@@ -13,6 +13,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -89,21 +90,21 @@ func request(orderID string) engine.Input {
 }
 
 // insist asks again while the answer is that there is too much to do: on a busy machine that is one that anybody may get.
-func insist(call func() (engine.Order, error)) (order engine.Order, err error) {
+func insist(call func() (orders.Order, error)) (order orders.Order, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; <-tick.C {
 		order, err = call()
-		if !errors.Is(err, engine.ErrOverloaded) || time.Now().After(end) {
+		if !errors.Is(err, orders.ErrOverloaded) || time.Now().After(end) {
 			return order, err
 		}
 	}
 }
 
 // process takes an order to its end.
-func (b *bundle) process(t testing.TB, in engine.Input) engine.Order {
+func (b *bundle) process(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
-	order, err := insist(func() (engine.Order, error) { return b.engine.Process(t.Context(), in) })
+	order, err := insist(func() (orders.Order, error) { return b.engine.Process(t.Context(), in) })
 	if err != nil {
 		t.Fatalf("process %q: %v", in.OrderID, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // Stats counts what the engine did since it was made. The counters only rise; read
@@ -101,18 +102,18 @@ type Waiting struct {
 	LateUndos int64            // effects that were reported too late and are not undone yet
 }
 
-// Waiting asks the database. Errors: ErrUnavailable.
+// Waiting asks the database. Errors: orders.ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	rows, err := again(ctx, e, e.query.OrdersHeldCounts, CountsMost)
+	rows, err := orders.Read(ctx, e.query.OrdersHeldCounts, CountsMost)
 	if err != nil {
-		return Waiting{}, unavailable("count held orders", err)
+		return Waiting{}, orders.Unavailable("count held orders", err)
 	}
 	w := Waiting{Held: map[string]int64{}}
 	for _, row := range rows {
 		w.Held[row.Hold] = row.Orders
 	}
-	if w.LateUndos, err = again(ctx, e, e.query.LateUndosCount, CountsMost); err != nil {
-		return Waiting{}, unavailable("count late effects", err)
+	if w.LateUndos, err = orders.Read(ctx, e.query.LateUndosCount, CountsMost); err != nil {
+		return Waiting{}, orders.Unavailable("count late effects", err)
 	}
 	return w, nil
 }

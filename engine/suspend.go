@@ -9,13 +9,14 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
+	"pawl/orders"
 )
 
 // suspend commits answers that leave orders in their state: most are held.
 func (e *Engine) suspend(key resultKey, set []*run) {
 	results := make(map[int64]suspension, len(set))
 	for _, r := range set {
-		results[r.no()] = judge{r.attempt.pool.cfg, r.attempt, &r.order.Order, e.now(), rand.Float64()}.decide()
+		results[r.no()] = judge{r.attempt.pool.cfg, r.attempt, &r.order, e.now(), rand.Float64()}.decide()
 	}
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
 		return ledger.Suspend(ctx, q, ledger.Suspensions{Set: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
@@ -43,17 +44,17 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 				r.preflight.voided(r.attempt)
 			}
 			if s.cleared {
-				r.order.Order.InDoubtSince = nil
+				r.order.InDoubtSince = nil
 			}
 			r.attempt = nil
 			on = append(on, r)
 			continue
 		}
-		if s.hold == holdAttention {
+		if s.hold == fsm.HoldAttention {
 			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
 		}
-		r.order.Order.Hold, r.attempt = &s.hold, nil
+		r.order.Hold, r.attempt = &s.hold, nil
 		held = append(held, r)
 	}
 	e.finish(nil, held...)
@@ -78,12 +79,12 @@ func (e *Engine) holdWaiting(set []*run) {
 }
 
 func (e *Engine) holdKey(r *run) holdKey {
-	o := &r.order.Order
+	o := &r.order
 	key := holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: r.wait}
-	if pausing(o) {
-		key.hold = holdPaused
+	if orders.Pausing(o) {
+		key.hold = fsm.HoldPaused
 	}
-	if key.hold == holdApproval {
+	if key.hold == fsm.HoldApproval {
 		key.approval = e.approvalTime(o)
 	}
 	return key
@@ -91,9 +92,9 @@ func (e *Engine) holdKey(r *run) holdKey {
 
 // giveUp takes an order out of the way that can't be moved: it waits for a person.
 func (e *Engine) giveUp(r *run, why error) {
-	o := &r.order.Order
+	o := &r.order
 	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
-	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: holdAttention, reason: db.Describe(why)}, []*run{r})
+	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: db.Describe(why)}, []*run{r})
 }
 
 func (e *Engine) hold(key holdKey, set []*run) {
@@ -107,7 +108,7 @@ func (e *Engine) hold(key holdKey, set []*run) {
 		e.failed("hold orders", err, set, e.later)
 		return
 	}
-	if key.hold == holdAttention {
+	if key.hold == fsm.HoldAttention {
 		e.Stats.Held.Add(int64(len(set)))
 	}
 	held, lost := divide(set, func(r *run) bool {
@@ -117,9 +118,9 @@ func (e *Engine) hold(key holdKey, set []*run) {
 		r.moved, r.wait = false, ""
 	}
 	e.finish(nil, held...)
-	if key.hold == holdQueued {
+	if key.hold == fsm.HoldQueued {
 		for _, r := range held {
-			e.turns.ask(*r.order.Order.ConcurrencyKey)
+			e.turns.ask(*r.order.ConcurrencyKey)
 		}
 	}
 	e.lose(lost)

@@ -85,7 +85,7 @@ func (t *turns) grant(key string) {
 	if len(granted) < len(next) {
 		t.ask(key) // another replica gave some meanwhile
 	}
-	e.takeUp(claimedOrders(granted))
+	e.takeUp(writtenOrders(granted))
 }
 
 // nextInTurn picks those that may start, each by the limit of its own policy.

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // errUnfit is what callers are told whose order can't go on, or can't be taken, because of
 // the schema: to ask again is safe.
-var errUnfit = fmt.Errorf("%w: %w", ErrUnavailable, ErrNotMigrated)
+var errUnfit = fmt.Errorf("%w: %w", orders.ErrUnavailable, ErrNotMigrated)
 
 const (
 	standMin      = time.Second      // how long the engine stands still at least

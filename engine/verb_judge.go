@@ -7,23 +7,24 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
 
-// judge says what a verb changes in the order, or why it does not apply: *NotApplicable.
+// judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
 // Nil without an error: there is nothing to write, somebody asked for the same before.
-func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, error) {
+func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	if q.aboutLateUndo() {
 		return e.judgeLateUndo(ctx, o, q)
 	}
 	// Under the active policy the provider may be asked what became of the key.
-	canAsk := q.Verb == Retry && q.ActivePolicy && heldFor(&o.Order, holdAttention) && heldAsUnknown(&o.Order)
-	if !applicable[q.Verb](&o.Order) && !canAsk {
+	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)
+	if !q.Verb.Applies(o) && !canAsk {
 		return e.joins(o, q)
 	}
-	c := changeOf(&o.Order, q)
-	if q.ActivePolicy && q.Verb == Retry {
+	c := changeOf(o, q)
+	if q.ActivePolicy && q.Verb == orders.Retry {
 		if err := e.switchPolicy(ctx, o, c); err != nil {
 			return nil, err
 		}
@@ -33,7 +34,7 @@ func (e *Engine) judge(ctx context.Context, o *Order, q *Request) (*change, erro
 	case err != nil:
 		return nil, err
 	case code != "":
-		return nil, &NotApplicable{Verb: q.Verb, Code: code, Order: *o}
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: code, Order: *o}
 	}
 	return c, nil
 }
@@ -44,83 +45,68 @@ func (q *Request) aboutLateUndo() bool { return q.Settle != nil && q.Settle.Gene
 
 // judgeLateUndo lets a person close an open late undo, of an order that may have ended. The
 // order stays as it is.
-func (e *Engine) judgeLateUndo(ctx context.Context, o *Order, q *Request) (*change, error) {
+func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	if q.Settle.Outcome != SettledDone {
-		return nil, &NotApplicable{Verb: q.Verb, Code: RefusedState, Order: *o}
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
 	}
-	open, err := again(ctx, e, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.Order.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	open, err := orders.Read(ctx, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
 	switch {
 	case err != nil:
-		return nil, unavailable("read late undos", err)
+		return nil, orders.Unavailable("read late undos", err)
 	case !open:
-		return nil, &NotApplicable{Verb: q.Verb, Code: RefusedNoLateUndo, Order: *o}
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedNoLateUndo, Order: *o}
 	}
-	return sameAs(&o.Order), nil
+	return sameAs(o), nil
 }
 
 // joins lets a cancellation wait with the one under way. If it has an id it is written
 // down, so that it is known when it comes again.
-func (e *Engine) joins(o *Order, q *Request) (*change, error) {
-	row := &o.Order
-	underway := q.Verb == Cancel && or(row.StopRequested) == string(Cancel) && !row.Status.Final()
+func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
+	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
 	switch {
 	case !underway:
-		return nil, &NotApplicable{Verb: q.Verb, Code: refusedBecause(q.Verb, row), Order: *o}
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(o), Order: *o}
 	case q.RequestID == "":
 		return nil, nil
 	}
-	return sameAs(row), nil
-}
-
-// refusedBecause names what stands in the way of a verb that does not apply to a row.
-func refusedBecause(v Verb, o *db.Order) string {
-	switch {
-	case v == Cancel && confirmInDoubt(o):
-		return RefusedConfirmInDoubt
-	case v == Retry && heldFor(o, holdAttention, holdRetry):
-		return RefusedUnknown
-	case v == StepResult && o.Hold == nil && !o.Status.Final() && o.Status != fsm.Pending && value(o.Attempts) > 0:
-		return RefusedBusy
-	}
-	return RefusedState
+	return sameAs(o), nil
 }
 
 // refusal finds what the row does not say, and stands in the way.
-func (e *Engine) refusal(ctx context.Context, o *Order, q *Request, c *change) (code string, err error) {
-	row := &o.Order
-	redrives := row.Status == fsm.Failed
-	sends := q.Verb == Retry && !redrives || q.Verb == Resume && heldFor(row, holdPaused)
+func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
+	redrives := o.Status == fsm.Failed
+	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(o, fsm.HoldPaused)
 	forgotten := false
 	if sends {
-		if forgotten, err = e.forgotten(ctx, row, c.policy); err != nil {
+		if forgotten, err = e.forgotten(ctx, o, c.policy); err != nil {
 			return "", err
 		}
 	}
-	if q.Verb == StepResult && row.Status.Step() != q.Settle.Step {
-		return RefusedState, nil
+	if q.Verb == orders.StepResult && o.Status.Step() != q.Settle.Step {
+		return orders.RefusedState, nil
 	}
-	if !redrives && !forgotten && q.Verb != StepResult {
+	if !redrives && !forgotten && q.Verb != orders.StepResult {
 		return "", nil
 	}
-	facts, err := again(ctx, e, e.query.OrderFacts, db.OrderFactsParams{OrderNo: row.OrderNo, Generation: row.Generation, Step: string(cmp.Or(row.Status.Step(), fsm.Charge)), Operation: string(operationIn(row.Status))})
+	facts, err := orders.Read(ctx, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
 	switch {
 	case err != nil:
-		return "", unavailable("read effects", err)
+		return "", orders.Unavailable("read effects", err)
 	case redrives && facts.Standing:
-		return RefusedStillUndoing, nil
+		return orders.RefusedStillUndoing, nil
 	case forgotten && !facts.Answered:
-		return RefusedUnknown, nil
-	case q.Verb == StepResult && row.Generation > 0 && !row.Status.Undoing() && !facts.Called:
-		return RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
-	case q.Verb == StepResult && facts.Answered:
-		return RefusedAnswered, nil
+		return orders.RefusedUnknown, nil
+	case q.Verb == orders.StepResult && o.Generation > 0 && !o.Status.Undoing() && !facts.Called:
+		return orders.RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
+	case q.Verb == orders.StepResult && facts.Answered:
+		return orders.RefusedAnswered, nil
 	}
 	return "", nil
 }
 
 // forgotten reports whether the provider may have forgotten the key that would be sent
 // again and can't be asked after it either. An undo is not asked after; it may go by a name.
-func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bool, error) {
+func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.of(version)
 	if !known || p == nil || o.Status.Step() == "" || !p.Of(o.Status.Step()).Executor.Outside() {
 		return false, nil
@@ -136,7 +122,7 @@ func (e *Engine) forgotten(ctx context.Context, o *db.Order, version *int32) (bo
 
 // hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
 // before it is charged. Only a charge outside is preceded by their undoing.
-func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
+func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
 	generation := o.Generation
 	if o.Status == fsm.Failed {
 		generation++ // it is to start again
@@ -149,20 +135,20 @@ func (e *Engine) hasKeysToVoid(ctx context.Context, o *db.Order) (bool, error) {
 
 // switchPolicy lets an order go on under the active policy, unless a step that was done
 // under its own, or may have been, could not be undone then.
-func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) (err error) {
+func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (err error) {
 	version, active := e.policies.active()
 	if version != nil && active == nil {
-		return ErrUnavailable // not known here, or not yet
+		return orders.ErrUnavailable // not known here, or not yet
 	}
-	pinned, known := e.policies.of(o.Order.Policy)
+	pinned, known := e.policies.of(o.Policy)
 	refused := !known || needsPinned(o, pinned, active)
 	if !refused && !howOf(active, fsm.Charge).Executor.Outside() {
-		if refused, err = e.hasKeysToVoid(ctx, &o.Order); err != nil {
+		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
 			return err
 		}
 	}
 	if refused {
-		return &NotApplicable{Verb: Retry, Code: RefusedPolicySwitch, Order: *o}
+		return &orders.NotApplicable{Verb: orders.Retry, Code: orders.RefusedPolicySwitch, Order: *o}
 	}
 	c.policy = version
 	return nil
@@ -171,7 +157,7 @@ func (e *Engine) switchPolicy(ctx context.Context, o *Order, c *change) (err err
 // needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
 // the other policy, or that one takes its key to be remembered for longer. It was sent
 // under the pinned one, and the provider's memory is no longer than that says.
-func needsPinned(o *Order, pinned, other *policy.Policy) bool {
+func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	var stands []fsm.Step
 	if o.ChargedAt != nil && o.RefundedAt == nil {
 		stands = append(stands, fsm.Charge)
@@ -179,8 +165,8 @@ func needsPinned(o *Order, pinned, other *policy.Policy) bool {
 	if o.ReservedAt != nil && o.ReleasedAt == nil {
 		stands = append(stands, fsm.Reserve)
 	}
-	if o.Order.InDoubtSince != nil {
-		stands = append(stands, o.Order.Status.Step())
+	if o.InDoubtSince != nil {
+		stands = append(stands, o.Status.Step())
 	}
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := howOf(pinned, s), howOf(other, s)

@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // change is what a verb makes of the row of an order, which is written as a whole.
@@ -28,47 +29,47 @@ const (
 )
 
 // sameAs changes nothing but the history.
-func sameAs(o *db.Order) *change {
+func sameAs(o *orders.Order) *change {
 	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
 		policy: o.Policy, next: nextSame}
 }
 
 // changeOf is what a verb makes of an order that it applies to.
-func changeOf(row *db.Order, q *Request) *change {
+func changeOf(row *orders.Order, q *Request) *change {
 	c := sameAs(row)
 	switch q.Verb {
-	case Cancel, Reject:
-		if row.StopRequested == nil || pausing(row) {
-			c.stopRequested = new(string(Cancel))
+	case orders.Cancel, orders.Reject:
+		if row.StopRequested == nil || orders.Pausing(row) {
+			c.stopRequested = new(string(orders.Cancel))
 		}
-		if q.Verb == Reject {
+		if q.Verb == orders.Reject {
 			c.failureCode = new("rejected")
 		}
 		if row.Hold != nil {
 			c.renews = true
 			c.goesOn()
 		}
-	case Pause:
+	case orders.Pause:
 		if row.Hold == nil {
-			c.stopRequested = new(string(Pause)) // its driver holds it before the next step
+			c.stopRequested = new(string(orders.Pause)) // its driver holds it before the next step
 		} else {
-			c.hold, c.holdReason, c.next = new(holdPaused), nil, nextRests
+			c.hold, c.holdReason, c.next = new(fsm.HoldPaused), nil, nextRests
 		}
-	case Resume:
+	case orders.Resume:
 		c.unpause()
-		if heldFor(row, holdPaused) {
+		if orders.HeldFor(row, fsm.HoldPaused) {
 			c.goesOn()
 		}
-	case Retry:
+	case orders.Retry:
 		c.unpause()
 		c.renews = true
 		c.goesOn()
-	case Approve:
+	case orders.Approve:
 		c.unpause()
 		c.approves = true
 		c.goesOn()
-	case StepResult:
-		if !heldFor(row, holdPaused) { // else the answer waits for the end of the pause
+	case orders.StepResult:
+		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.goesOn()
 		}
 	}
@@ -76,7 +77,7 @@ func changeOf(row *db.Order, q *Request) *change {
 }
 
 func (c *change) unpause() {
-	if c.stopRequested != nil && *c.stopRequested == string(Pause) {
+	if c.stopRequested != nil && *c.stopRequested == string(orders.Pause) {
 		c.stopRequested = nil
 	}
 }
@@ -88,7 +89,7 @@ func (c *change) goesOn() {
 
 // write sends the statement of a verb, and takes up the order if it is to go on. False
 // without an error: the order has changed since it was read, and nothing was written.
-func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bool, error) {
+func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *change) (bool, error) {
 	if _, runs := e.policies.of(c.policy); c.next == nextClaimed && !runs {
 		c.next = nextDue
 	}
@@ -97,14 +98,9 @@ func (e *Engine) write(ctx context.Context, o *Order, q *Request, c *change) (bo
 	case fault == db.None && len(written) == 0, fault == db.Again:
 		return false, nil
 	case fault != db.None:
-		return false, unavailable(string(q.Verb)+" order", err)
+		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
-	order := *o
-	order.Order = written[0]
-	if order.Order.Generation != o.Order.Generation {
-		order = Order{Order: written[0]} // nothing of it has happened in this generation
-	}
-	if order.Order.Hold == nil && e.takeUp([]Order{order}) > 0 {
+	if written[0].Hold == nil && e.takeUp(written) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil
@@ -116,7 +112,7 @@ const settledCode = "step_result"
 // askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
 // the last one finds another seq, an earlier one may have raised it. After the first try whoever asked may go: what was sent has to
 // be found out.
-func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *change) ([]db.Order, error) {
+func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)
 	if db.FaultOf(err) != db.Unknown {
 		return written, err
@@ -134,61 +130,51 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *Order, q *Request, c *cha
 	return written, err
 }
 
-func (e *Engine) ask(ctx context.Context, o *Order, q *Request, c *change) (written []db.Order, err error) {
-	row := &o.Order
+func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	switch {
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-		for _, r := range rows {
-			written = append(written, r.Order)
-		}
-		return written, err
-	case q.Verb == StepResult:
+		return writtenOrders(rows), err
+	case q.Verb == orders.StepResult:
 		code := q.Settle.Code
 		if q.Settle.Outcome != SettledDone {
 			code = cmp.Or(code, settledCode)
 		}
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Step: string(q.Settle.Step), Operation: string(operationIn(row.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-		for _, r := range rows {
-			written = append(written, r.Order)
-		}
-		return written, err
-	case row.Status == fsm.Failed:
+		return writtenOrders(rows), err
+	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
-			OrderNo: row.OrderNo, Seq: row.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
-		OrderNo: row.OrderNo, Seq: row.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
+		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
 		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
-	for _, r := range rows {
-		written = append(written, r.Order)
-	}
-	return written, err
+	return writtenOrders(rows), err
 }
 
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
 // history is there. No order without an error: another row is there, so it was not.
-func (e *Engine) asked(ctx context.Context, o *Order, q *Request) ([]db.Order, error) {
-	rows, err := untilKnown(e, "read history", func() ([]db.TransitionsOfRow, error) {
-		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.Order.OrderNo, After: o.Order.Seq, Most: 1, Durable: true})
+func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
+	rows, err := untilKnown(e, "read history", func() ([]db.Transition, error) {
+		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {
-		return nil, cmp.Or(err, ErrUnavailable) // the engine stops
+		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
 	}
-	t := &rows[0].Transition
+	t := &rows[0]
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
 		return nil, nil
 	}
-	orders, err := e.readUntilKnown([]int64{o.Order.OrderNo}, false)
-	if err != nil || len(orders) == 0 {
-		return nil, cmp.Or(err, ErrUnavailable)
+	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)
+	if err != nil || len(found) == 0 {
+		return nil, cmp.Or(err, orders.ErrUnavailable)
 	}
-	return []db.Order{orders[0].Order}, nil
+	return found[:1], nil
 }

@@ -9,30 +9,13 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 )
-
-// Verb is what a person or a program can ask of an order. It is the word of the history
-// and of the path, too.
-type Verb string
-
-// The verbs.
-const (
-	Cancel     Verb = "cancel"      // stop the order and undo it
-	Retry      Verb = "retry"       // try a held step again at once, or a failed order as its next generation
-	Pause      Verb = "pause"       // hold the order before its next step
-	Resume     Verb = "resume"      // go on with a paused order
-	Approve    Verb = "approve"     // let an order start that waits for it
-	Reject     Verb = "reject"      // cancel an order that waits for approval
-	StepResult Verb = "step-result" // say what became of a step that nobody knows about
-)
-
-// Verbs lists them in the order in which they are shown.
-var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult}
 
 // Request is a verb for one order.
 type Request struct {
 	OrderID   string
-	Verb      Verb
+	Verb      orders.Verb
 	Actor     string // who asks; kept in the history
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
@@ -67,37 +50,37 @@ const verbTries = 12
 // Do does what a verb asks and waits, like Process, for what comes of it; asynchronously it
 // answers with the order as it was stored. A request that was seen before waits with the
 // first, and so does a cancellation of an order that is being canceled. Errors:
-// ErrNotFound, *NotApplicable, ErrPrecondition, ErrRequestID, ErrStopping, ErrUnavailable.
-func (e *Engine) Do(ctx context.Context, q Request) (Order, error) {
+// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrRequestID, orders.ErrStopping, orders.ErrUnavailable.
+func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	if e.stopping.Load() {
-		return Order{}, ErrStopping
+		return orders.Order{}, orders.ErrStopping
 	}
 	for range verbTries {
 		order, done, err := e.try(ctx, &q)
 		switch {
 		case err != nil:
-			return Order{}, err
+			return orders.Order{}, err
 		case done && q.DryRun:
 			return order, nil
 		case done:
 			return e.follow(ctx, &order, q.Async)
 		}
 	}
-	return Order{}, ErrUnavailable
+	return orders.Order{}, orders.ErrUnavailable
 }
 
 // try judges the order as it is and writes what the verb asks for. done is false when the
 // order has changed between the two.
-func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, err error) {
-	order, err = e.get(ctx, q.OrderID, true)
+func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done bool, err error) {
+	order, err = e.Orders.GetDurable(ctx, q.OrderID)
 	if err != nil {
 		return order, false, err
 	}
 	if seen, err := e.seen(ctx, &order, q); seen || err != nil {
 		return order, seen, err
 	}
-	if q.IfSeq != nil && *q.IfSeq != order.Order.Seq {
-		return order, false, ErrPrecondition
+	if q.IfSeq != nil && *q.IfSeq != order.Seq {
+		return order, false, orders.ErrPrecondition
 	}
 	c, err := e.judge(ctx, &order, q)
 	if e.overtaken(ctx, &order, err) {
@@ -112,28 +95,28 @@ func (e *Engine) try(ctx context.Context, q *Request) (order Order, done bool, e
 
 // overtaken reports whether a refusal is about an order that has changed since it was read:
 // what else was read for it may be of the order as it is now.
-func (e *Engine) overtaken(ctx context.Context, o *Order, refusal error) bool {
-	var refused *NotApplicable
+func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) bool {
+	var refused *orders.NotApplicable
 	if !errors.As(refusal, &refused) {
 		return false
 	}
-	now, err := e.Get(ctx, o.Order.OrderID)
-	return err == nil && now.Order.Seq != o.Order.Seq
+	now, err := e.Orders.Get(ctx, o.OrderID)
+	return err == nil && now.Seq != o.Seq
 }
 
 // seen reports whether a request with this id was done to the order before.
-func (e *Engine) seen(ctx context.Context, o *Order, q *Request) (bool, error) {
+func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := again(ctx, e, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.Order.OrderNo, RequestID: q.RequestID})
+	row, err := orders.Read(ctx, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.OrderNo, RequestID: q.RequestID})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
-		return false, unavailable("read history", err)
+		return false, orders.Unavailable("read history", err)
 	case or(row.Verb) != string(q.Verb):
-		return false, ErrRequestID
+		return false, orders.ErrRequestID
 	}
 	return true, nil
 }
@@ -155,14 +138,14 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // follow answers with what comes of a verb that is written.
-func (e *Engine) follow(ctx context.Context, o *Order, async bool) (Order, error) {
+func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return Order{}, context.Canceled // the caller has gone
+		return orders.Order{}, context.Canceled // the caller has gone
 	}
 	reading, cancel := answering(ctx)
 	defer cancel()
-	order, err := e.get(reading, o.Order.OrderID, true)
-	if err != nil || async || order.Order.Status.Final() || order.Order.Hold != nil && !comesBack(ctx, &order.Order, e.now()) {
+	order, err := e.Orders.GetDurable(reading, o.OrderID)
+	if err != nil || async || order.Status.Final() || order.Hold != nil && !comesBack(ctx, &order, e.now()) {
 		return order, err
 	}
 	if r := e.rejoin(&order); r != nil {

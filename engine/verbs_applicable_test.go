@@ -10,6 +10,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // combination is one way an order's row can be.
@@ -54,7 +55,7 @@ func (b *bundle) combine(t testing.TB) (orderIDs []string) {
 	var statuses, holds, stops []string
 	var doubts, attempts []bool
 	for _, c := range combinations() {
-		for _, verb := range engine.Verbs {
+		for _, verb := range orders.Verbs {
 			orderIDs = append(orderIDs, fmt.Sprintf("%s, held %q, stop %q, in doubt %t, attempted %t: %s", c.status, c.hold, c.stop, c.doubted, c.attempted, verb))
 			statuses, holds, stops = append(statuses, string(c.status)), append(holds, c.hold), append(stops, c.stop)
 			doubts, attempts = append(doubts, c.doubted), append(attempts, c.attempted)
@@ -66,9 +67,9 @@ func (b *bundle) combine(t testing.TB) (orderIDs []string) {
 }
 
 // of is a request for a verb that lacks nothing.
-func of(verb engine.Verb, orderID string, at fsm.State) engine.Request {
+func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
 	q := engine.Request{Verb: verb, OrderID: orderID, Actor: "ann", Reason: "a test", Async: true}
-	if verb == engine.StepResult {
+	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
 	}
 	return q
@@ -90,40 +91,40 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
-	listed, joined := map[engine.Verb]int{}, 0
+	listed, joined := map[orders.Verb]int{}, 0
 	for i, id := range b.combine(t) {
-		verb := engine.Verbs[i%len(engine.Verbs)]
-		before, err := b.engine.Get(t.Context(), id)
+		verb := orders.Verbs[i%len(orders.Verbs)]
+		before, err := b.engine.Orders.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := of(verb, id, before.Order.Status)
+		q := of(verb, id, before.Status)
 		q.DryRun = true
 		_, dry := b.engine.Do(t.Context(), q)
 		q.DryRun = false
 		after, err := b.engine.Do(t.Context(), q)
-		var refusal *engine.NotApplicable
+		var refusal *orders.NotApplicable
 		if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
 			t.Errorf("%s: %v, as a dry run %v", id, err, dry)
 			continue
 		}
 		if err != nil {
-			after, _ = b.engine.Get(t.Context(), id)
+			after, _ = b.engine.Orders.Get(t.Context(), id)
 		}
-		applies := slices.Contains(engine.AllowedActions(&before), string(verb))
-		if verb == engine.Cancel && !applies && err == nil && text(before.Order.StopRequested) == "cancel" && after.Order.Seq == before.Order.Seq {
+		applies := slices.Contains(orders.AllowedActions(&before), string(verb))
+		if verb == orders.Cancel && !applies && err == nil && text(before.StopRequested) == "cancel" && after.Seq == before.Seq {
 			joined++ // it waits with the one under way
 			continue
 		}
-		if applies != (err == nil) || applies != (after.Order.Seq == before.Order.Seq+1) {
-			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Order.Seq, after.Order.Seq)
+		if applies != (err == nil) || applies != (after.Seq == before.Seq+1) {
+			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Seq, after.Seq)
 		}
 		if applies {
 			listed[verb]++
 			b.heard(t, id, verb)
 		}
 	}
-	for _, verb := range engine.Verbs {
+	for _, verb := range orders.Verbs {
 		if listed[verb] == 0 {
 			t.Errorf("%s applies to nothing", verb)
 		}
@@ -132,7 +133,7 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 }
 
 // heard checks that the history says who asked for what, last.
-func (b *bundle) heard(t testing.TB, orderID string, verb engine.Verb) {
+func (b *bundle) heard(t testing.TB, orderID string, verb orders.Verb) {
 	t.Helper()
 	said := value[string](t, b.Pool, `SELECT concat_ws(' ', verb, actor, reason) FROM books.transitions WHERE order_id = $1 ORDER BY seq DESC LIMIT 1`, orderID)
 	if said != string(verb)+" ann a test" {
@@ -140,7 +141,7 @@ func (b *bundle) heard(t testing.TB, orderID string, verb engine.Verb) {
 	}
 }
 
-func (b *bundle) do(t testing.TB, q engine.Request) engine.Order {
+func (b *bundle) do(t testing.TB, q engine.Request) orders.Order {
 	t.Helper()
 	order, err := b.engine.Do(t.Context(), q)
 	if err != nil {
@@ -156,7 +157,7 @@ func (b *bundle) refused(t testing.TB, q engine.Request, code string) {
 		q.DryRun = dry
 		b.writesNothing(t, func() {
 			_, err := b.engine.Do(context.WithoutCancel(t.Context()), q)
-			var refusal *engine.NotApplicable
+			var refusal *orders.NotApplicable
 			if !errors.As(err, &refusal) || refusal.Code != code || refusal.Error() == "" {
 				t.Errorf("%s %q: %v, want %s", q.Verb, q.OrderID, err, code)
 			}

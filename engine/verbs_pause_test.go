@@ -6,6 +6,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -18,9 +19,9 @@ func TestPause(t *testing.T) {
 		b := outside(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
-		paused := make(chan engine.Order, 1)
+		paused := make(chan orders.Order, 1)
 		go func() {
-			order, err := b.engine.Do(t.Context(), asked(engine.Pause))
+			order, err := b.engine.Do(t.Context(), asked(orders.Pause))
 			if err != nil {
 				t.Error(err)
 			}
@@ -30,27 +31,27 @@ func TestPause(t *testing.T) {
 			return value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`) == 1
 		})
 		open()
-		o := (<-paused).Order
+		o := (<-paused)
 		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
-		if a := <-answers; a.err != nil || text(a.order.Order.Hold) != "paused" {
-			t.Errorf("%v, held %s", a.err, text(a.order.Order.Hold))
+		if a := <-answers; a.err != nil || text(a.order.Hold) != "paused" {
+			t.Errorf("%v, held %s", a.err, text(a.order.Hold))
 		}
-		b.ends(t, b.do(t, asked(engine.Resume)), p, fsm.Completed)
+		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
 	})
 	t.Run("of an order that another replica drives can be taken back", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		g := newGhost(b.Pool)
 		g.admit(t, time.Hour, "order")
-		q := asked(engine.Pause)
+		q := asked(orders.Pause)
 		q.Async = true
-		if o := b.do(t, q).Order; text(o.StopRequested) != "pause" || o.Hold != nil {
+		if o := b.do(t, q); text(o.StopRequested) != "pause" || o.Hold != nil {
 			t.Errorf("%+v", o)
 		}
-		q.Verb = engine.Resume
-		if o := b.do(t, q).Order; o.StopRequested != nil || *o.Owner != g.owner {
+		q.Verb = orders.Resume
+		if o := b.do(t, q); o.StopRequested != nil || *o.Owner != g.owner {
 			t.Errorf("%+v", o)
 		}
 		g.advance(t, fsm.Completed, "order")
@@ -62,17 +63,17 @@ func TestPause(t *testing.T) {
 		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
 		b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
 		// The callback may take an hour: longer than this caller has, who is told at once.
-		if o, err := b.engine.Process(within(t, patience), request("order")); err != nil || text(o.Order.Hold) != "callback" {
-			t.Fatalf("%v, held %s", err, text(o.Order.Hold))
+		if o, err := b.engine.Process(within(t, patience), request("order")); err != nil || text(o.Hold) != "callback" {
+			t.Fatalf("%v, held %s", err, text(o.Hold))
 		}
-		b.do(t, asked(engine.Pause))
-		q := asked(engine.StepResult)
+		b.do(t, asked(orders.Pause))
+		q := asked(orders.StepResult)
 		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_7"}
-		if o := b.do(t, q).Order; o.Status != fsm.Charging || text(o.Hold) != "paused" {
+		if o := b.do(t, q); o.Status != fsm.Charging || text(o.Hold) != "paused" {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
-		b.refused(t, q, engine.RefusedAnswered)
-		b.ends(t, b.do(t, asked(engine.Resume)), p, fsm.Completed)
+		b.refused(t, q, orders.RefusedAnswered)
+		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
 		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE step = 'charge'`); calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
@@ -89,7 +90,7 @@ func TestPauseOfWhatWaits(t *testing.T) {
 		if _, err := b.engine.Admit(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
-		if o := b.do(t, asked(engine.Pause)).Order; o.Status != fsm.Pending || text(o.Hold) != "paused" {
+		if o := b.do(t, asked(orders.Pause)); o.Status != fsm.Pending || text(o.Hold) != "paused" {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
 		b.overdue(t, "order")
@@ -103,13 +104,13 @@ func TestPauseOfWhatWaits(t *testing.T) {
 		if _, err := b.engine.Admit(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
-		b.do(t, asked(engine.Pause))
-		q := asked(engine.Resume)
+		b.do(t, asked(orders.Pause))
+		q := asked(orders.Resume)
 		q.Async = true
 		b.do(t, q)
 		eventually(t, "it is scheduled again", func() bool {
-			o, err := b.engine.Get(t.Context(), "order")
-			return err == nil && text(o.Order.Hold) == "scheduled" && o.Order.DueAt.Equal(*o.Order.StartAt)
+			o, err := b.engine.Orders.Get(t.Context(), "order")
+			return err == nil && text(o.Hold) == "scheduled" && o.DueAt.Equal(*o.StartAt)
 		})
 	})
 }

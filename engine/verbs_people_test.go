@@ -7,6 +7,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -16,7 +17,7 @@ func TestApproval(t *testing.T) {
 	waiting := func(t *testing.T) *bundle {
 		t.Helper()
 		b := outside(t, engine.Config{}, large)
-		if o := b.process(t, request("order")).Order; text(o.Hold) != "approval" || o.Status != fsm.Pending {
+		if o := b.process(t, request("order")); text(o.Hold) != "approval" || o.Status != fsm.Pending {
 			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 		}
 		return b
@@ -24,7 +25,7 @@ func TestApproval(t *testing.T) {
 	t.Run("approve lets the order start", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)
-		if o := b.do(t, asked(engine.Approve)).Order; o.Status != fsm.Completed || o.ApprovedAt == nil {
+		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed || o.ApprovedAt == nil {
 			t.Errorf("%+v", o)
 		}
 		b.verified(t)
@@ -32,7 +33,7 @@ func TestApproval(t *testing.T) {
 	t.Run("reject cancels it", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)
-		o := b.do(t, asked(engine.Reject)).Order
+		o := b.do(t, asked(orders.Reject))
 		if o.Status != fsm.Canceled || text(o.FailureCode) != "rejected" {
 			t.Errorf("%+v", o)
 		}
@@ -41,12 +42,12 @@ func TestApproval(t *testing.T) {
 	t.Run("a pause is no way around it", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)
-		b.do(t, asked(engine.Pause))
-		b.refused(t, asked(engine.Approve), engine.RefusedState)
-		if o := b.do(t, asked(engine.Resume)).Order; text(o.Hold) != "approval" {
+		b.do(t, asked(orders.Pause))
+		b.refused(t, asked(orders.Approve), orders.RefusedState)
+		if o := b.do(t, asked(orders.Resume)); text(o.Hold) != "approval" {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
-		if o := b.do(t, asked(engine.Approve)).Order; o.Status != fsm.Completed {
+		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -56,8 +57,8 @@ func TestApproval(t *testing.T) {
 		var callers sync.WaitGroup
 		for i := range 20 {
 			callers.Go(func() {
-				_, err := b.engine.Do(t.Context(), asked([]engine.Verb{engine.Approve, engine.Reject}[i%2]))
-				var refusal *engine.NotApplicable
+				_, err := b.engine.Do(t.Context(), asked([]orders.Verb{orders.Approve, orders.Reject}[i%2]))
+				var refusal *orders.NotApplicable
 				if err != nil && !errors.As(err, &refusal) {
 					t.Error(err)
 				}
@@ -72,7 +73,7 @@ func TestApproval(t *testing.T) {
 
 // settled is what somebody says became of a step.
 func settled(of fsm.Step, outcome string) engine.Request {
-	q := asked(engine.StepResult)
+	q := asked(orders.StepResult)
 	q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
 	return q
 }
@@ -92,18 +93,18 @@ func TestStepResult(t *testing.T) {
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
 		o := b.do(t, settled(fsm.Reserve, engine.SettledRefused))
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "seen" || text(o.Order.FailureStep) != "reserve" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "seen" || text(o.FailureStep) != "reserve" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("not_done ends the doubt, so that a cancellation undoes nothing", func(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)).Order; o.InDoubtSince != nil || text(o.Hold) != "attention" {
+		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)); o.InDoubtSince != nil || text(o.Hold) != "attention" {
 			t.Errorf("held %s, in doubt since %v", text(o.Hold), o.InDoubtSince)
 		}
 		p.fail(t)
-		b.ends(t, b.do(t, asked(engine.Cancel)), p, fsm.Canceled)
+		b.ends(t, b.do(t, asked(orders.Cancel)), p, fsm.Canceled)
 		if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 0 {
 			t.Errorf("%d charges", n)
 		}
@@ -115,14 +116,14 @@ func TestStepResult(t *testing.T) {
 		q.Settle.Code = ""
 		o := b.do(t, q)
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "step_result" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "step_result" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("of another step does not apply", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		b.refused(t, settled(fsm.Reserve, engine.SettledDone), engine.RefusedState)
+		b.refused(t, settled(fsm.Reserve, engine.SettledDone), orders.RefusedState)
 	})
 	t.Run("while the step is being done is busy", func(t *testing.T) {
 		t.Parallel()
@@ -131,8 +132,8 @@ func TestStepResult(t *testing.T) {
 		b := outside(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
-		var refusal *engine.NotApplicable
-		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != engine.RefusedBusy {
+		var refusal *orders.NotApplicable
+		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != orders.RefusedBusy {
 			t.Error(err)
 		}
 		open()
@@ -148,17 +149,17 @@ func TestStepResultOfAnUndo(t *testing.T) {
 			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
 		b.exec(t, `UPDATE step_attempts SET named = NULL`) // it goes by the key
-		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
 		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.Order.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
-			t.Errorf("%+v", o.Order)
+		if text(o.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
+			t.Errorf("%+v", o)
 		}
 	})
 	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)).Order; o.Status != fsm.Failed {
+		if o := b.do(t, settled(fsm.Charge, engine.SettledDone)); o.Status != fsm.Failed {
 			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 		b.verified(t)

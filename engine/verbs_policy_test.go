@@ -9,6 +9,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -38,9 +39,9 @@ func TestForgottenKeys(t *testing.T) {
 	t.Run("are not sent again by a retry", func(t *testing.T) {
 		t.Parallel()
 		b, _ := forgotten(t)
-		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
+		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '22 hours'`)
-		q := asked(engine.Retry)
+		q := asked(orders.Retry)
 		q.DryRun = true
 		b.do(t, q)
 	})
@@ -48,11 +49,11 @@ func TestForgottenKeys(t *testing.T) {
 		t.Parallel()
 		b, _ := forgotten(t)
 		b.exec(t, `UPDATE orders SET hold = 'paused'`)
-		b.refused(t, asked(engine.Resume), engine.RefusedUnknown)
-		q := asked(engine.StepResult)
+		b.refused(t, asked(orders.Resume), orders.RefusedUnknown)
+		q := asked(orders.StepResult)
 		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone}
 		b.do(t, q)
-		if o := b.do(t, asked(engine.Resume)).Order; o.Status != fsm.Completed {
+		if o := b.do(t, asked(orders.Resume)); o.Status != fsm.Completed {
 			t.Errorf("%s, held %s", o.Status, text(o.Hold))
 		}
 	})
@@ -61,13 +62,13 @@ func TestForgottenKeys(t *testing.T) {
 		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days'`)
 		p.fail(t)
-		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 	})
 }
 
 func TestRetryUnderTheActivePolicy(t *testing.T) {
 	t.Parallel()
-	active := asked(engine.Retry)
+	active := asked(orders.Retry)
 	active.ActivePolicy = true
 	t.Run("goes on with it", func(t *testing.T) {
 		t.Parallel()
@@ -78,11 +79,11 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "it waits", func() bool {
-			o, err := b.engine.Get(t.Context(), "order")
-			return err == nil && o.Order.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Order.Hold))
+			o, err := b.engine.Orders.Get(t.Context(), "order")
+			return err == nil && o.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Hold))
 		})
 		version := b.activate(t, p.deaf())
-		if o := b.do(t, active).Order; o.Status != fsm.Completed || *o.Policy != version {
+		if o := b.do(t, active); o.Status != fsm.Completed || *o.Policy != version {
 			t.Errorf("%s under policy %d, held %s", o.Status, *o.Policy, text(o.Hold))
 		}
 	})
@@ -93,10 +94,10 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		b := outside(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days', hold_reason = 'outcome_unknown: so it says'`)
-		b.refused(t, asked(engine.Retry), engine.RefusedUnknown)
-		b.refused(t, active, engine.RefusedUnknown) // it is the same policy
+		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
+		b.refused(t, active, orders.RefusedUnknown) // it is the same policy
 		b.activate(t, strings.Replace(p.deaf(), "  timeout", "  lookupUrl: "+p.url+"/lookup\n  timeout", 1))
-		if o := b.do(t, active).Order; o.Status != fsm.Completed {
+		if o := b.do(t, active); o.Status != fsm.Completed {
 			t.Errorf("%s, held %s (%s)", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 	})
@@ -104,9 +105,9 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
 		b.activate(t, newProvider(t).impatient(time.Minute))
-		b.refused(t, active, engine.RefusedPolicySwitch)
+		b.refused(t, active, orders.RefusedPolicySwitch)
 		p.fail(t)
-		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 	})
 	t.Run("of a failed order is refused where its keys would stay alive", func(t *testing.T) {
 		t.Parallel()
@@ -115,6 +116,6 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		b := outside(t, engine.Config{}, p.quick(""))
 		b.process(t, request("order"))
 		b.activate(t, "reservationTtl: 1h\n")
-		b.refused(t, active, engine.RefusedPolicySwitch)
+		b.refused(t, active, orders.RefusedPolicySwitch)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -20,7 +21,7 @@ func TestRetry(t *testing.T) {
 				b, p := stuck(t, simulator.Rule{Fault: fault, Step: step})
 				tried := value[int32](t, b.Pool, `SELECT attempts FROM books.orders`)
 				p.fail(t)
-				b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+				b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 				if last := value[int32](t, b.Pool, `SELECT max(attempt) FROM books.step_attempts`); last <= tried {
 					t.Errorf("attempt %d after %d", last, tried)
 				}
@@ -31,16 +32,16 @@ func TestRetry(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
 		p.fail(t)
-		b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Failed)
+		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Failed)
 	})
 	t.Run("begins a new window", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		before, err := b.engine.Get(t.Context(), "order")
+		before, err := b.engine.Orders.Get(t.Context(), "order")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := b.do(t, asked(engine.Retry)).Order; text(o.Hold) != "attention" || !o.WindowFrom.After(*before.Order.WindowFrom) {
+		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.WindowFrom.After(*before.WindowFrom) {
 			t.Errorf("held %s, window from %s", text(o.Hold), o.WindowFrom)
 		}
 	})
@@ -54,9 +55,9 @@ func TestRedrive(t *testing.T) {
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
 		b.setStock(t, "widget", 1)
-		o := b.do(t, asked(engine.Retry))
-		if o.Order.Status != fsm.Completed || o.Order.Generation != 1 || o.Order.FailureCode != nil {
-			t.Errorf("%+v", o.Order)
+		o := b.do(t, asked(orders.Retry))
+		if o.Status != fsm.Completed || o.Generation != 1 || o.FailureCode != nil {
+			t.Errorf("%+v", o)
 		}
 		b.sameAsStored(t, o)
 		b.verified(t)
@@ -67,7 +68,7 @@ func TestRedrive(t *testing.T) {
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
 		for generation := range int32(3) {
-			if o := b.do(t, asked(engine.Retry)).Order; o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
+			if o := b.do(t, asked(orders.Retry)); o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -81,7 +82,7 @@ func TestRedrive(t *testing.T) {
 			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
 			b.ends(t, b.process(t, request("order")), p, fsm.Failed)
 			p.fail(t)
-			b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+			b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`); n == 0 {
 				t.Error("the charge of generation 0 was not voided")
 			}
@@ -93,9 +94,9 @@ func TestRedrive(t *testing.T) {
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
-		b.refused(t, asked(engine.Retry), engine.RefusedStillUndoing)
+		b.refused(t, asked(orders.Retry), orders.RefusedStillUndoing)
 		b.exec(t, `UPDATE late_undos SET finished_at = now()`)
-		if o := b.do(t, asked(engine.Retry)).Order; o.Generation != 1 {
+		if o := b.do(t, asked(orders.Retry)); o.Generation != 1 {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -105,14 +106,14 @@ func TestRedrive(t *testing.T) {
 		other := b.replica(t, engine.Config{})
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
-		q := asked(engine.Retry)
+		q := asked(orders.Retry)
 		q.RequestID = "r"
 		var callers sync.WaitGroup
 		for i := range 20 {
 			callers.Go(func() {
 				o, err := []*engine.Engine{b.engine, other}[i%2].Do(t.Context(), q)
-				if err != nil || o.Order.Status != fsm.Failed || o.Order.Generation != 1 {
-					t.Errorf("%v, %s of generation %d", err, o.Order.Status, o.Order.Generation)
+				if err != nil || o.Status != fsm.Failed || o.Generation != 1 {
+					t.Errorf("%v, %s of generation %d", err, o.Status, o.Generation)
 				}
 			})
 		}

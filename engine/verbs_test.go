@@ -10,6 +10,7 @@ import (
 	"pawl/books"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -45,27 +46,27 @@ func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 		timeout = 2 * time.Second // it is waited for
 	}
 	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient(timeout))
-	if o := b.process(t, request("order")).Order; text(o.Hold) != "attention" {
+	if o := b.process(t, request("order")); text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}
 	return b, p
 }
 
-func asked(verb engine.Verb) engine.Request {
+func asked(verb orders.Verb) engine.Request {
 	return engine.Request{Verb: verb, OrderID: "order", Actor: "ann", Reason: "a test"}
 }
 
 const allStands, noneStands = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
 
 // ends checks how the order ended, here and at the provider.
-func (b *bundle) ends(t testing.TB, o engine.Order, p *simulated, want fsm.State) {
+func (b *bundle) ends(t testing.TB, o orders.Order, p *simulated, want fsm.State) {
 	t.Helper()
 	stands := noneStands
 	if want == fsm.Completed {
 		stands = allStands
 	}
-	if o.Order.Status != want || p.standing("order") != stands {
-		t.Errorf("%s, held %s (%s); at the provider %s", o.Order.Status, text(o.Order.Hold), text(o.Order.HoldReason), p.standing("order"))
+	if o.Status != want || p.standing("order") != stands {
+		t.Errorf("%s, held %s (%s); at the provider %s", o.Status, text(o.Hold), text(o.HoldReason), p.standing("order"))
 	}
 	if sum := p.Summary(); !sum.OK() {
 		t.Errorf("something happened twice: %+v", sum)
@@ -91,25 +92,25 @@ func (b *bundle) verified(t testing.TB) {
 func TestConfirmInDoubt(t *testing.T) {
 	t.Parallel()
 	b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
-	b.refused(t, asked(engine.Cancel), engine.RefusedConfirmInDoubt)
-	o, err := b.engine.Get(t.Context(), "order")
-	if allowed := engine.AllowedActions(&o); err != nil || !slices.Equal(allowed, []string{"retry", "step-result"}) {
+	b.refused(t, asked(orders.Cancel), orders.RefusedConfirmInDoubt)
+	o, err := b.engine.Orders.Get(t.Context(), "order")
+	if allowed := orders.AllowedActions(&o); err != nil || !slices.Equal(allowed, []string{"retry", "step-result"}) {
 		t.Errorf("%v, allowed %q", err, allowed)
 	}
 	p.fail(t)
-	b.ends(t, b.do(t, asked(engine.Retry)), p, fsm.Completed)
+	b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
 }
 
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	b.hold(t, fsm.Reserving, "order")
-	q := asked(engine.Resume)
+	q := asked(orders.Resume)
 	q.RequestID = "r"
 	b.do(t, q)
-	q.Verb = engine.Cancel
+	q.Verb = orders.Cancel
 	b.writesNothing(t, func() {
-		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, engine.ErrRequestID) {
+		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, orders.ErrRequestID) {
 			t.Error(err)
 		}
 	})
@@ -124,17 +125,17 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 			b, p := setupBehind(t, byCallers)
 			b.hold(t, fsm.Reserving, "order")
 			p.cut(3, 3, f) // after the read of the order
-			order, err := b.engine.Do(t.Context(), asked(engine.Resume))
+			order, err := b.engine.Do(t.Context(), asked(orders.Resume))
 			p.On(nil)
-			for errors.Is(err, engine.ErrUnavailable) {
-				order, err = b.engine.Do(t.Context(), asked(engine.Resume))
-				var done *engine.NotApplicable
+			for errors.Is(err, orders.ErrUnavailable) {
+				order, err = b.engine.Do(t.Context(), asked(orders.Resume))
+				var done *orders.NotApplicable
 				if errors.As(err, &done) {
 					order, err = b.engine.Process(t.Context(), request("order"))
 				}
 			}
-			if err != nil || order.Order.Status != fsm.Completed {
-				t.Errorf("%v %s", err, order.Order.Status)
+			if err != nil || order.Status != fsm.Completed {
+				t.Errorf("%v %s", err, order.Status)
 			}
 			b.verified(t)
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/orders"
 	"pawl/provider"
 	"pawl/simulator"
 )
@@ -37,7 +38,7 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 			defer func() { <-turn }()
 			id := fmt.Sprintf("o%04d", i)
 			// Without a limit: whoever has one is told at once that the answer may take an hour.
-			if order, err := s.anyone().Process(t.Context(), request(id)); err != nil || order.Order.Status != "completed" {
+			if order, err := s.anyone().Process(t.Context(), request(id)); err != nil || order.Status != "completed" {
 				t.Errorf("%s: %v, %s", id, err, brief(order))
 			}
 		})
@@ -147,7 +148,7 @@ func TestCallbacks(t *testing.T) {
 		for _, of := range []string{"charge", "reserve", "confirm"} {
 			token := d.token(t, of)
 			d.until(t, "o", "callback")
-			if of == "charge" && *d.get(t, "o").Order.Hold != "callback" {
+			if of == "charge" && *d.get(t, "o").Hold != "callback" {
 				t.Error("not held")
 			}
 			if r := d.tell(t, token, "done", "ref-"+of); !r.Accepted {
@@ -166,7 +167,7 @@ func TestCallbacks(t *testing.T) {
 		d.tell(t, d.token(t, "charge"), "done", "r")
 		d.tell(t, d.token(t, "reserve"), "refused", "")
 		order := d.until(t, "o", "failed")
-		if *order.Order.FailureStep != "reserve" || order.RefundedAt == nil || d.made("charge/undo") != 1 || d.made("reserve/undo") != 0 {
+		if *order.FailureStep != "reserve" || order.RefundedAt == nil || d.made("charge/undo") != 1 || d.made("reserve/undo") != 0 {
 			t.Errorf("%s", brief(order))
 		}
 	})
@@ -181,7 +182,7 @@ func TestCallbacks(t *testing.T) {
 		if again := d.token(t, "charge"); again != token {
 			t.Error("with another token: the body would differ")
 		}
-		if o := d.until(t, "o", "callback"); o.Order.InDoubtSince == nil {
+		if o := d.until(t, "o", "callback"); o.InDoubtSince == nil {
 			t.Error("nothing is in doubt any more")
 		}
 	})
@@ -200,7 +201,7 @@ func TestCallbacksOutOfTurn(t *testing.T) {
 			return 202, `{}`
 		}
 		d.mu.Unlock()
-		if o := d.process(t, request("o")); o.Order.Status != "completed" {
+		if o := d.process(t, request("o")); o.Status != "completed" {
 			t.Errorf("%s", brief(o))
 		}
 		if d.made("charge") != 1 {
@@ -238,7 +239,7 @@ func TestCallbacksForNothing(t *testing.T) {
 	refused := func(t *testing.T, token string) {
 		t.Helper()
 		before := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`)
-		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, engine.ErrNotFound) {
+		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 			t.Errorf("%q: %v", token, err)
 		}
 		if after := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`); after != before {
@@ -302,10 +303,10 @@ func TestLateCallbacks(t *testing.T) {
 		if n := d.made("charge/undo"); n != undone+1 {
 			t.Errorf("undone %d times", n-undone)
 		}
-		if after := d.get(t, "o"); after.Order.Status != "canceled" || after.Order.Seq != order.Order.Seq {
+		if after := d.get(t, "o"); after.Status != "canceled" || after.Seq != order.Seq {
 			t.Errorf("%s", brief(after))
 		}
-		calls, err := d.engine.Attempts(t.Context(), "o", -1000, 10)
+		calls, err := d.engine.Orders.Attempts(t.Context(), "o", -1000, 10)
 		if err != nil || len(calls) == 0 || calls[0].Attempt >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
 			t.Errorf("%+v, %v", calls, err)
 		}
@@ -335,7 +336,7 @@ func TestLateCallbacks(t *testing.T) {
 		for _, of := range []string{"charge", "reserve", "confirm"} {
 			d.tell(t, d.token(t, of), "done", "r")
 		}
-		if n := value[int64](t, d.Pool, `SELECT count(*) FROM late_undos`); n != 0 || d.get(t, "o").Order.Seq != order.Order.Seq {
+		if n := value[int64](t, d.Pool, `SELECT count(*) FROM late_undos`); n != 0 || d.get(t, "o").Seq != order.Seq {
 			t.Errorf("%d late undos, %+v", n, brief(d.get(t, "o")))
 		}
 	})
@@ -361,7 +362,7 @@ func TestCallbackWhoseStatementIsLost(t *testing.T) {
 		return passes
 	})
 	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "r"}}
-	if receipt, err := behind.Answer(t.Context(), token, done); !errors.Is(err, engine.ErrUnavailable) {
+	if receipt, err := behind.Answer(t.Context(), token, done); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("%+v, %v", receipt, err)
 	}
 	p.On(nil)

@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
@@ -33,7 +33,7 @@ func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 	after = rapid.OneOf(rapid.Just(time.Duration(0)), anyDuration(2*time.Hour)).Draw(t, "after")
 	counts = rapid.Bool().Draw(t, "counts")
 	tries := rapid.Int32Range(0, 2000).Draw(t, "tries")
-	o := &db.Order{Status: fsm.Charging, Tries: &tries}
+	o := &orders.Order{Status: fsm.Charging, Tries: &tries}
 	if rapid.Bool().Draw(t, "begun") {
 		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
 		o.WindowFrom = &from
@@ -60,7 +60,7 @@ func TestDelays(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			j, after, _ := anyTry(t)
 			s := j.decide()
-			if s.hold != holdRetry {
+			if s.hold != fsm.HoldRetry {
 				return
 			}
 			if s.delay < after || s.delay > after+j.cfg.Retry.Cap {
@@ -85,7 +85,7 @@ func TestDelays(t *testing.T) {
 			j.chance = 0
 			least := j.decide()
 			j.chance = 1
-			if most := j.decide(); least.hold == holdRetry && most.delay-least.delay < time.Duration(0.99*bound(tries, spent)) {
+			if most := j.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(tries, spent)) {
 				t.Fatalf("from %s to %s", least.delay, most.delay)
 			}
 		})
@@ -95,7 +95,7 @@ func TestDelays(t *testing.T) {
 		tries := int32(3)
 		j := judge{
 			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 8, Budget: time.Hour}},
-			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &db.Order{Status: fsm.Charging, Tries: &tries},
+			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &orders.Order{Status: fsm.Charging, Tries: &tries},
 		}
 		var buckets [8]int
 		for i := range 800 {
@@ -123,10 +123,10 @@ func TestTriesEnd(t *testing.T) {
 			left := j.cfg.Retry.Budget - j.spent()
 			exhausted := tries >= j.cfg.Retry.Attempts && left <= 0
 			tooLong := after > left && after > j.cfg.Retry.Cap
-			if want := exhausted || tooLong; (s.hold == holdAttention) != want || s.hold == holdAttention && s.delay >= 0 {
+			if want := exhausted || tooLong; (s.hold == fsm.HoldAttention) != want || s.hold == fsm.HoldAttention && s.delay >= 0 {
 				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)
 			}
-			if s.hold == holdAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
+			if s.hold == fsm.HoldAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
 				t.Fatal(s.reason)
 			}
 			if _, unknown := j.a.result.(provider.Unknown); unknown && s.cleared || j.a.doubted && s.cleared {
@@ -137,8 +137,8 @@ func TestTriesEnd(t *testing.T) {
 	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
 		t.Parallel()
 		j := judge{cfg: &policy.Step{Retry: policy.Retry{Attempts: 8, Budget: time.Hour, NonRetryable: []string{"closed"}}},
-			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &db.Order{Status: fsm.Charging}}
-		if s := j.decide(); s.hold != holdAttention || s.reason != "non_retryable: closed" || s.cleared {
+			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &orders.Order{Status: fsm.Charging}}
+		if s := j.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -154,7 +154,7 @@ func TestTriesEnd(t *testing.T) {
 			}
 			s := j.decide()
 			stays := j.o.Status.Undoing() || j.o.Status == fsm.Confirming && !s.cleared
-			if s.hold != holdAttention && (s.hold == "") == stays {
+			if s.hold != fsm.HoldAttention && (s.hold == "") == stays {
 				t.Fatalf("%s: %+v", j.o.Status, s)
 			}
 		})

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"pawl/db"
 	"pawl/engine"
+	"pawl/orders"
 )
 
 const allAtTheSimulator = `
@@ -27,7 +27,7 @@ func TestScheduledStart(t *testing.T) {
 			in := request("much later")
 			in.StartAt = time.Now().Add(time.Hour)
 			limit := within(t, patience)
-			if first, err := s.engine.Process(limit, in); err != nil || first.Order.Hold == nil || *first.Order.Hold != "scheduled" || limit.Err() != nil {
+			if first, err := s.engine.Process(limit, in); err != nil || first.Hold == nil || *first.Hold != "scheduled" || limit.Err() != nil {
 				t.Fatalf("told of a start that its caller can't wait for: %v, %s, time is up: %v", err, brief(first), limit.Err())
 			}
 			if len(s.calls("much later")) > 0 {
@@ -35,7 +35,7 @@ func TestScheduledStart(t *testing.T) {
 			}
 			in = request("later")
 			in.StartAt = time.Now().Add(time.Second)
-			if order := s.process(t, in); order.Order.Status != "completed" {
+			if order := s.process(t, in); order.Status != "completed" {
 				t.Errorf("%s", brief(order))
 			}
 			early := value[bool](t, s.Pool, `SELECT bool_or(t.at < o.start_at) FROM transitions AS t JOIN orders AS o USING (order_no)
@@ -50,7 +50,7 @@ func TestScheduledStart(t *testing.T) {
 		s := openShop(t, 1, quick)
 		in := request("past")
 		in.StartAt = time.Now().Add(-time.Hour)
-		if order := s.process(t, in); order.Order.Status != "completed" {
+		if order := s.process(t, in); order.Status != "completed" {
 			t.Errorf("%s", brief(order))
 		}
 	})
@@ -65,7 +65,7 @@ func TestApprovalThatNobodyGives(t *testing.T) {
 			s.use(t, allAtTheSimulator+`
 approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 3s, onTimeout: `+onTimeout+`}]`)
 			order := s.process(t, request("asks")) // whoever waits for a person is told at once
-			if order.Order.Hold == nil || *order.Order.Hold != "approval" || order.Order.ApprovalUntil == nil {
+			if order.Hold == nil || *order.Hold != "approval" || order.ApprovalUntil == nil {
 				t.Fatalf("%s", brief(order))
 			}
 			if len(s.calls("asks")) > 0 {
@@ -75,10 +75,10 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 3s, onTimeo
 			switch {
 			case want == "canceled" && (failureCode(order) != "approval_timed_out" || len(s.calls("asks")) > 0):
 				t.Errorf("%s, %q", failureCode(order), s.calls("asks"))
-			case want == "completed" && (order.Order.ApprovedAt == nil || failureCode(order) != ""):
+			case want == "completed" && (order.ApprovedAt == nil || failureCode(order) != ""):
 				t.Errorf("%s", brief(order))
 			}
-			if order.Order.FinishedAt.Before(*order.Order.ApprovalUntil) {
+			if order.FinishedAt.Before(*order.ApprovalUntil) {
 				t.Error("it did not wait")
 			}
 		})
@@ -87,7 +87,7 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 3s, onTimeo
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, `approval: [{amountOver: 100, currency: USD}]`)
-		if order := s.process(t, request("small")); order.Order.Status != "completed" {
+		if order := s.process(t, request("small")); order.Status != "completed" {
 			t.Errorf("%s", brief(order))
 		}
 	})
@@ -98,12 +98,12 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 3s, onTimeo
 		in := request("later")
 		in.StartAt = time.Now().Add(time.Hour)
 		s.admit(t, in)
-		if o := s.until(t, "later", "scheduled"); o.Order.ApprovalUntil != nil {
+		if o := s.until(t, "later", "scheduled"); o.ApprovalUntil != nil {
 			t.Errorf("%s", brief(o))
 		}
 		s.startNow(t, "later")
-		if o := s.until(t, "later", "approval"); o.Order.DueAt != nil {
-			t.Errorf("without a time-out it is due at %s", o.Order.DueAt)
+		if o := s.until(t, "later", "approval"); o.DueAt != nil {
+			t.Errorf("without a time-out it is due at %s", o.DueAt)
 		}
 	})
 }
@@ -117,7 +117,7 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 concurrency: {by: concurrencyKey, limit: 1}`)
 	t.Run("for a retry that comes in time", func(t *testing.T) {
 		t.Parallel()
-		s.waitsInVain(t, request("retries"), func(o *db.Order) bool { return o.Status == "charging" && o.Attempts != nil })
+		s.waitsInVain(t, request("retries"), func(o *orders.Order) bool { return o.Status == "charging" && o.Attempts != nil })
 	})
 	t.Run("for its turn", func(t *testing.T) {
 		t.Parallel()
@@ -125,7 +125,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		in.ConcurrencyKey = "k"
 		s.admit(t, in)
 		in.OrderID = "second"
-		s.waitsInVain(t, in, func(o *db.Order) bool { return o.Hold != nil && *o.Hold == "queued" })
+		s.waitsInVain(t, in, func(o *orders.Order) bool { return o.Hold != nil && *o.Hold == "queued" })
 	})
 	t.Run("not for a person", func(t *testing.T) {
 		t.Parallel()
@@ -136,7 +136,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		})
 		limit := within(t, patience)
 		order, err := s.engine.Process(limit, request("held"))
-		if err != nil || limit.Err() != nil || order.Order.Hold == nil || *order.Order.Hold != "attention" {
+		if err != nil || limit.Err() != nil || order.Hold == nil || *order.Hold != "attention" {
 			t.Errorf("%v, %s, time is up: %v", err, brief(order), limit.Err())
 		}
 		s.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
@@ -146,7 +146,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 
 // waitsInVain gives a caller more and more time, until the order gets where it stays within it. Each time the caller is
 // to wait until the time is up or no further try would come in time, or is told that nobody knows of the order yet.
-func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*db.Order) bool) {
+func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*orders.Order) bool) {
 	t.Helper()
 	for limit := 300 * time.Millisecond; ; limit *= 2 {
 		began := time.Now()
@@ -155,9 +155,9 @@ func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*db.Order) 
 		switch {
 		case err == nil && took < limit-50*time.Millisecond:
 			t.Fatalf("of %s waited %s: %s", limit, took, brief(order))
-		case err == nil && stays(&order.Order):
+		case err == nil && stays(&order):
 			return
-		case err != nil && !errors.Is(err, engine.ErrUnavailable), limit > patience:
+		case err != nil && !errors.Is(err, orders.ErrUnavailable), limit > patience:
 			t.Fatalf("after %s: %v, %s", took, err, brief(order))
 		}
 	}
@@ -172,22 +172,22 @@ func TestCustomerIsMaterial(t *testing.T) {
 	s.process(t, in)
 	same := request("whose")
 	same.StartAt, same.CompleteBy, same.ReservationTTL, same.ConcurrencyKey = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute, "other"
-	if order := s.process(t, same); order.Order.Status != "completed" {
+	if order := s.process(t, same); order.Status != "completed" {
 		t.Errorf("%s", brief(order))
 	}
 	other := in
 	other.CustomerID, other.PaymentMethod = "you", "pm_other"
 	_, err := s.engine.Process(t.Context(), other)
 	conflict := wantConflict(t, err)
-	want := []engine.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
+	want := []orders.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
 	if len(conflict.Differences) != 2 || conflict.Differences[0] != want[0] || conflict.Differences[1] != want[1] {
 		t.Errorf("%+v", conflict.Differences)
 	}
 }
 
-func wantConflict(t *testing.T, err error) *engine.Conflict {
+func wantConflict(t *testing.T, err error) *orders.Conflict {
 	t.Helper()
-	var conflict *engine.Conflict
+	var conflict *orders.Conflict
 	if !errors.As(err, &conflict) {
 		t.Fatalf("no conflict: %v", err)
 	}

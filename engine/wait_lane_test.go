@@ -50,7 +50,7 @@ charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, ret
 		var callers sync.WaitGroup
 		for i := range 50 {
 			callers.Go(func() {
-				if o := s.process(t, request(fmt.Sprintf("%s%d", name, i))); o.Order.Status != "completed" {
+				if o := s.process(t, request(fmt.Sprintf("%s%d", name, i))); o.Status != "completed" {
 					t.Error(brief(o))
 				}
 			})
@@ -99,7 +99,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker: {failures: 1, open: 1h}}`)
 	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: time.Millisecond, Times: 2, OrderPrefix: "patient"}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "poor"})
 	for id, want := range map[string]fsm.State{"patient": "completed", "poor": "failed"} {
-		if o := s.process(t, request(id)); o.Order.Status != want {
+		if o := s.process(t, request(id)); o.Status != want {
 			t.Error(brief(o))
 		}
 	}
@@ -116,19 +116,19 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 5 * time.Second, Times: 1})
 	s.admit(t, request("later"))
 	held := s.until(t, "later", "retry")
-	if held.Order.DueAt == nil || held.Order.HoldReason == nil || *held.Order.Attempts != 1 {
+	if held.DueAt == nil || held.HoldReason == nil || *held.Attempts != 1 {
 		t.Fatal(brief(held))
 	}
 	stop(t, s.engine)
-	if now := s.get(t, "later"); !now.Order.DueAt.Equal(*held.Order.DueAt) || now.Order.Seq != held.Order.Seq {
+	if now := s.get(t, "later"); !now.DueAt.Equal(*held.DueAt) || now.Seq != held.Seq {
 		t.Errorf("it was %s, it is %s", brief(held), brief(now))
 	}
 	s.engine = s.replica(t, s.cfg)
 	s.engines = []*engine.Engine{s.engine}
 	s.until(t, "later", "completed")
 	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_attempts WHERE attempt = 2`)
-	if second.Before(*held.Order.DueAt) {
-		t.Errorf("tried at %s, before %s", second, held.Order.DueAt)
+	if second.Before(*held.DueAt) {
+		t.Errorf("tried at %s, before %s", second, held.DueAt)
 	}
 }
 
@@ -152,8 +152,8 @@ reserve: {executor: simulator, url: SIM}`)
 		version int32
 		steps   []string
 	}{"old": {first, []string{"charge live", "reserve live"}}, "new": {second, []string{"confirm live"}}} {
-		if o := s.get(t, id); *o.Order.Policy != want.version {
-			t.Errorf("%s has policy %d", id, *o.Order.Policy)
+		if o := s.get(t, id); *o.Policy != want.version {
+			t.Errorf("%s has policy %d", id, *o.Policy)
 		}
 		s.stands(t, id, want.steps...)
 	}
@@ -166,7 +166,7 @@ func TestUnknownPolicyIsLeftAlone(t *testing.T) {
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, policy)
 		VALUES ('newer', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i', 4711)`)
 	eventually(t, "it is seen again and again", func() bool { return b.engine.Stats.UnknownPolicy.Load() > 2 })
-	if o, err := b.engine.Get(t.Context(), "newer"); err != nil || o.Order.Fence != 1 || o.Order.Seq != 1 {
+	if o, err := b.engine.Orders.Get(t.Context(), "newer"); err != nil || o.Fence != 1 || o.Seq != 1 {
 		t.Error(err, brief(o))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"pawl/books"
 	"pawl/engine"
 	"pawl/httpapi"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -111,9 +112,9 @@ func (s *shop) audit(t testing.TB) {
 }
 
 // admit stores an order and does not wait for it.
-func (s *shop) admit(t testing.TB, in engine.Input) engine.Order {
+func (s *shop) admit(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
-	order, err := insist(func() (engine.Order, error) { return s.engine.Admit(t.Context(), in) })
+	order, err := insist(func() (orders.Order, error) { return s.engine.Admit(t.Context(), in) })
 	if err != nil {
 		t.Fatalf("admit %q: %v", in.OrderID, err)
 	}
@@ -127,9 +128,9 @@ func (s *shop) startNow(t testing.TB, orderID string) {
 }
 
 // get reads an order.
-func (s *shop) get(t testing.TB, orderID string) engine.Order {
+func (s *shop) get(t testing.TB, orderID string) orders.Order {
 	t.Helper()
-	order, err := s.anyone().Get(t.Context(), orderID)
+	order, err := s.anyone().Orders.Get(t.Context(), orderID)
 	if err != nil {
 		t.Fatalf("get %q: %v", orderID, err)
 	}
@@ -137,11 +138,11 @@ func (s *shop) get(t testing.TB, orderID string) engine.Order {
 }
 
 // until waits for an order to be as is said: its status, or what it is held for.
-func (s *shop) until(t testing.TB, orderID, is string) (order engine.Order) {
+func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
 	t.Helper()
 	eventually(t, orderID+" is "+is, func() bool {
 		order = s.get(t, orderID)
-		return string(order.Order.Status) == is || order.Order.Hold != nil && *order.Order.Hold == is
+		return string(order.Status) == is || order.Hold != nil && *order.Hold == is
 	})
 	return order
 }
@@ -174,23 +175,23 @@ func (s *shop) stands(t testing.TB, orderID string, want ...string) {
 }
 
 // brief is what a test says of an order that is not as it should be.
-func brief(o engine.Order) string {
+func brief(o orders.Order) string {
 	text := func(s *string) string {
 		if s == nil {
 			return "-"
 		}
 		return *s
 	}
-	row := &o.Order
+	row := &o
 	return fmt.Sprintf("%s: %s, held for %s (%s), due %v, seq %d, failure %s, in doubt since %v",
 		row.OrderID, row.Status, text(row.Hold), text(row.HoldReason), row.DueAt, row.Seq, text(row.FailureCode), row.InDoubtSince)
 }
 
-func failureCode(o engine.Order) string {
-	if o.Order.FailureCode == nil {
+func failureCode(o orders.Order) string {
+	if o.FailureCode == nil {
 		return ""
 	}
-	return *o.Order.FailureCode
+	return *o.FailureCode
 }
 
 // within bounds a caller.

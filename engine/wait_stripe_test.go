@@ -124,10 +124,10 @@ func TestStripeEventIsAHint(t *testing.T) {
 		payload, signature := s.event(t, orderID, secret)
 		return s.engine.StripeEvent(t.Context(), payload, signature)
 	}
-	if err := send("o", "whsec_guess"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Order.Seq != held.Order.Seq {
+	if err := send("o", "whsec_guess"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Seq != held.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
-	if err := send("another", "whsec_1"); err != nil || s.get(t, "o").Order.Seq != held.Order.Seq {
+	if err := send("another", "whsec_1"); err != nil || s.get(t, "o").Seq != held.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
 	if err := send("o", "whsec_1"); err != nil { // it asks, and is told to wait on
@@ -135,15 +135,15 @@ func TestStripeEventIsAHint(t *testing.T) {
 	}
 	eventually(t, "Stripe is asked", func() bool { return b.asked("GET /pi_1") })
 	eventually(t, "it waits on", func() bool {
-		o := s.get(t, "o").Order
-		return o.Hold != nil && *o.Hold == "callback" && o.Seq > held.Order.Seq+1
+		o := s.get(t, "o")
+		return o.Hold != nil && *o.Hold == "callback" && o.Seq > held.Seq+1
 	})
 	b.set("succeeded") // and the event says canceled
 	if err := send("o", "whsec_1"); err != nil {
 		t.Fatal(err)
 	}
 	done := s.until(t, "o", "completed")
-	if err := send("o", "whsec_1"); err != nil || s.get(t, "o").Order.Seq != done.Order.Seq {
+	if err := send("o", "whsec_1"); err != nil || s.get(t, "o").Seq != done.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
 }

@@ -45,10 +45,10 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		in := request("doubt")
 		in.CompleteBy = time.Now().Add(time.Hour)
 		s.admit(t, in)
-		eventually(t, "its charge is in doubt", func() bool { return s.get(t, "doubt").Order.InDoubtSince != nil })
+		eventually(t, "its charge is in doubt", func() bool { return s.get(t, "doubt").InDoubtSince != nil })
 		s.overdue(t, "doubt")
 		order := s.process(t, request("doubt"))
-		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
+		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
 			t.Errorf("%s", brief(order))
 		}
 		s.stands(t, "doubt", "charge voided")
@@ -63,10 +63,10 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.admit(t, in)
 		eventually(t, "the call is under way", func() bool { return called.Load() == 1 })
 		s.overdue(t, "slow")
-		eventually(t, "it is asked to stop", func() bool { return s.get(t, "slow").Order.StopRequested != nil })
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "slow").StopRequested != nil })
 		open()
 		order := s.process(t, request("slow"))
-		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
+		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
 			t.Errorf("%s", brief(order))
 		}
 		s.called(t, "slow", "charge/do", "charge/undo")
@@ -83,7 +83,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.until(t, "never", "callback")
 		s.overdue(t, "never")
 		order := s.process(t, request("never"))
-		if order.Order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
+		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
 			t.Errorf("%s", brief(order))
 		}
 		s.stands(t, "never", "charge undone", "reserve undone")
@@ -95,7 +95,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
 		in := request("never")
 		in.CompleteBy = time.Now().Add(time.Millisecond)
-		if order := s.process(t, in); order.Order.Status != "canceled" {
+		if order := s.process(t, in); order.Status != "canceled" {
 			t.Errorf("%s", brief(order))
 		}
 	})
@@ -113,7 +113,7 @@ func TestDeadlineInTheDatabase(t *testing.T) {
 		s.admit(t, in)
 		s.until(t, "blocked", "reserving")
 		s.overdue(t, "blocked")
-		eventually(t, "it is asked to stop", func() bool { return s.get(t, "blocked").Order.StopRequested != nil })
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "blocked").StopRequested != nil })
 		unlock()
 		if order := s.until(t, "blocked", "canceled"); failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
 			t.Error(brief(order))
@@ -127,7 +127,7 @@ func TestDeadlineInTheDatabase(t *testing.T) {
 		before := s.process(t, in)
 		s.overdue(t, "done")
 		s.deadlineKept(t)
-		if after := s.get(t, "done"); after.Order.Status != "completed" || after.Order.Seq != before.Order.Seq {
+		if after := s.get(t, "done"); after.Status != "completed" || after.Seq != before.Seq {
 			t.Errorf("%s", brief(after))
 		}
 	})
@@ -158,7 +158,7 @@ func TestReservationExpires(t *testing.T) {
 		in := request("unsold")
 		in.ReservationTTL = shortly
 		order := s.process(t, in)
-		if order.Order.Status != "canceled" || failureCode(order) != "reservation_expired" || order.ReleasedAt == nil || order.RefundedAt == nil {
+		if order.Status != "canceled" || failureCode(order) != "reservation_expired" || order.ReleasedAt == nil || order.RefundedAt == nil {
 			t.Errorf("%s", brief(order))
 		}
 		if order.ReleasedAt.Sub(*order.ReservedAt) < shortly {
@@ -201,7 +201,7 @@ confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, attem
 	in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour
 	s.admit(t, in)
 	eventually(t, "its confirmation is in doubt", func() bool {
-		o := s.get(t, "pivot").Order
+		o := s.get(t, "pivot")
 		return o.Status == "confirming" && o.InDoubtSince != nil
 	})
 	s.exec(t, `UPDATE orders SET reserved_until = now() WHERE order_id = 'pivot'`)
@@ -211,7 +211,7 @@ confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, attem
 	eventually(t, "it is tried on", func() bool { return len(s.calls("pivot")) > tried })
 	s.faults(t)
 	order := s.process(t, request("pivot"))
-	if order.Order.Status != "completed" || !order.Order.FinishedAt.After(*order.Order.CompleteBy) {
+	if order.Status != "completed" || !order.FinishedAt.After(*order.CompleteBy) {
 		t.Errorf("%s", brief(order))
 	}
 	if seen := verbs(t, s.Pool, "pivot"); slices.Contains(seen, "deadline") {

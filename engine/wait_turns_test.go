@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -49,7 +50,7 @@ func (s *shop) flood(t *testing.T, n, customers int) {
 			in := request(fmt.Sprintf("o%03d", i))
 			in.CustomerID = fmt.Sprintf("c%d", i%customers)
 			limit := within(t, 3*patience) // for all of them together
-			if order, err := insist(func() (engine.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Order.Status != "completed" {
+			if order, err := insist(func() (orders.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Status != "completed" {
 				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
 			}
 		})
@@ -81,7 +82,7 @@ func TestTurns(t *testing.T) {
 charge: {executor: simulator, url: SIM}
 concurrency: {by: item, limit: 1}`)
 		for i := range 30 {
-			if _, err := insist(func() (engine.Order, error) { return s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))) }); err != nil {
+			if _, err := insist(func() (orders.Order, error) { return s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))) }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -105,7 +106,7 @@ concurrency: {by: customerId, limit: 1}`)
 		stuck.CustomerID, free.CustomerID = "a", "b"
 		s.admit(t, stuck)
 		for _, in := range []engine.Input{free, none} {
-			if o := s.process(t, in); o.Order.Status != "completed" {
+			if o := s.process(t, in); o.Status != "completed" {
 				t.Errorf("%s", brief(o))
 			}
 		}

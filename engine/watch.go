@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"pawl/orders"
 )
 
 // watcher waits for orders that other replicas drive, on behalf of our callers. One
@@ -29,7 +31,7 @@ func newWatcher(e *Engine) *watcher {
 
 func (w *watcher) add(runs []*run) {
 	if !w.keep(runs) {
-		w.engine.finish(ErrStopping, runs...)
+		w.engine.finish(orders.ErrStopping, runs...)
 		return
 	}
 	select {
@@ -88,7 +90,7 @@ func (w *watcher) idle(orderNo int64) bool {
 // dropAll answers the callers of watched orders. Other replicas drive these orders, so there is
 // nothing else to do for them.
 func (w *watcher) dropAll() {
-	w.engine.finish(ErrStopping, w.take(w.numbers())...)
+	w.engine.finish(orders.ErrStopping, w.take(w.numbers())...)
 }
 
 func (w *watcher) loop(ctx context.Context) {

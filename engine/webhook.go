@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider/stripe"
 )
@@ -15,10 +17,10 @@ var ErrSignature = errors.New("bad signature")
 // StripeEvent takes an event of Stripe's as a hint: an order that waits at a step done by
 // Stripe, and may have had its effect, asks Stripe at once instead of later. Nothing of the
 // event itself is believed, and events about other orders do nothing. payload is the body
-// byte by byte. Errors: ErrSignature, ErrStopping, ErrUnavailable.
+// byte by byte. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
 	if e.stopping.Load() {
-		return ErrStopping
+		return orders.ErrStopping
 	}
 	hint, secret, err := e.stripeHint(payload, signature)
 	if errors.Is(err, stripe.ErrNotOurs) {
@@ -29,25 +31,25 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	}
 	who, err := e.identify(ctx)
 	if err != nil {
-		return unavailable("read installation", err)
+		return orders.Unavailable("read installation", err)
 	}
 	if hint.Installation != who.id {
 		return nil
 	}
-	order, err := e.Get(ctx, hint.OrderID)
-	if errors.Is(err, ErrNotFound) {
+	order, err := e.Orders.Get(ctx, hint.OrderID)
+	if errors.Is(err, orders.ErrNotFound) {
 		return nil
 	}
-	if err != nil || !e.heeds(&order.Order, hint, secret) {
+	if err != nil || !e.heeds(&order, hint, secret) {
 		return err
 	}
-	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.Order.OrderNo}, Hold: *order.Order.Hold,
+	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.OrderNo}, Hold: *order.Hold,
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
-		return unavailable("take up an order", err)
+		return orders.Unavailable("take up an order", err)
 	}
 	for _, row := range rows {
-		e.takeUp([]Order{{Order: row.Order}})
+		e.takeUp([]orders.Order{row.Order})
 		e.watches.add(nil)
 	}
 	return nil
@@ -74,9 +76,9 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 // heeds reports whether an order is to be taken up for a hint: it waits for a time or an
 // answer, at a step of Stripe's whose effect is not known. A signature counts for the
 // orders of the account it is of.
-func (e *Engine) heeds(o *db.Order, hint stripe.Hint, secret policy.Secret) bool {
+func (e *Engine) heeds(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.of(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Of(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
-		o.Hold != nil && (*o.Hold == holdCallback || *o.Hold == holdRetry)
+		o.Hold != nil && (*o.Hold == fsm.HoldCallback || *o.Hold == fsm.HoldRetry)
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
+	"pawl/orders"
 
-	"pawl/engine"
+	"github.com/danielgtaylor/huma/v2"
 )
 
 var listAttemptsOperation = failing(huma.Operation{
@@ -31,9 +31,9 @@ type listAttemptsAnswer struct {
 
 func (s *server) listAttempts(ctx context.Context, in *listAttemptsRequest) (*listAttemptsAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, engine.ErrNotFound
+		return nil, orders.ErrNotFound
 	}
-	rows, err := s.engine.Attempts(ctx, in.OrderID, in.After, in.Limit)
+	rows, err := s.engine.Orders.Attempts(ctx, in.OrderID, in.After, in.Limit)
 	if err != nil {
 		return nil, err
 	}

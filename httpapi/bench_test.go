@@ -10,21 +10,19 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 const benchBody = `{"orderId": "0f8fad5bd9cb469fa16570867728950e", "amount": 12345678901.23, "item": "widget-4711", "quantity": 2, "currency": "EUR"}`
 
-func finishedOrder() engine.Order {
+func finishedOrder() orders.Order {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	return engine.Order{
-		Order: db.Order{
-			OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
-			OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
-		},
-		ChargedAt: &at, ReservedAt: &at,
+	return orders.Order{
+		OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
+		OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
+		ChargedAt:  &at,
+		ReservedAt: &at,
 	}
 }
 

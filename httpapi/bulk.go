@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // bulkLimit bounds the work on one bulk request. What is not done by then was not begun.
@@ -16,9 +17,9 @@ const bulkLimit = time.Minute
 
 // bulkVerbs are the verbs for many orders at once. The others are about one order by
 // their nature.
-var bulkVerbs = []engine.Verb{engine.Retry, engine.Cancel, engine.Resume, engine.Approve}
+var bulkVerbs = []orders.Verb{orders.Retry, orders.Cancel, orders.Resume, orders.Approve}
 
-func bulkOperation(verb engine.Verb) huma.Operation {
+func bulkOperation(verb orders.Verb) huma.Operation {
 	return failing(huma.Operation{
 		OperationID: string(verb) + "Orders", Method: http.MethodPost, Path: "/api/bulk/" + string(verb), Tags: []string{"orders"},
 		Summary: "The verb " + string(verb) + " for many orders",
@@ -29,7 +30,7 @@ func bulkOperation(verb engine.Verb) huma.Operation {
 }
 
 // bulk answers requests for one verb of many orders.
-func (s *server) bulk(verb engine.Verb) handler {
+func (s *server) bulk(verb orders.Verb) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		b, err := readBulk(w, r, verb)
 		if err != nil {
@@ -53,13 +54,13 @@ func (s *server) bulk(verb engine.Verb) handler {
 }
 
 func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult {
-	out := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil, Status: state(r.Order.Order.Status)}
+	out := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil, Status: state(r.Order.Status)}
 	if r.Err == nil {
 		return out
 	}
-	var refusal *engine.NotApplicable
+	var refusal *orders.NotApplicable
 	if errors.As(r.Err, &refusal) {
-		out.Status = state(refusal.Order.Order.Status)
+		out.Status = state(refusal.Order.Status)
 	}
 	p := problemOf(r.Err)
 	s.logFault(requestID, p, r.Err)
@@ -70,7 +71,7 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	return out
 }
 
-func readBulk(w http.ResponseWriter, r *http.Request, verb engine.Verb) (engine.Bulk, error) {
+func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Bulk, error) {
 	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
 	b := bulkOf(body, verb)
 	if err == nil {

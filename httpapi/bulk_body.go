@@ -8,6 +8,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // bulkRequest documents what bulk reads.
@@ -59,29 +60,29 @@ type bulkResult struct {
 var bulkSchema = schemaOf[bulkBody]()
 
 // checkBulk looks at what the schema does not say.
-func checkBulk(d *decoder, got fields, verb engine.Verb) {
+func checkBulk(d *decoder, got fields, verb orders.Verb) {
 	if got.has("ids") == got.has("filter") {
 		d.fault("/ids", "required", "must be given, or filter, and not both")
 	}
 	if filter := got.object("filter"); filter != nil {
 		checkFilter(d, filter)
 	}
-	if verb == engine.Approve {
+	if verb == orders.Approve {
 		d.require(got.has("actor"), "/actor")
 	}
 }
 
-func bulkOf(got fields, verb engine.Verb) engine.Bulk {
+func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 	b := engine.Bulk{Request: engine.Request{
 		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
-		ActivePolicy: verb == engine.Retry && got.text("policy") == "active",
+		ActivePolicy: verb == orders.Retry && got.text("policy") == "active",
 	}}
 	for _, id := range got.list("ids") {
 		id, _ := id.(string)
 		b.OrderIDs = append(b.OrderIDs, id)
 	}
 	if f := got.object("filter"); f != nil {
-		b.Filter = &engine.Filter{
+		b.Filter = &orders.Filter{
 			Status: fsm.State(f.text("status")), Hold: f.text("hold"), HoldReason: f.text("holdReason"), Item: f.text("item"),
 			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"),
 			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),

@@ -4,8 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/db"
-	"pawl/engine"
+	"pawl/orders"
 )
 
 // The clock is the database's; that of the machine may be years off.
@@ -22,7 +21,7 @@ func TestTimesGoByTheClock(t *testing.T) {
 		t.Errorf("%q", faults)
 	}
 	due := at.Add(20 * time.Second)
-	held := engine.Order{Order: db.Order{Hold: new("retry"), DueAt: &due}}
+	held := orders.Order{Hold: new("retry"), DueAt: &due}
 	if seconds := retryAfter(&held, clock); seconds != "21" {
 		t.Errorf("Retry-After: %s", seconds)
 	}

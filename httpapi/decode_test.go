@@ -9,6 +9,7 @@ import (
 
 	"pawl/engine"
 	"pawl/iso4217"
+	"pawl/orders"
 )
 
 var dollars, _ = iso4217.Find("USD")
@@ -240,7 +241,7 @@ func TestDecodeRefusesValues(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, faults := faultsOf(t, decodeVerb([]byte(`{"reaſon":"r"}`), &engine.Request{Verb: engine.Cancel}))
+	_, faults := faultsOf(t, decodeVerb([]byte(`{"reaſon":"r"}`), &engine.Request{Verb: orders.Cancel}))
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
 	}

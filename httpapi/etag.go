@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pawl/engine"
+	"pawl/orders"
 )
 
 // matches reports whether If-None-Match names the entity tag (RFC 9110, 13.1.2;
@@ -37,7 +37,7 @@ func ifMatch(header string, bits int) (*int64, error) {
 	text, closed := strings.CutSuffix(quoted, `"`)
 	version, err := strconv.ParseInt(text, 10, bits)
 	if !opened || !closed || err != nil || version < 1 || text != decimalText(version) {
-		return nil, engine.ErrPrecondition
+		return nil, orders.ErrPrecondition
 	}
 	return &version, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // healthLimit is how long the database may take to answer a health check.
@@ -35,12 +36,12 @@ func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error)
 	defer cancel()
 	err := s.engine.Ready(ctx)
 	switch {
-	case errors.Is(err, engine.ErrStopping):
+	case errors.Is(err, orders.ErrStopping):
 		return nil, err
 	case errors.Is(err, engine.ErrNotMigrated):
 		return nil, newProblem("unavailable", "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more.")
 	case err != nil:
-		return nil, engine.ErrUnavailable
+		return nil, orders.ErrUnavailable
 	}
 	return s.livez(ctx, nil)
 }

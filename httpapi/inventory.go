@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/engine"
+	"pawl/orders"
 )
 
 var getInventoryOperation = failing(huma.Operation{
@@ -27,9 +27,9 @@ type itemAnswer struct {
 
 func (s *server) getInventory(ctx context.Context, in *getInventoryRequest) (*itemAnswer, error) {
 	if !possible(in.Item) {
-		return nil, engine.ErrNotFound
+		return nil, orders.ErrNotFound
 	}
-	row, err := s.engine.StockOf(ctx, in.Item)
+	row, err := s.engine.Orders.StockOf(ctx, in.Item)
 	if err != nil {
 		return nil, err
 	}
@@ -94,14 +94,14 @@ func (s *server) wantedVersion(ctx context.Context, name string, header http.Hea
 	case err != nil:
 		return nil, err
 	case absent && present != "":
-		return nil, engine.ErrPrecondition // nothing is there and is not
+		return nil, orders.ErrPrecondition // nothing is there and is not
 	case absent:
 		return &noVersion, nil
 	case strings.TrimSpace(present) != "*":
 		return ifMatch(present, 64)
 	}
-	if _, err = s.engine.StockOf(ctx, name); errors.Is(err, engine.ErrNotFound) {
-		err = engine.ErrPrecondition
+	if _, err = s.engine.Orders.StockOf(ctx, name); errors.Is(err, orders.ErrNotFound) {
+		err = orders.ErrPrecondition
 	}
 	return nil, err
 }
@@ -134,7 +134,7 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (*
 	if !ok {
 		return nil, errCursor()
 	}
-	rows, err := s.engine.StockList(ctx, after, in.Limit+1)
+	rows, err := s.engine.Orders.StockList(ctx, after, in.Limit+1)
 	if err != nil {
 		return nil, err
 	}

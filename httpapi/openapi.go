@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 
+	"pawl/orders"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
-
-	"pawl/engine"
 )
 
 // apiVersion is raised when the API changes: its first number when a caller has to
@@ -165,7 +165,7 @@ func (s *server) publish() {
 		explain(op)
 	}
 	accepted(document.Paths[processOperation.Path].Post)
-	for _, verb := range engine.Verbs {
+	for _, verb := range orders.Verbs {
 		accepted(document.Paths["/api/orders/{orderId}/"+string(verb)].Post)
 	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}

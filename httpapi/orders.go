@@ -7,8 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 var getOrderOperation = failing(huma.Operation{
@@ -30,13 +30,13 @@ type getOrderAnswer struct {
 
 func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, engine.ErrNotFound
+		return nil, orders.ErrNotFound
 	}
-	o, err := s.engine.Get(ctx, in.OrderID)
+	o, err := s.engine.Orders.Get(ctx, in.OrderID)
 	if err != nil {
 		return nil, err
 	}
-	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Order.Seq), CacheControl: "no-cache", Body: orderOf(&o)}
+	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Seq), CacheControl: "no-cache", Body: orderOf(&o)}
 	if matches(in.IfNoneMatch, out.ETag) {
 		out.Status = http.StatusNotModified
 	}
@@ -72,14 +72,14 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.engine.List(ctx, filter)
+	rows, err := s.engine.Orders.List(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
 	out := &listOrdersAnswer{}
 	if page := int(in.Limit); len(rows) > page {
 		rows = rows[:page]
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].Order.OrderNo))
+		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].OrderNo))
 	}
 	out.Body.Orders = ordersOf(rows)
 	return out, nil
@@ -87,8 +87,8 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 
 // filter asks for one order more than the page holds: it says whether there is a
 // next page.
-func (in *listOrdersRequest) filter() (engine.Filter, error) {
-	f := engine.Filter{
+func (in *listOrdersRequest) filter() (orders.Filter, error) {
+	f := orders.Filter{
 		Status: fsm.State(in.Status), Item: in.Item, Hold: in.Hold,
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit + 1,
 	}

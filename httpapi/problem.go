@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"slices"
 
-	"pawl/engine"
+	"pawl/orders"
 )
 
 // problem is an answer that is not what was asked for (RFC 9457).
@@ -89,9 +89,9 @@ func problemOf(err error) *problem {
 
 // explain adds what the errors of the engine carry.
 func (p *problem) explain(err error) {
-	var conflict *engine.Conflict
-	var refusal *engine.NotApplicable
-	var low *engine.StockTooLow
+	var conflict *orders.Conflict
+	var refusal *orders.NotApplicable
+	var low *orders.StockTooLow
 	switch {
 	case errors.As(err, &conflict):
 		p.Order = shown(&conflict.Order)
@@ -102,7 +102,7 @@ func (p *problem) explain(err error) {
 		}
 	case errors.As(err, &refusal):
 		p.Order = shown(&refusal.Order)
-		if refusal.Code == engine.RefusedUnknown || refusal.Code == engine.RefusedStillUndoing { // what its row does not say
+		if refusal.Code == orders.RefusedUnknown || refusal.Code == orders.RefusedStillUndoing { // what its row does not say
 			p.Order.AllowedActions = slices.DeleteFunc(p.Order.AllowedActions, func(v string) bool { return v == string(refusal.Verb) })
 		}
 		p.AllowedActions = p.Order.AllowedActions
@@ -112,7 +112,7 @@ func (p *problem) explain(err error) {
 	}
 }
 
-func shown(o *engine.Order) *order {
+func shown(o *orders.Order) *order {
 	out := orderOf(o)
 	return &out
 }

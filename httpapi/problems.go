@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // kind is one sort of problem: what a program, and a person, needs to know of it.
@@ -45,7 +46,7 @@ var kinds = []kind{
 	{code: "bad_signature", status: http.StatusBadRequest, matches: is(engine.ErrSignature),
 		title:  "The event is not signed with a secret of a policy, or is older than five minutes.",
 		advice: "The webhookSecret of the policy's charge must be that of the endpoint at Stripe, and the clocks must agree."},
-	{code: "not_found", status: http.StatusNotFound, matches: is(engine.ErrNotFound),
+	{code: "not_found", status: http.StatusNotFound, matches: is(orders.ErrNotFound),
 		title:  "There is no such order, item or callback.",
 		advice: "Ids are compared byte by byte. In a path they must be percent-encoded."},
 	{code: "unknown_route", status: http.StatusNotFound,
@@ -54,49 +55,49 @@ var kinds = []kind{
 	{code: "method_not_allowed", status: http.StatusMethodNotAllowed,
 		title:  "This path does not take this method.",
 		advice: "The Allow header lists the methods it takes."},
-	{code: "order_conflict", status: http.StatusConflict, matches: as[*engine.Conflict],
+	{code: "order_conflict", status: http.StatusConflict, matches: as[*orders.Conflict],
 		title:  "The order exists with other input.",
 		advice: "An order id stands for one order for ever: the same id with another amount, item, quantity, currency, customerId or paymentMethod is refused, and nothing is written. Each entry of errors shows what is stored and what was sent."},
-	{code: "confirm_in_doubt", status: http.StatusConflict, matches: refused(engine.RefusedConfirmInDoubt),
+	{code: "confirm_in_doubt", status: http.StatusConflict, matches: refused(orders.RefusedConfirmInDoubt),
 		title:  "The order is being confirmed, and nobody knows whether it was.",
 		advice: "A confirmation can't be undone, so nothing stops the order until its answer is there. Ask again later, or settle the step with step-result."},
-	{code: "outcome_unknown", status: http.StatusConflict, matches: refused(engine.RefusedUnknown),
+	{code: "outcome_unknown", status: http.StatusConflict, matches: refused(orders.RefusedUnknown),
 		title:  "The outcome of the step is not known, and to send it again could do it twice.",
 		advice: "The provider may have forgotten the key of the step, and can't be asked after it. Look at the provider, and say with step-result what became of it."},
-	{code: "still_undoing", status: http.StatusConflict, matches: refused(engine.RefusedStillUndoing),
+	{code: "still_undoing", status: http.StatusConflict, matches: refused(orders.RefusedStillUndoing),
 		title:  "An effect of the failed order stands, or is still being undone.",
 		advice: "Ask again when it is undone."},
-	{code: "policy_switch_refused", status: http.StatusConflict, matches: refused(engine.RefusedPolicySwitch),
+	{code: "policy_switch_refused", status: http.StatusConflict, matches: refused(orders.RefusedPolicySwitch),
 		title:  "The order can't go on under the active policy.",
 		advice: "A step that was done under its own policy, or may have been, could not be undone under the active one. Retry it with its own, or settle the step with step-result first."},
-	{code: "busy", status: http.StatusConflict, matches: refused(engine.RefusedBusy),
+	{code: "busy", status: http.StatusConflict, matches: refused(orders.RefusedBusy),
 		title:  "The step is being done right now.",
 		advice: "Ask again when the order is held; pause it if need be."},
-	{code: "already_answered", status: http.StatusConflict, matches: refused(engine.RefusedAnswered),
+	{code: "already_answered", status: http.StatusConflict, matches: refused(orders.RefusedAnswered),
 		title:  "The step was answered, and the answer was not used yet.",
 		advice: "Resume the order: it goes on with that answer."},
-	{code: "no_late_undo", status: http.StatusConflict, matches: refused(engine.RefusedNoLateUndo),
+	{code: "no_late_undo", status: http.StatusConflict, matches: refused(orders.RefusedNoLateUndo),
 		title:  "No undo of a late effect is open for that step and generation.",
 		advice: "It is done, or was closed before, or there was none. Without a generation step-result is about the step that the order is at."},
-	{code: "not_called", status: http.StatusConflict, matches: refused(engine.RefusedNotCalled),
+	{code: "not_called", status: http.StatusConflict, matches: refused(orders.RefusedNotCalled),
 		title:  "The step was not called for yet in this generation of the order.",
 		advice: "There is nothing to say about it. What stands at the provider is of an earlier generation: undo it there, and retry or cancel the order."},
-	{code: "not_applicable", status: http.StatusConflict, matches: as[*engine.NotApplicable],
+	{code: "not_applicable", status: http.StatusConflict, matches: as[*orders.NotApplicable],
 		title:  "The verb does not apply to the order as it is now.",
 		advice: "The problem holds the order and the verbs that do apply."},
-	{code: "request_id_reused", status: http.StatusConflict, matches: is(engine.ErrRequestID),
+	{code: "request_id_reused", status: http.StatusConflict, matches: is(orders.ErrRequestID),
 		title:  "The requestId was used for another verb on this order.",
 		advice: "A requestId names one request. Nothing was done; send this one with an id of its own."},
-	{code: "stock_too_low", status: http.StatusConflict, matches: as[*engine.StockTooLow],
+	{code: "stock_too_low", status: http.StatusConflict, matches: as[*orders.StockTooLow],
 		title:  "Fewer units were to be on hand than are reserved.",
 		advice: "Cancel orders first, or count again."},
-	{code: "precondition_failed", status: http.StatusPreconditionFailed, matches: is(engine.ErrPrecondition),
+	{code: "precondition_failed", status: http.StatusPreconditionFailed, matches: is(orders.ErrPrecondition),
 		title:  "It is not as If-Match or If-None-Match wants it: it has changed, is missing, or is there already.",
 		advice: "Read it again, and decide again."},
-	{code: "overloaded", status: http.StatusServiceUnavailable, matches: is(engine.ErrOverloaded), retryAfter: "1",
+	{code: "overloaded", status: http.StatusServiceUnavailable, matches: is(orders.ErrOverloaded), retryAfter: "1",
 		title:  "The backlog is too long to take another order now.",
 		advice: "Send the same request again after the time in Retry-After. Nothing of it was stored."},
-	{code: "stopping", status: http.StatusServiceUnavailable, matches: is(engine.ErrStopping), retryAfter: "1",
+	{code: "stopping", status: http.StatusServiceUnavailable, matches: is(orders.ErrStopping), retryAfter: "1",
 		title:  "This server is shutting down.",
 		advice: "Send the same request again: another server, or this one after its start, takes it. Nothing is done twice."},
 	{code: "unavailable", status: http.StatusServiceUnavailable, matches: isUnavailable, retryAfter: "1",
@@ -127,11 +128,11 @@ func as[T error](err error) bool {
 
 func refused(code string) func(error) bool {
 	return func(err error) bool {
-		var refusal *engine.NotApplicable
+		var refusal *orders.NotApplicable
 		return errors.As(err, &refusal) && refusal.Code == code
 	}
 }
 
 func isUnavailable(err error) bool {
-	return errors.Is(err, engine.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, orders.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }

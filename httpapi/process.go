@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 var processOperation = failing(huma.Operation{
@@ -93,20 +94,20 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	stored, err := s.engine.Get(ctx, known.order.OrderID)
+	stored, err := s.engine.Orders.Get(ctx, known.order.OrderID)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, orders.ErrNotFound):
 		return engine.Input{}, refused
 	case err != nil:
 		return engine.Input{}, err
 	}
-	known.order.Currency = cmp.Or(known.order.Currency, stored.Order.Currency)
+	known.order.Currency = cmp.Or(known.order.Currency, stored.Currency)
 	return known.order, nil
 }
 
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
-func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (engine.Order, error) {
+func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (orders.Order, error) {
 	if atMost == 0 {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
@@ -120,8 +121,8 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
-func (s *server) writeOrder(w http.ResponseWriter, o *engine.Order, want preference) {
-	final := o.Order.Status.Final()
+func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {
+	final := o.Status.Final()
 	header := w.Header()
 	if applied := want.applied(final); applied != "" {
 		header.Set("Preference-Applied", applied)
@@ -129,16 +130,16 @@ func (s *server) writeOrder(w http.ResponseWriter, o *engine.Order, want prefere
 	status := http.StatusOK
 	if !final {
 		status = http.StatusAccepted
-		header.Set("Location", "/api/orders/"+url.PathEscape(o.Order.OrderID))
+		header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
 		header.Set("Retry-After", retryAfter(o, s.clock))
 	}
 	writeOrderStatus(w, o, status)
 }
 
-func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
+func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 	header := w.Header()
 	header["Content-Type"] = jsonType
-	header["Etag"] = []string{entityTag(o.Order.Seq)}
+	header["Etag"] = []string{entityTag(o.Seq)}
 	body := newBuffer()
 	defer body.free()
 	wire := orderOf(o)
@@ -149,12 +150,12 @@ func writeOrderStatus(w http.ResponseWriter, o *engine.Order, status int) {
 
 // retryAfter is a second while somebody drives the order, and for one that is held
 // the time until it is due by the clock, up to a minute.
-func retryAfter(o *engine.Order, clock func() time.Time) string {
-	if o.Order.Hold == nil {
+func retryAfter(o *orders.Order, clock func() time.Time) string {
+	if o.Hold == nil {
 		return "1"
 	}
 	seconds := int64(maxWait / time.Second)
-	if due := o.Order.DueAt; due != nil {
+	if due := o.DueAt; due != nil {
 		seconds = min(max(int64(due.Sub(clock())/time.Second)+1, 1), seconds)
 	}
 	return strconv.FormatInt(seconds, 10)

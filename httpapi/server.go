@@ -11,6 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/iso4217"
+	"pawl/orders"
 )
 
 // Config is what the edge can be told.
@@ -49,19 +50,19 @@ type server struct {
 // New returns the handler of every path of the service. It panics when cfg holds
 // a currency that is not known; it starts nothing, and is safe for concurrent use
 // while the engine runs.
-func New(orders *engine.Engine, cfg Config) http.Handler { return newServer(orders, cfg) }
+func New(e *engine.Engine, cfg Config) http.Handler { return newServer(e, cfg) }
 
 // Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
 func Document() []byte { return newServer(nil, Config{}).document }
 
-func newServer(orders *engine.Engine, cfg Config) *server {
+func newServer(e *engine.Engine, cfg Config) *server {
 	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)
 	}
 	s := &server{
-		engine:   orders,
-		clock:    orders.Now,
+		engine:   e,
+		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.Wait, 0), maxWait),
 		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
@@ -91,13 +92,13 @@ func (s *server) routes() {
 	get(s, listAttemptsOperation, s.listAttempts)                                           // GET  /api/orders/{orderId}/attempts: the calls made for it
 	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)                 // POST /api/callbacks/{token}: a provider's answer to a step
 	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)                       // POST /api/webhooks/stripe: Stripe says that something happened
-	post[anyVerbRequest, orderAnswer](s, cancelOperation, s.verb(engine.Cancel))            // POST /api/orders/{orderId}/cancel: stop and undo it
-	post[retryRequest, orderAnswer](s, retryOperation, s.verb(engine.Retry))                // POST /api/orders/{orderId}/retry: try it again
-	post[anyVerbRequest, orderAnswer](s, pauseOperation, s.verb(engine.Pause))              // POST /api/orders/{orderId}/pause: hold it before its next step
-	post[anyVerbRequest, orderAnswer](s, resumeOperation, s.verb(engine.Resume))            // POST /api/orders/{orderId}/resume: go on with it
-	post[approvalRequest, orderAnswer](s, approveOperation, s.verb(engine.Approve))         // POST /api/orders/{orderId}/approve: let it start
-	post[approvalRequest, orderAnswer](s, rejectOperation, s.verb(engine.Reject))           // POST /api/orders/{orderId}/reject: or not
-	post[stepResultRequest, orderAnswer](s, stepResultOperation, s.verb(engine.StepResult)) // POST /api/orders/{orderId}/step-result: say what became of a step
+	post[anyVerbRequest, orderAnswer](s, cancelOperation, s.verb(orders.Cancel))            // POST /api/orders/{orderId}/cancel: stop and undo it
+	post[retryRequest, orderAnswer](s, retryOperation, s.verb(orders.Retry))                // POST /api/orders/{orderId}/retry: try it again
+	post[anyVerbRequest, orderAnswer](s, pauseOperation, s.verb(orders.Pause))              // POST /api/orders/{orderId}/pause: hold it before its next step
+	post[anyVerbRequest, orderAnswer](s, resumeOperation, s.verb(orders.Resume))            // POST /api/orders/{orderId}/resume: go on with it
+	post[approvalRequest, orderAnswer](s, approveOperation, s.verb(orders.Approve))         // POST /api/orders/{orderId}/approve: let it start
+	post[approvalRequest, orderAnswer](s, rejectOperation, s.verb(orders.Reject))           // POST /api/orders/{orderId}/reject: or not
+	post[stepResultRequest, orderAnswer](s, stepResultOperation, s.verb(orders.StepResult)) // POST /api/orders/{orderId}/step-result: say what became of a step
 	for _, verb := range bulkVerbs {                                                        // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}

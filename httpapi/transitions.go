@@ -4,9 +4,9 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
+	"pawl/orders"
 
-	"pawl/engine"
+	"github.com/danielgtaylor/huma/v2"
 )
 
 var listTransitionsOperation = failing(huma.Operation{
@@ -30,9 +30,9 @@ type listTransitionsAnswer struct {
 
 func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (*listTransitionsAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, engine.ErrNotFound
+		return nil, orders.ErrNotFound
 	}
-	rows, err := s.engine.Transitions(ctx, in.OrderID, in.After, in.Limit)
+	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID, in.After, in.Limit)
 	if err != nil {
 		return nil, err
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/orders"
 )
 
 // verbOperation documents one verb on an order.
-func verbOperation(verb engine.Verb, summary, description string) huma.Operation {
+func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
 	id, _, _ := strings.Cut(string(verb), "-")
-	if verb == engine.StepResult {
+	if verb == orders.StepResult {
 		id = "settleStepOf"
 	}
 	return failing(huma.Operation{
@@ -28,21 +29,21 @@ func verbOperation(verb engine.Verb, summary, description string) huma.Operation
 }
 
 var (
-	cancelOperation = verbOperation(engine.Cancel, "Stop an order and undo it",
+	cancelOperation = verbOperation(orders.Cancel, "Stop an order and undo it",
 		"Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. "+
 			"A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped.")
-	retryOperation = verbOperation(engine.Retry, "Try a held or failed order again",
+	retryOperation = verbOperation(orders.Retry, "Try a held or failed order again",
 		"Tries the step of a held order again at once, with all its attempts before it. A failed order, of which nothing stands any more, "+
 			"starts anew as its next generation.")
-	pauseOperation = verbOperation(engine.Pause, "Hold an order before its next step",
+	pauseOperation = verbOperation(orders.Pause, "Hold an order before its next step",
 		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")
-	resumeOperation = verbOperation(engine.Resume, "Go on with a paused order",
+	resumeOperation = verbOperation(orders.Resume, "Go on with a paused order",
 		"The order goes on where it was. What it waited for before the pause, a time, an approval or its turn, it waits for again.")
-	approveOperation = verbOperation(engine.Approve, "Approve an order",
+	approveOperation = verbOperation(orders.Approve, "Approve an order",
 		"Lets an order start that a rule of its policy holds for a person.")
-	rejectOperation = verbOperation(engine.Reject, "Reject an order",
+	rejectOperation = verbOperation(orders.Reject, "Reject an order",
 		"Cancels an order that a rule of its policy holds for a person. Its failure code is rejected.")
-	stepResultOperation = verbOperation(engine.StepResult, "Say what became of a step",
+	stepResultOperation = verbOperation(orders.StepResult, "Say what became of a step",
 		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
 			"The order goes on as if the provider had said so. While the step is being done it is 409. "+
 			"With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. "+
@@ -54,7 +55,7 @@ var (
 const leastVerbWait = time.Second
 
 // verb answers requests for one verb.
-func (s *server) verb(verb engine.Verb) handler {
+func (s *server) verb(verb orders.Verb) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, err := readVerb(w, r, verb)
 		if err != nil {
@@ -80,7 +81,7 @@ func (s *server) verb(verb engine.Verb) handler {
 	}
 }
 
-func readVerb(w http.ResponseWriter, r *http.Request, verb engine.Verb) (engine.Request, error) {
+func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Request, error) {
 	q := engine.Request{OrderID: r.PathValue("orderId"), Verb: verb}
 	body := newBuffer()
 	defer body.free()
@@ -91,7 +92,7 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb engine.Verb) (engine.
 		return q, err
 	}
 	if !possible(q.OrderID) {
-		return q, engine.ErrNotFound
+		return q, orders.ErrNotFound
 	}
 	var err error
 	if q.DryRun, err = dryRun(r); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // verbRequest documents what every verb reads.
@@ -78,13 +79,13 @@ var (
 	stepResultSchema = schemaOf[stepResultBody]()
 )
 
-func schemaOfVerb(verb engine.Verb) *huma.Schema {
+func schemaOfVerb(verb orders.Verb) *huma.Schema {
 	switch verb {
-	case engine.Retry:
+	case orders.Retry:
 		return retrySchema
-	case engine.Approve, engine.Reject:
+	case orders.Approve, orders.Reject:
 		return approvalSchema
-	case engine.StepResult:
+	case orders.StepResult:
 		return stepResultSchema
 	default:
 		return verbSchema
@@ -99,7 +100,7 @@ func decodeVerb(data []byte, q *engine.Request) error {
 	got, err := readFields(data, schemaOfVerb(q.Verb), checkVerb)
 	q.Actor, q.Reason, q.RequestID = got.text("actor"), got.text("reason"), got.text("requestId")
 	q.ActivePolicy = got.text("policy") == "active"
-	if q.Verb == engine.StepResult {
+	if q.Verb == orders.StepResult {
 		q.Settle = &engine.Settled{
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
 			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/engine"
+	"pawl/orders"
 )
 
 // verb asks a verb of an order, "order/verb".
@@ -34,19 +34,19 @@ func TestVerbs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
-		verb         engine.Verb
+		verb         orders.Verb
 		status, hold string
 		allowed      []string
 		body         string
 		code         int
 		ends         string
 	}{
-		{engine.Cancel, "charging", "attention", []string{"cancel", "retry"}, "", 200, "canceled"},
-		{engine.Retry, "charging", "attention", []string{"cancel", "retry"}, `{"policy":"pinned"}`, 200, "completed"},
-		{engine.Pause, "charging", "retry", []string{"cancel", "retry", "pause"}, "{}", 202, "charging"},
-		{engine.Resume, "charging", "paused", []string{"cancel", "resume"}, `{"actor":"ann"}`, 200, "completed"},
-		{engine.Approve, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann"}`, 200, "completed"},
-		{engine.Reject, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann","reason":"no"}`, 200, "canceled"},
+		{orders.Cancel, "charging", "attention", []string{"cancel", "retry"}, "", 200, "canceled"},
+		{orders.Retry, "charging", "attention", []string{"cancel", "retry"}, `{"policy":"pinned"}`, 200, "completed"},
+		{orders.Pause, "charging", "retry", []string{"cancel", "retry", "pause"}, "{}", 202, "charging"},
+		{orders.Resume, "charging", "paused", []string{"cancel", "resume"}, `{"actor":"ann"}`, 200, "completed"},
+		{orders.Approve, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann"}`, 200, "completed"},
+		{orders.Reject, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann","reason":"no"}`, 200, "canceled"},
 	} {
 		t.Run(string(c.verb), func(t *testing.T) {
 			t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
 // order is an order as the API shows it. The fields of the original contract come
@@ -111,21 +111,20 @@ type item struct {
 // self is the actor of what the service does by itself.
 const self = "pawl"
 
-func orderOf(o *engine.Order) order {
-	row := &o.Order
+func orderOf(o *orders.Order) order {
 	out := order{
-		OrderID: row.OrderID, Status: state(row.Status), Steps: stepsOf(o),
-		Amount: amount(row.Amount), Currency: row.Currency, Item: row.Item, Quantity: row.Quantity, Metadata: compact(row.Metadata),
-		Generation: row.Generation, Seq: row.Seq, CreatedAt: row.CreatedAt.UTC(),
-		Hold: row.Hold, HoldReason: row.HoldReason, StopRequested: row.StopRequested,
-		AllowedActions: engine.AllowedActions(o), OrderTerms: termsOf(row),
+		OrderID: o.OrderID, Status: state(o.Status), Steps: stepsOf(o),
+		Amount: amount(o.Amount), Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: compact(o.Metadata),
+		Generation: o.Generation, Seq: o.Seq, CreatedAt: o.CreatedAt.UTC(),
+		Hold: o.Hold, HoldReason: o.HoldReason, StopRequested: o.StopRequested,
+		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(o),
 	}
-	out.FinishedAt = utc(row.FinishedAt)
-	if row.FailureCode != nil {
-		out.Failure = &failure{Step: or(row.FailureStep, ""), Code: *row.FailureCode, Detail: or(row.FailureDetail, "")}
+	out.FinishedAt = utc(o.FinishedAt)
+	if o.FailureCode != nil {
+		out.Failure = &failure{Step: or(o.FailureStep, ""), Code: *o.FailureCode, Detail: or(o.FailureDetail, "")}
 	}
-	if row.Hold != nil && slices.Contains([]string{"retry", "callback", "scheduled", "approval"}, *row.Hold) {
-		out.NextAttemptAt = utc(row.DueAt)
+	if o.Hold != nil && slices.Contains([]string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldApproval}, *o.Hold) {
+		out.NextAttemptAt = utc(o.DueAt)
 	}
 	return out
 }
@@ -133,7 +132,7 @@ func orderOf(o *engine.Order) order {
 // forever is the approval_until of an order that may wait for a person as long as it takes.
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func termsOf(row *db.Order) *OrderTerms {
+func termsOf(row *orders.Order) *OrderTerms {
 	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil {
 		return nil // the others come with a policy
 	}
@@ -158,7 +157,7 @@ func utc(t *time.Time) *time.Time {
 	return &out
 }
 
-func ordersOf(rows []engine.Order) []order {
+func ordersOf(rows []orders.Order) []order {
 	out := make([]order, len(rows))
 	for i := range rows {
 		out[i] = orderOf(&rows[i])
@@ -168,7 +167,7 @@ func ordersOf(rows []engine.Order) []order {
 
 // stepsOf does not call a step completed that is being undone without anybody knowing
 // whether it was done.
-func stepsOf(o *engine.Order) steps {
+func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
 			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !or(o.ChargeInDoubt, false),
@@ -178,7 +177,7 @@ func stepsOf(o *engine.Order) steps {
 			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !or(o.ReserveInDoubt, false),
 			Undone:    o.ReleasedAt != nil, Reference: o.ReserveReference,
 		},
-		Confirm: stepState{Completed: o.Order.Status == fsm.Completed},
+		Confirm: stepState{Completed: o.Status == fsm.Completed},
 	}
 }
 
@@ -197,7 +196,7 @@ func attemptOf(row *db.StepAttempt) attempt {
 	}
 }
 
-func itemOf(row *engine.Stock) item {
+func itemOf(row *orders.Stock) item {
 	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved}
 	if row.Tracked {
 		available := row.OnHand - row.Reserved

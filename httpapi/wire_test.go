@@ -13,36 +13,36 @@ import (
 	"github.com/govalues/decimal"
 	"pgregory.net/rapid"
 
-	"pawl/db"
-	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 )
 
-func anyOrder(t *rapid.T) engine.Order {
+func anyOrder(t *rapid.T) orders.Order {
 	text := rapid.String()
 	at := rapid.Custom(func(t *rapid.T) time.Time {
 		return time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "at"))
 	})
-	return engine.Order{
-		Order: db.Order{
-			OrderID: text.Draw(t, "id"), Item: text.Draw(t, "item"), Currency: text.Draw(t, "currency"),
-			Status:   rapid.SampledFrom(fsm.States()).Draw(t, "status"),
-			Amount:   decimal.MustNew(rapid.Int64Min(0).Draw(t, "amount"), rapid.IntRange(0, 4).Draw(t, "scale")),
-			Quantity: rapid.Int32().Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
-			CreatedAt: at.Draw(t, "created"), FinishedAt: rapid.Ptr(at, true).Draw(t, "finished"),
-			Metadata: rapid.SampledFrom([][]byte{nil, []byte(`{"a":"<b>"}`)}).Draw(t, "metadata"),
-			Hold:     rapid.Ptr(rapid.SampledFrom([]string{"", "retry", "attention"}), true).Draw(t, "hold"), HoldReason: rapid.Ptr(text, true).Draw(t, "hold reason"),
-			StopRequested: rapid.Ptr(text, true).Draw(t, "stop"), FailureStep: rapid.Ptr(text, true).Draw(t, "failed step"),
-			Policy: rapid.Ptr(rapid.Int32(), true).Draw(t, "policy"), CustomerID: rapid.Ptr(text, true).Draw(t, "customer"),
-			Attempts: rapid.Ptr(rapid.Int32(), true).Draw(t, "attempts"), InDoubtSince: rapid.Ptr(at, true).Draw(t, "in doubt"),
-			StartAt: rapid.Ptr(at, true).Draw(t, "start"), CompleteBy: rapid.Ptr(at, true).Draw(t, "deadline"), DueAt: rapid.Ptr(at, true).Draw(t, "due"),
-			ReservedUntil: rapid.Ptr(at, true).Draw(t, "reserved until"), ApprovalUntil: rapid.Ptr(at, true).Draw(t, "approval until"),
-			Action:      rapid.SampledFrom([][]byte{nil, []byte(`{"a": "<b>"}`)}).Draw(t, "action"),
-			FailureCode: rapid.Ptr(text, true).Draw(t, "failure"), FailureDetail: rapid.Ptr(text, true).Draw(t, "failure detail"),
-		},
-		ChargedAt: rapid.Ptr(at, true).Draw(t, "charged"), RefundedAt: rapid.Ptr(at, true).Draw(t, "refunded"),
-		ChargeReference: rapid.Ptr(text, true).Draw(t, "charge reference"), ReserveReference: rapid.Ptr(text, true).Draw(t, "reserve reference"),
-		ReservedAt: rapid.Ptr(at, true).Draw(t, "reserved"), ReleasedAt: rapid.Ptr(at, true).Draw(t, "released"),
+	return orders.Order{
+		OrderID: text.Draw(t, "id"), Item: text.Draw(t, "item"), Currency: text.Draw(t, "currency"),
+		Status:   rapid.SampledFrom(fsm.States()).Draw(t, "status"),
+		Amount:   decimal.MustNew(rapid.Int64Min(0).Draw(t, "amount"), rapid.IntRange(0, 4).Draw(t, "scale")),
+		Quantity: rapid.Int32().Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
+		CreatedAt: at.Draw(t, "created"), FinishedAt: rapid.Ptr(at, true).Draw(t, "finished"),
+		Metadata: rapid.SampledFrom([][]byte{nil, []byte(`{"a":"<b>"}`)}).Draw(t, "metadata"),
+		Hold:     rapid.Ptr(rapid.SampledFrom([]string{"", "retry", "attention"}), true).Draw(t, "hold"), HoldReason: rapid.Ptr(text, true).Draw(t, "hold reason"),
+		StopRequested: rapid.Ptr(text, true).Draw(t, "stop"), FailureStep: rapid.Ptr(text, true).Draw(t, "failed step"),
+		Policy: rapid.Ptr(rapid.Int32(), true).Draw(t, "policy"), CustomerID: rapid.Ptr(text, true).Draw(t, "customer"),
+		Attempts: rapid.Ptr(rapid.Int32(), true).Draw(t, "attempts"), InDoubtSince: rapid.Ptr(at, true).Draw(t, "in doubt"),
+		StartAt: rapid.Ptr(at, true).Draw(t, "start"), CompleteBy: rapid.Ptr(at, true).Draw(t, "deadline"), DueAt: rapid.Ptr(at, true).Draw(t, "due"),
+		ReservedUntil: rapid.Ptr(at, true).Draw(t, "reserved until"), ApprovalUntil: rapid.Ptr(at, true).Draw(t, "approval until"),
+		Action:      rapid.SampledFrom([][]byte{nil, []byte(`{"a": "<b>"}`)}).Draw(t, "action"),
+		FailureCode: rapid.Ptr(text, true).Draw(t, "failure"), FailureDetail: rapid.Ptr(text, true).Draw(t, "failure detail"),
+		ChargedAt:        rapid.Ptr(at, true).Draw(t, "charged"),
+		RefundedAt:       rapid.Ptr(at, true).Draw(t, "refunded"),
+		ChargeReference:  rapid.Ptr(text, true).Draw(t, "charge reference"),
+		ReserveReference: rapid.Ptr(text, true).Draw(t, "reserve reference"),
+		ReservedAt:       rapid.Ptr(at, true).Draw(t, "reserved"),
+		ReleasedAt:       rapid.Ptr(at, true).Draw(t, "released"),
 	}
 }
 
@@ -104,14 +104,14 @@ func TestStepsSayWhatStands(t *testing.T) {
 	at := time.Now()
 	for _, c := range []struct {
 		name string
-		row  engine.Order
+		row  orders.Order
 		want steps
 	}{
-		{"nothing yet", engine.Order{}, steps{}},
-		{"charged", engine.Order{ChargedAt: &at}, steps{Charge: stepState{Completed: true}}},
-		{"all done", engine.Order{Order: db.Order{Status: fsm.Completed}, ChargedAt: &at, ReservedAt: &at},
+		{"nothing yet", orders.Order{}, steps{}},
+		{"charged", orders.Order{ChargedAt: &at}, steps{Charge: stepState{Completed: true}}},
+		{"all done", orders.Order{Status: fsm.Completed, ChargedAt: &at, ReservedAt: &at},
 			steps{stepState{Completed: true}, stepState{Completed: true}, stepState{Completed: true}}},
-		{"all undone", engine.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
+		{"all undone", orders.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
 			steps{Charge: stepState{Undone: true}, Reserve: stepState{Undone: true}}},
 	} {
 		if got := stepsOf(&c.row); got != c.want {
@@ -137,7 +137,7 @@ func TestTheDocumentedBodyIsTheOneThatIsRead(t *testing.T) {
 func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
 	t.Parallel()
 	at, yes := time.Now(), true
-	o := engine.Order{ChargedAt: &at, ReservedAt: &at}
+	o := orders.Order{ChargedAt: &at, ReservedAt: &at}
 	if shown := stepsOf(&o); !shown.Charge.Completed || !shown.Reserve.Completed {
 		t.Errorf("done: %+v", shown)
 	}

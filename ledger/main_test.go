@@ -129,7 +129,7 @@ func (l *books) set(orderNos ...int64) ledger.Set {
 	l.t.Helper()
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: orderNos[:1]})
 	l.must(err)
-	o := rows[0].Order
+	o := rows[0]
 	return ledger.Set{OrderNos: orderNos, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 

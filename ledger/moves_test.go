@@ -107,7 +107,7 @@ func (l *books) stands(set ledger.Set, moved ledger.Moved, outcome string) {
 	l.t.Helper()
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: set.OrderNos})
 	l.must(err)
-	o := rows[0].Order
+	o := rows[0]
 	if o.Status != moved.ToStatus || o.Seq != moved.Seq || o.Fence != set.Fence || o.TakeOvers != 0 {
 		l.t.Errorf("stored %+v", o)
 	}

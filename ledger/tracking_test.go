@@ -28,7 +28,7 @@ func TestTrackingBegins(t *testing.T) {
 			reserving := l.begin()
 			l.within(reserving).all(l.set(nos...))
 
-			var rows []db.InventorySetRow
+			var rows []db.Inventory
 			set := make(chan error, 1)
 			go func() { // 2 on hand, 3 reserved: must wait, and then refuse
 				var err error

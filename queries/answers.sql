@@ -2,7 +2,7 @@
 
 -- name: AnswerTarget :many
 -- The order that a callback is about, if that step was ever called for in that generation.
-SELECT sqlc.embed(o) FROM orders AS o
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = @order_no AND EXISTS (
   SELECT FROM step_attempts AS t
   WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
@@ -44,7 +44,7 @@ WITH target AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
     sqlc.narg('request_id')::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT sqlc.embed(orders) FROM touched AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
 
 -- name: AnswerOf :one
 -- What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
@@ -86,7 +86,7 @@ WITH due AS MATERIALIZED (
 SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, sqlc.embed(o),
   (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
-FROM claimed AS c JOIN orders AS o ON o.order_no = c.order_no;
+FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
 
 -- name: LateUndoBegin :many
 -- The audit of such a call, committed before it as any. Numbers below zero: those above
@@ -150,7 +150,7 @@ WITH settled AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
 )
-SELECT sqlc.embed(orders) FROM touched AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
 
 -- name: LateUndoIsOpen :one
 SELECT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step

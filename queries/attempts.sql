@@ -87,7 +87,7 @@ WHERE t.order_no = @order_no AND t.attempt = @attempt AND t.fence = @fence AND t
 
 -- name: AttemptsOf :many
 -- The calls of an order, oldest first.
-SELECT sqlc.embed(t) FROM step_attempts AS t
+SELECT t.* FROM step_attempts AS t
 WHERE t.order_no = @order_no AND t.attempt > @after ORDER BY t.attempt LIMIT @most;
 
 -- name: CallsPreflight :many

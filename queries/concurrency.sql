@@ -35,7 +35,7 @@ WITH seen AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT g.order_no, g.seq, g.status, g.status, g.fence, 'turn' FROM granted AS g
 )
-SELECT sqlc.embed(orders) FROM granted AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM granted AS w, no_effects AS e) AS full_orders;
 
 -- name: ConcurrencyKeysQueued :many
 -- Keys that somebody waits for, for the sweep; others each time if they are many.

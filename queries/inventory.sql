@@ -1,10 +1,10 @@
 -- name: InventoryGet :one
 -- Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
-SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i WHERE i.item = @item
+SELECT i.* FROM inventory AS i WHERE i.item = @item
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: InventoryList :many
-SELECT i.item, i.on_hand, i.reserved, i.tracked, i.version FROM inventory AS i
+SELECT i.* FROM inventory AS i
 WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventorySet :many
@@ -20,4 +20,4 @@ WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
 ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
   WHERE i.reserved <= excluded.on_hand
     AND i.version = @if_version::bigint
-RETURNING i.item, i.on_hand, i.reserved, i.tracked, i.version;
+RETURNING i.*;

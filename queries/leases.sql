@@ -42,7 +42,7 @@ WITH due AS MATERIALIZED (
     CASE WHEN c.hold IS NOT NULL THEN 'hold' WHEN d.hold IS NOT NULL THEN 'wake' ELSE 'take_over' END, c.hold_reason
   FROM claimed AS c JOIN due AS d ON d.order_no = c.order_no
 )
-SELECT sqlc.embed(orders) FROM claimed AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM claimed AS w, no_effects AS e) AS full_orders;
 
 -- name: LeasesRenew :many
 -- The one write without seq and history: it is idempotent. A lease that outlasts a call
@@ -88,4 +88,4 @@ WITH held AS MATERIALIZED (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT t.order_no, t.seq, t.status, t.status, t.fence, 'wake' FROM taken AS t
 )
-SELECT sqlc.embed(orders) FROM taken AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM taken AS w, no_effects AS e) AS full_orders;

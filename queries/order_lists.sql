@@ -34,11 +34,7 @@ WITH page AS MATERIALIZED (
       AND (sqlc.narg('status')::text IS NULL OR o.status = sqlc.narg('status')::text) THEN true END
   ORDER BY o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -51,11 +47,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -70,11 +62,7 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > @after::bigint AND u.order_no < @before::bigint AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
   ORDER BY u.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -87,11 +75,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -127,11 +111,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
   ORDER BY order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -146,10 +126,6 @@ WITH page AS MATERIALIZED (
       AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
 )
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;

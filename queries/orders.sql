@@ -70,7 +70,7 @@ WITH incoming AS (
   INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
 )
-SELECT sqlc.embed(orders) FROM admitted AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM admitted AS w, no_effects AS e) AS full_orders;
 
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
@@ -79,21 +79,13 @@ SELECT sqlc.embed(orders) FROM admitted AS orders;
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 -- demand. The log is kept in order: whoever has the later record has the earlier commit, too.
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
-SELECT sqlc.embed(o), c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
-  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation
+SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 

@@ -1,5 +1,5 @@
 -- name: TransitionsOf :many
-SELECT sqlc.embed(t) FROM transitions AS t
+SELECT t.* FROM transitions AS t
 WHERE t.order_no = @order_no AND t.seq > @after
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT @most;

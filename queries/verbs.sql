@@ -28,7 +28,7 @@ WITH asked AS (
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM asked AS a
 )
-SELECT sqlc.embed(orders) FROM asked AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM asked AS w, no_effects AS e) AS full_orders;
 
 -- name: OrderRedrive :many
 -- A failed order starts anew, as its next generation: nothing of its old end is left, and
@@ -55,7 +55,7 @@ WITH redriven AS (
   SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM redriven AS d
 )
-SELECT sqlc.embed(orders) FROM redriven AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM redriven AS w, no_effects AS e) AS full_orders;
 
 -- name: OrderSettle :many
 -- A person says what became of a step, or of its undoing. It is an answer like that of a provider, and the
@@ -89,7 +89,7 @@ WITH target AS MATERIALIZED (
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM settled AS s
 )
-SELECT sqlc.embed(orders) FROM settled AS orders;
+SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM settled AS w, no_effects AS e) AS full_orders;
 
 -- name: OrderFacts :one
 -- What the row of an order does not say: whether an effect stands or is still being

@@ -1,12 +1,16 @@
-package engine_test
+package db_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"pawl/db"
+	"pawl/dbtest"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -39,7 +43,6 @@ func prepare(t testing.TB, conn *pgx.Conn, name string, args map[string]string) 
 		}
 		return fmt.Sprintf("$%d", places[parameter])
 	})
-	text = strings.ReplaceAll(text, "sqlc.embed(o)", "o.*")
 	if _, err := conn.Exec(t.Context(), "PREPARE "+s.name+" AS "+text); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -105,4 +108,57 @@ func (s statement) buffers(t testing.TB, kind string, most int) (pages int, plan
 		t.Fatal(err)
 	}
 	return pages, strings.Join(lines, "\n")
+}
+
+// connectPlainly opens a connection without a cache of statements.
+func connectPlainly(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// TestClaimScan looks for due orders after 300,000 were finished within an hour, up to now, and none of their entries
+// could be taken out of the index, because somebody still reads what was before.
+func TestClaimScan(t *testing.T) {
+	t.Parallel()
+	url := dbtest.New(t).URL
+	conn, reader := connectPlainly(t, url), connectPlainly(t, url)
+	run := func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(`ALTER TABLE orders SET (autovacuum_enabled = false);
+		ALTER TABLE orders DISABLE TRIGGER USER;
+		INSERT INTO orders (order_id, status, due_at, currency, item, amount)
+		SELECT n::text, 'charging', now() + interval '10 seconds' - make_interval(secs => (300000 - n) * 0.012), 'USD', 'widget', 1
+		FROM generate_series(1, 300000) AS n`)
+	if _, err := reader.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM orders LIMIT 1`); err != nil {
+		t.Fatal(err)
+	}
+	run(`UPDATE orders SET status = 'completed', ended_as = 'completed', due_at = NULL`)
+	run(`INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('left behind', 'charging', now(), 'USD', 'widget', 1)`)
+	for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
+		s := prepare(t, conn, "LeasesDue", map[string]string{"floor": "now() - interval '1 minute'", "most": "500"})
+		if pages, plan := s.buffers(t, kind, 500); pages >= 500 {
+			t.Errorf("%d pages\n%s", pages, plan)
+		} else {
+			t.Logf("%d pages", pages)
+		}
+		s.deallocate(t)
+	}
+	found, err := db.New(conn).LeasesDue(t.Context(), db.LeasesDueParams{Most: 500})
+	if err != nil || len(found) != 1 {
+		t.Errorf("%v, %d due", err, len(found))
+	}
 }

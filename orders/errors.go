@@ -1,10 +1,8 @@
-package engine
+package orders
 
 import (
 	"errors"
 	"fmt"
-
-	"pawl/db"
 )
 
 // The answers that are not an order. Each is a normal outcome for a caller to
@@ -23,8 +21,6 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
-	// errUnknownMove: the database moved an order along an edge that the machine does not have.
-	errUnknownMove = errors.New("unknown_move")
 	// ErrRequestID: another verb was asked of the order with this request id.
 	ErrRequestID = errors.New("request id was used for another verb")
 )
@@ -42,7 +38,7 @@ type Difference struct {
 }
 
 func (c *Conflict) Error() string {
-	return fmt.Sprintf("order %q exists with other input", c.Order.Order.OrderID)
+	return fmt.Sprintf("order %q exists with other input", c.Order.OrderID)
 }
 
 // NotApplicable says that the verb does not apply to the order as it is now. Nothing was
@@ -66,36 +62,33 @@ const (
 	RefusedNotCalled      = "not_called"            // nobody was asked yet to do the step, in this generation
 )
 
+// sentences say so to people, where it is not just the state of the order.
+var sentences = map[string]string{
+	RefusedConfirmInDoubt: "the confirmation may have been done: its answer decides",
+	RefusedUnknown: "the outcome of the step is not known, and the provider may have forgotten its key: " +
+		"only a look-up, a callback or a step-result can settle it",
+	RefusedStillUndoing: "an effect of the order stands, or is still being undone",
+	RefusedPolicySwitch: "a step that was done under the policy of the order could not be undone under the active one",
+	RefusedBusy:         "the step is being done right now",
+	RefusedAnswered:     "the step was answered, and the answer was not used yet",
+	RefusedNoLateUndo:   "no undo of a late effect is open for that step and generation",
+	RefusedNotCalled:    "the step was not called for yet in this generation of the order",
+}
+
 func (n *NotApplicable) Error() string {
-	o := &n.Order.Order
-	switch n.Code {
-	case RefusedConfirmInDoubt:
-		return "the confirmation may have been done: its answer decides"
-	case RefusedUnknown:
-		return "the outcome of the step is not known, and the provider may have forgotten its key: " +
-			"only a look-up, a callback or a step-result can settle it"
-	case RefusedStillUndoing:
-		return "an effect of the order stands, or is still being undone"
-	case RefusedPolicySwitch:
-		return "a step that was done under the policy of the order could not be undone under the active one"
-	case RefusedBusy:
-		return "the step is being done right now"
-	case RefusedAnswered:
-		return "the step was answered, and the answer was not used yet"
-	case RefusedNoLateUndo:
-		return "no undo of a late effect is open for that step and generation"
-	case RefusedNotCalled:
-		return "the step was not called for yet in this generation of the order"
+	if sentence, ok := sentences[n.Code]; ok {
+		return sentence
 	}
-	if o.Hold != nil {
-		return fmt.Sprintf("%s does not apply to an order that is %s and held (%s)", n.Verb, o.Status, *o.Hold)
+	text := fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, n.Order.Status)
+	if n.Order.Hold != nil {
+		text += fmt.Sprintf(" and held (%s)", *n.Order.Hold)
 	}
-	return fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, o.Status)
+	return text
 }
 
 // StockTooLow says that fewer units were to be on hand than are reserved.
 type StockTooLow struct {
-	Item db.InventoryGetRow
+	Item Stock
 }
 
 func (s *StockTooLow) Error() string {

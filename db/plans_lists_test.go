@@ -1,7 +1,6 @@
-package engine_test
+package db_test
 
 import (
-	"context"
 	"maps"
 	"strings"
 	"testing"
@@ -77,22 +76,6 @@ func TestListPlans(t *testing.T) {
 		}
 	}
 	t.Logf("pages read at most: %v", worst)
-}
-
-// connectPlainly opens a connection without a cache of statements.
-func connectPlainly(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
 }
 
 // span is a window of time that began and ended that long ago, with the numbers the engine finds for it.

@@ -1,0 +1,106 @@
+package orders
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+// Order is the stored order with what stands and what was undone of its effects. What a statement returns that writes
+// orders has none of these.
+type Order = db.Order
+
+// Reader reads for callers, who can ask again: a read whose connection is lost is repeated for a moment, and then
+// fails with ErrUnavailable. It is safe for concurrent use.
+type Reader struct{ query *db.Queries }
+
+// NewReader returns a reader on the database of these queries.
+func NewReader(query *db.Queries) *Reader { return &Reader{query} }
+
+// Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
+// demand. Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) Get(ctx context.Context, orderID string) (Order, error) {
+	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}})
+}
+
+// GetDurable is Get for what a caller is told as the outcome of a request of his: it waits until what it read is as
+// durable as the settings demand.
+func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) {
+	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: true})
+}
+
+func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, error) {
+	rows, err := Read(ctx, r.query.OrdersByID, which)
+	if err != nil {
+		return Order{}, Unavailable("read order", err)
+	}
+	if len(rows) == 0 {
+		return Order{}, ErrNotFound
+	}
+	return rows[0], nil
+}
+
+// Transitions reads the history of an order after the given seq, oldest first. Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) Transitions(ctx context.Context, orderID string, after, limit int32) ([]db.Transition, error) {
+	order, err := r.Get(ctx, orderID)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := Read(ctx, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
+	return rows, Unavailable("read history", err)
+}
+
+// Attempts reads the calls of an order with a larger number than the given one, by number. Numbers below zero are
+// those of calls that undid what was reported too late. Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) Attempts(ctx context.Context, orderID string, after, limit int32) ([]db.StepAttempt, error) {
+	order, err := r.Get(ctx, orderID)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := Read(ctx, r.query.AttemptsOf, db.AttemptsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
+	return rows, Unavailable("read attempts", err)
+}
+
+// repeatFor is how long a read is repeated whose connection was lost. A connection is lost now and then, by itself; a
+// database that is away for longer is what the caller should hear of.
+const repeatFor = time.Second
+
+// Read sends a read for a caller, and repeats it for a moment while nobody answers it. The error is the database's own.
+func Read[P, T any](ctx context.Context, read func(context.Context, P) (T, error), params P) (T, error) {
+	for began, try := time.Now(), 0; ; try++ {
+		v, err := read(ctx, params)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
+			ctx.Err() != nil || time.Since(began) > repeatFor {
+			return v, err
+		}
+		pause(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
+	}
+}
+
+// pause waits for about d, or until the caller has gone.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Unavailable marks an error of a read or of a verb as one to ask again after, unless the data is to blame.
+func Unavailable(doing string, err error) error {
+	switch db.FaultOf(err) {
+	case db.None:
+		return nil
+	case db.Bad:
+		return fmt.Errorf("%s: %w", doing, err)
+	default:
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+}
