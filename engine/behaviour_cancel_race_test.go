@@ -34,7 +34,7 @@ func TestCancelAtOnce(t *testing.T) {
 	callers.Wait()
 	// Of two requests the second joins the first, and is known by its id too, unless everything was over.
 	asked := verbs(t, b.Pool, "order")
-	if !slices.Equal(asked, []string{"hold", "cancel"}) && !slices.Equal(asked, []string{"hold", "cancel", "cancel"}) {
+	if !slices.Equal(asked, []string{"paused", "cancel"}) && !slices.Equal(asked, []string{"paused", "cancel", "cancel"}) {
 		t.Errorf("%q", asked)
 	}
 	b.undone(t, "order", canceledWay[fsm.Confirming])

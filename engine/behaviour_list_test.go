@@ -170,7 +170,7 @@ func TestTransitions(t *testing.T) {
 	const want = `1 pending charging 1 - -
 2 charging reserving 1 - -
 3 reserving confirming 1 - -
-4 confirming confirming 1 hold -
+4 confirming confirming 1 paused -
 5 confirming confirming 2 cancel ann
 6 confirming releasing 2 - -
 7 releasing refunding 2 - -
