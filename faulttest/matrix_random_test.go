@@ -59,7 +59,7 @@ func (s *shop) meetKillsAtRandom(n int) {
 	load := s.send(16, random.Uint64())
 	kills, redriven := rounds(t, 2), 0
 	for range kills {
-		before, more := s.finished(), int64(50+random.IntN(100))
+		before, more := s.finished(), int64(40+random.IntN(60))
 		eventually(t, patience, "orders end", func() bool { return s.finished() >= before+more })
 		redriven += s.redrive(20)
 		<-time.After(time.Duration(random.IntN(500)) * time.Millisecond)
