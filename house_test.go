@@ -27,7 +27,7 @@ import (
 //	        └──→ pgembed, simulator, fsm/diagram
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
-// its own and uses the service as a customer does.
+// its own: it uses the service as a customer does, and pgembed for its PostgreSQL.
 var mayImport = map[string][]string{
 	"fsm":         {},
 	"fsm/diagram": {"fsm"},

@@ -11,6 +11,7 @@
 package books
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,15 +43,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.RangeSize <= 0 {
-		o.RangeSize = 50_000
-	}
-	if o.MaxOffenders <= 0 {
-		o.MaxOffenders = 20
-	}
-	if o.StuckAfter <= 0 {
-		o.StuckAfter = 5 * time.Minute
-	}
+	o.RangeSize = cmp.Or(max(o.RangeSize, 0), 50_000)
+	o.MaxOffenders = cmp.Or(max(o.MaxOffenders, 0), 20)
+	o.StuckAfter = cmp.Or(max(o.StuckAfter, 0), 5*time.Minute)
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}

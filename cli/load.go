@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"pawl/books"
+	"pawl/pgembed"
 )
 
 func loadCommand() *cobra.Command {
@@ -131,6 +131,6 @@ func servedHere(cfg *config, service string) bool {
 	if err != nil {
 		return false
 	}
-	sockets, err := filepath.Glob(filepath.Join(dir, "run", ".s.PGSQL.*"))
-	return err == nil && len(sockets) > 0
+	_, running := pgembed.Running(dir)
+	return running
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,20 +34,12 @@ type tracing struct {
 // specification: environment variables). Everything else there, the exporter and the
 // sampler read by themselves.
 func tracesWanted(getenv func(string) string) (bool, error) {
-	first := func(names ...string) string {
-		for _, name := range names {
-			if value := getenv(name); value != "" {
-				return value
-			}
-		}
-		return ""
-	}
-	endpoint := first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-	exporter := first("OTEL_TRACES_EXPORTER")
+	endpoint := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	exporter := getenv("OTEL_TRACES_EXPORTER")
 	if endpoint == "" || strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") || exporter != "" && exporter != "otlp" {
 		return false, nil
 	}
-	protocol := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+	protocol := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"))
 	if protocol != "" && protocol != "http/protobuf" {
 		return false, fmt.Errorf("traces are sent by http/protobuf only, not by %s", protocol)
 	}

@@ -38,9 +38,6 @@ func (s *server) listAttempts(ctx context.Context, in *listAttemptsRequest) (*li
 		return nil, err
 	}
 	out := &listAttemptsAnswer{}
-	out.Body.Attempts = make([]attempt, len(rows))
-	for i := range rows {
-		out.Body.Attempts[i] = attemptOf(&rows[i])
-	}
+	out.Body.Attempts = each(rows, attemptOf)
 	return out, nil
 }

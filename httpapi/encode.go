@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -30,14 +31,15 @@ func (o *order) append(b []byte) []byte {
 	b = appendTime(append(b, `,"createdAt":`...), o.CreatedAt)
 	b = appendOptionalTime(b, `,"finishedAt":`, o.FinishedAt)
 	if o.OrderTerms != nil {
-		b = o.OrderTerms.append(b)
+		terms := appendRare(nil, o.OrderTerms)
+		b = append(append(b, ','), terms[1:len(terms)-1]...) // there is one at least
 	}
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
 	b = appendOptionalTime(b, `,"nextAttemptAt":`, o.NextAttemptAt)
 	b = appendOptional(b, `,"stopRequested":`, o.StopRequested)
 	if o.Failure != nil {
-		b = o.Failure.append(append(b, `,"failure":`...))
+		b = appendRare(append(b, `,"failure":`...), o.Failure)
 	}
 	b = append(b, `,"allowedActions":[`...)
 	for i, action := range o.AllowedActions {
@@ -47,27 +49,6 @@ func (o *order) append(b []byte) []byte {
 		b = appendString(b, action)
 	}
 	return append(b, `]}`...)
-}
-
-func (o *OrderTerms) append(b []byte) []byte {
-	if o.Policy != nil {
-		b = strconv.AppendInt(append(b, `,"policy":`...), int64(*o.Policy), 10)
-	}
-	b = appendOptional(b, `,"customerId":`, o.CustomerID)
-	b = appendOptionalTime(b, `,"startAt":`, o.StartAt)
-	b = appendOptionalTime(b, `,"completeBy":`, o.CompleteBy)
-	b = appendOptionalTime(b, `,"reservedUntil":`, o.ReservedUntil)
-	b = appendOptionalTime(b, `,"approvalUntil":`, o.ApprovalUntil)
-	if o.Attempts != 0 {
-		b = strconv.AppendInt(append(b, `,"attempts":`...), int64(o.Attempts), 10)
-	}
-	if o.InDoubt {
-		b = append(b, `,"inDoubt":true`...)
-	}
-	if len(o.Action) > 0 {
-		b = append(append(b, `,"action":`...), o.Action...)
-	}
-	return b
 }
 
 func (s *steps) append(b []byte) []byte {
@@ -86,16 +67,11 @@ func (s stepState) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-func (f *failure) append(b []byte) []byte {
-	b = append(b, '{')
-	if f.Step != "" {
-		b = append(appendString(append(b, `"step":`...), f.Step), ',')
-	}
-	b = appendString(append(b, `"code":`...), f.Code)
-	if f.Detail != "" {
-		b = appendString(append(b, `,"detail":`...), f.Detail)
-	}
-	return append(b, '}')
+// appendRare writes what few orders have, as encoding/json does.
+func appendRare(b []byte, v any) []byte {
+	var text bytes.Buffer
+	_ = writeJSON(&text, v) // our own types
+	return append(b, text.Bytes()...)
 }
 
 // MarshalJSON writes a number; decimal.Decimal itself writes a string.

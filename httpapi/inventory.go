@@ -143,9 +143,6 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (*
 		rows = rows[:page]
 		out.Body.NextCursor = sealCursor([]string{"inventory"}, rows[page-1].Item)
 	}
-	out.Body.Items = make([]item, len(rows))
-	for i := range rows {
-		out.Body.Items[i] = itemOf(&rows[i])
-	}
+	out.Body.Items = each(rows, itemOf)
 	return out, nil
 }

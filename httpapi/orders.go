@@ -81,7 +81,7 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 		rows = rows[:page]
 		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].OrderNo))
 	}
-	out.Body.Orders = ordersOf(rows)
+	out.Body.Orders = each(rows, orderOf)
 	return out, nil
 }
 

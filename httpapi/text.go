@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"strconv"
 	"unicode"
 	"unicode/utf8"
@@ -16,32 +17,13 @@ func checkText(text []byte, limit int) (code, detail string) {
 	if len(text) == 0 {
 		return "empty", "must not be empty"
 	}
-	if !plain(text) {
+	if bytes.ContainsFunc(text, unicode.IsControl) {
 		return "control_character", "must not contain control characters"
 	}
 	if len(text) > limit && utf8.RuneCount(text) > limit {
 		return "too_long", "must have at most " + strconv.Itoa(limit) + " characters"
 	}
 	return "", ""
-}
-
-// plain reports whether UTF-8 text is free of control characters (category Cc).
-func plain(text []byte) bool {
-	for i := 0; i < len(text); {
-		if c := text[i]; c < utf8.RuneSelf {
-			if c < ' ' || c == 0x7f {
-				return false
-			}
-			i++
-			continue
-		}
-		r, size := utf8.DecodeRune(text[i:])
-		if unicode.IsControl(r) {
-			return false
-		}
-		i += size
-	}
-	return true
 }
 
 // possible reports whether an order or item with this name can exist. A name from

@@ -6,7 +6,6 @@ import (
 	"io"
 	"regexp"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -138,11 +137,7 @@ func (t *tokens) end() {
 
 // rest is what follows the last token, without the white space before it.
 func (t *tokens) rest() []byte {
-	rest := t.data[t.json.InputOffset():]
-	for len(rest) > 0 && strings.IndexByte(whiteSpace, rest[0]) >= 0 {
-		rest = rest[1:]
-	}
-	return rest
+	return bytes.TrimLeft(t.data[t.json.InputOffset():], whiteSpace)
 }
 
 const whiteSpace = " \t\r\n"

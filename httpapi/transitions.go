@@ -37,9 +37,6 @@ func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest
 		return nil, err
 	}
 	out := &listTransitionsAnswer{}
-	out.Body.Transitions = make([]transition, len(rows))
-	for i := range rows {
-		out.Body.Transitions[i] = transitionOf(&rows[i])
-	}
+	out.Body.Transitions = each(rows, transitionOf)
 	return out, nil
 }

@@ -157,10 +157,11 @@ func utc(t *time.Time) *time.Time {
 	return &out
 }
 
-func ordersOf(rows []orders.Order) []order {
-	out := make([]order, len(rows))
+// each shows every row of a list.
+func each[R, S any](rows []R, show func(*R) S) []S {
+	out := make([]S, len(rows))
 	for i := range rows {
-		out[i] = orderOf(&rows[i])
+		out[i] = show(&rows[i])
 	}
 	return out
 }

@@ -35,12 +35,9 @@ var installedPatterns = []string{
 	"/usr/local/pgsql/bin",
 }
 
-// installedBinDirs are the candidates on this machine, a bundle beside our executable first.
+// installedBinDirs are the candidates on this machine.
 func installedBinDirs() []string {
 	var dirs []string
-	if self, err := os.Executable(); err == nil {
-		dirs = append(dirs, bundledBinDir(self))
-	}
 	if path, err := exec.LookPath("postgres"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			dirs = append(dirs, filepath.Dir(path))
@@ -51,14 +48,6 @@ func installedBinDirs() []string {
 		dirs = append(dirs, found...)
 	}
 	return dirs
-}
-
-// bundledBinDir is where a release that carries its own server keeps it, seen from the executable (prefix/bin/pawl).
-func bundledBinDir(executable string) string {
-	if real, err := filepath.EvalSymlinks(executable); err == nil {
-		executable = real
-	}
-	return filepath.Join(filepath.Dir(executable), "..", "lib", "pawl", "postgres", "bin")
 }
 
 // findBinaries looks for a server of the wanted major, or of any from oldestMajor on if wanted is 0. Data of another

@@ -52,20 +52,6 @@ func TestChoiceOfServer(t *testing.T) {
 	}
 }
 
-func TestBundleBesideTheExecutableComesFirst(t *testing.T) {
-	t.Parallel()
-	if got := bundledBinDir("/opt/pawl/bin/pawl"); got != "/opt/pawl/lib/pawl/postgres/bin" {
-		t.Fatal(got)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first := installedBinDirs()[0]; first != bundledBinDir(self) {
-		t.Fatal(first)
-	}
-}
-
 func TestNamedServer(t *testing.T) {
 	t.Parallel()
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: "/nonexistent"})

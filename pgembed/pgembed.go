@@ -36,8 +36,8 @@ const (
 type Config struct {
 	// Dir is the base folder: data (the cluster), run (the socket), log, lock and startup.log live in it. "" is DefaultDir.
 	Dir string
-	// BinDir is the folder of postgres and initdb. "" looks for one: a bundle beside this executable, the highest
-	// installed major from 14 on, a download cached in CacheDir. An existing data folder is opened by its own major only.
+	// BinDir is the folder of postgres and initdb. "" looks for one: the highest installed major from 14 on, a download
+	// cached in CacheDir. An existing data folder is opened by its own major only.
 	BinDir string
 	// CacheDir keeps the downloaded server. "" is pawl/postgres in the user's cache folder, /var/cache/pawl as root.
 	CacheDir string

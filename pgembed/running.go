@@ -9,15 +9,9 @@ import (
 )
 
 // Running finds the server that runs on a base folder, whichever process started it, and returns the connection string
-// of its database postgres. Dir is Config.Dir. Not ok means that no server accepts connections there, or that we may
+// of its database postgres. Not ok means that no server accepts connections there, or that we may
 // not look: only root and the server's own user can open the folders of data and socket.
 func Running(dir string) (databaseURL string, ok bool) {
-	if dir == "" {
-		var err error
-		if dir, err = DefaultDir(); err != nil {
-			return "", false
-		}
-	}
 	f, err := readPIDFile(filepath.Join(dir, "data"))
 	if err != nil || f.status != "ready" {
 		return "", false

@@ -29,7 +29,7 @@ func TestBooks(t *testing.T) {
 	}
 	entry.At = time.Time{}
 	want := simulator.Entry{
-		Key: "stock", OrderID: "other", Step: "reserve", Amount: "99.99", Currency: "USD", Quantity: 2, Item: "widget",
+		Key: "stock", Subject: simulator.Subject{OrderID: "other", Step: "reserve", Amount: "99.99", Currency: "USD", Quantity: 2, Item: "widget"},
 		State: simulator.Undone, Reference: "rs_2", Effects: 1, Requests: 1,
 	}
 	if entry != want {

@@ -14,9 +14,8 @@ const (
 	Voided  State = "voided"  // undone before there was an effect: there never will be one
 )
 
-// Entry is what the books say of one key of a do.
-type Entry struct {
-	Key        string `json:"key"`
+// Subject is what a request, and what is done for it, is about.
+type Subject struct {
 	OrderID    string `json:"orderId"`
 	Step       string `json:"step"`
 	Generation int32  `json:"generation"`
@@ -24,10 +23,16 @@ type Entry struct {
 	Currency   string `json:"currency"`
 	Quantity   int32  `json:"quantity"`
 	Item       string `json:"item"`
-	State      State  `json:"state"`
-	Reference  string `json:"reference,omitempty"` // our name for the latest effect
-	Code       string `json:"code,omitempty"`      // why it was refused
-	Detail     string `json:"detail,omitempty"`
+}
+
+// Entry is what the books say of one key of a do.
+type Entry struct {
+	Key string `json:"key"`
+	Subject
+	State     State  `json:"state"`
+	Reference string `json:"reference,omitempty"` // our name for the latest effect
+	Code      string `json:"code,omitempty"`      // why it was refused
+	Detail    string `json:"detail,omitempty"`
 	// Effects is how many times the effect happened under this key, whether it was
 	// undone or not. More than one is a double charge, or the like.
 	Effects int `json:"effects"`

@@ -8,24 +8,18 @@ import (
 // event is a line of the file: something that has happened to a key of a do. The state
 // is what applying all events in their order makes of nothing.
 type event struct {
-	Event      string    `json:"event"`
-	At         time.Time `json:"at"`
-	Key        string    `json:"key"`
-	OrderID    string    `json:"orderId"`
-	Step       string    `json:"step"`
-	Generation int32     `json:"generation"`
-	Amount     string    `json:"amount"`
-	Currency   string    `json:"currency"`
-	Quantity   int32     `json:"quantity"`
-	Item       string    `json:"item"`
-	Body       string    `json:"body"` // fingerprint of the request
-	Reference  string    `json:"reference,omitempty"`
-	Code       string    `json:"code,omitempty"`
-	Detail     string    `json:"detail,omitempty"`
-	UndoKey    string    `json:"undoKey,omitempty"` // of the request, for an undo
-	Undoes     string    `json:"undoes,omitempty"`  // what it named, where the key is not known any more
-	Promise    *promise  `json:"promise,omitempty"`
-	Stripe     *change   `json:"stripe,omitempty"`
+	Event string    `json:"event"`
+	At    time.Time `json:"at"`
+	Key   string    `json:"key"`
+	Subject
+	Body      string   `json:"body"` // fingerprint of the request
+	Reference string   `json:"reference,omitempty"`
+	Code      string   `json:"code,omitempty"`
+	Detail    string   `json:"detail,omitempty"`
+	UndoKey   string   `json:"undoKey,omitempty"` // of the request, for an undo
+	Undoes    string   `json:"undoes,omitempty"`  // what it named, where the key is not known any more
+	Promise   *promise `json:"promise,omitempty"`
+	Stripe    *change  `json:"stripe,omitempty"`
 }
 
 const (
@@ -80,8 +74,7 @@ func (s *state) apply(ev event) (*entry, error) {
 		s.keys[ev.Key] = e
 	}
 	if e.State == "" {
-		e.OrderID, e.Step, e.Generation = ev.OrderID, ev.Step, ev.Generation
-		e.Amount, e.Currency, e.Quantity, e.Item = ev.Amount, ev.Currency, ev.Quantity, ev.Item
+		e.Subject = ev.Subject
 		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
 	}
 	if ev.Reference != "" {

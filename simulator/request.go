@@ -35,14 +35,8 @@ type request struct {
 	fence       int64
 	amount      decimal.Decimal
 	body        struct {
-		OrderID     string          `json:"orderId"`
-		Step        string          `json:"step"`
+		Subject
 		Operation   string          `json:"operation"`
-		Generation  int32           `json:"generation"`
-		Amount      string          `json:"amount"`
-		Currency    string          `json:"currency"`
-		Item        string          `json:"item"`
-		Quantity    int32           `json:"quantity"`
 		Metadata    json.RawMessage `json:"metadata"`
 		CallbackURL string          `json:"callbackUrl"`
 		UndoKey     string          `json:"undoKey"`
@@ -58,11 +52,7 @@ func (q *request) event(kind string) event {
 	if q.operation == operationUndo {
 		key, undoKey = q.body.UndoKey, q.key
 	}
-	return event{
-		Event: kind, Key: key, UndoKey: undoKey, Body: q.fingerprint,
-		OrderID: q.body.OrderID, Step: q.step, Generation: q.body.Generation,
-		Amount: q.body.Amount, Currency: q.body.Currency, Quantity: q.body.Quantity, Item: q.body.Item,
-	}
+	return event{Event: kind, Key: key, UndoKey: undoKey, Body: q.fingerprint, Subject: q.body.Subject}
 }
 
 func (s *Simulator) read(w http.ResponseWriter, r *http.Request, step, operation string) (*request, error) {

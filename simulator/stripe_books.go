@@ -62,10 +62,10 @@ func (s *state) applyStripe(ev event) {
 	s.stripe.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
 	if state := now.chargeState(); state != "" {
-		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Step: "charge", State: state, Effects: now.Charges, At: ev.At})
+		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Subject: Subject{Step: "charge"}, State: state, Effects: now.Charges, At: ev.At})
 	}
 	if state := now.captureState(); state != "" {
-		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Step: "confirm", State: state, Effects: now.Captures, At: ev.At})
+		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Subject: Subject{Step: "confirm"}, State: state, Effects: now.Captures, At: ev.At})
 	}
 }
 

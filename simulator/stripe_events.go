@@ -128,22 +128,13 @@ func (s *Simulator) fulfilStripe(id string) {
 func (s *Simulator) keepStripe(id string) (ev *stripeEvent, times int, written *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.state.stripe.intents[id]
-	if before.Promise == nil {
+	promise, what := s.state.stripe.intents[id].Promise, Approved
+	if promise == nil {
 		return nil, 0, nil
 	}
-	times = before.Promise.Times
-	i, code := before.next(), before.Promise.Code
-	switch capturing := i.Charges > 0; {
-	case capturing && code != "":
-		expire(i)
-	case capturing:
-		take(i)
-	case code != "":
-		decline(i, code)
-	default:
-		s.charge(i)
+	if promise.Code != "" {
+		what = Declined
 	}
-	written = s.recordStripe(nil, change{Intent: i})
-	return eventOf(before, i), times, written
+	ev, written, _ = s.happen(id, what, promise.Code) // both can happen to what is being processed
+	return ev, promise.Times, written
 }

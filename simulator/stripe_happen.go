@@ -26,7 +26,9 @@ func (s *Simulator) Happen(id, what, code string) error {
 		return errors.New("the simulator is being stopped")
 	}
 	defer s.work.Done()
+	s.mu.Lock()
 	ev, written, err := s.happen(id, what, code)
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -39,9 +41,8 @@ func (s *Simulator) Happen(id, what, code string) error {
 	return nil
 }
 
+// happen does it; mu is held.
 func (s *Simulator) happen(id, what, code string) (*stripeEvent, *batch, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	before := s.state.stripe.intents[id]
 	if before == nil {
 		return nil, nil, fmt.Errorf("no payment intent %q", id)

@@ -161,6 +161,7 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	case q.call == stripeRead: // a list
 		i = &intent{}
 	}
+	q.body.Step = q.step
 	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount = q.request.amount.String()

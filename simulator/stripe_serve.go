@@ -171,8 +171,7 @@ func (s *Simulator) decideStripe(q *stripeRequest) (reply, *batch) {
 func (s *Simulator) recordStripe(q *stripeRequest, c change) *batch {
 	ev := event{Event: eventStripe, At: time.Now().UTC(), Key: c.Key, Stripe: &c}
 	if q != nil {
-		ev.Body, ev.OrderID, ev.Step, ev.Generation = q.fingerprint, q.body.OrderID, q.step, q.body.Generation
-		ev.Amount, ev.Currency, ev.Item = q.body.Amount, q.body.Currency, q.body.Item
+		ev.Body, ev.Subject = q.fingerprint, q.body.Subject
 	}
 	line, err := json.Marshal(ev)
 	if err != nil {

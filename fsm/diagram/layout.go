@@ -2,17 +2,12 @@ package diagram
 
 import "pawl/fsm"
 
-// The picture is laid out by hand: a successful run from left to right, what undoes it
-// below and back to the left. A test checks that no edge runs through a box, that no
-// two labels touch, and that every state and every edge has its place.
+// The picture is laid out by hand, its frame in machine.svg.tmpl: a successful run from
+// left to right, what undoes it below and back to the left. A test checks that no edge
+// runs through a box, that no two labels touch, and that every state and every edge has
+// its place.
 
 type point struct{ x, y float64 }
-
-const (
-	pictureWidth, pictureHeight = 1024.0, 440.0
-	boxWidth, boxHeight         = 128.0, 48.0
-	labelSize                   = 12.5
-)
 
 var places = map[fsm.State]point{
 	fsm.Pending: {130, 90}, fsm.Charging: {330, 90}, fsm.Reserving: {530, 90}, fsm.Confirming: {730, 90}, fsm.Completed: {930, 90},

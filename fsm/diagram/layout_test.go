@@ -7,6 +7,13 @@ import (
 	"pawl/fsm"
 )
 
+// The sizes are those of machine.svg.tmpl.
+const (
+	pictureWidth, pictureHeight = 1024.0, 440.0
+	boxWidth, boxHeight         = 128.0, 48.0
+	labelSize                   = 12.5
+)
+
 // area is a rectangle of the picture.
 type area struct {
 	name                     string

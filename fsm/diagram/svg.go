@@ -1,63 +1,53 @@
 package diagram
 
 import (
+	_ "embed"
 	"fmt"
 	"math"
 	"strings"
+	"text/template"
 
 	"pawl/fsm"
 )
 
-const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img" aria-label="The machine of an order" font-family="ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif">
-<style>
-  .paper { fill: #fff } text { text-anchor: middle; fill: #1f2933 }
-  .box { fill: #eef4fb; stroke: #2b6cb0; stroke-width: 1.6 } .name { font-size: 15px; font-weight: 600 }
-  .undo .box { fill: #fdf3e3; stroke: #b7791f } .final .box { fill: #f0f2f4; stroke: #52606d } .good .box { fill: #e8f6ec; stroke: #2f855a }
-  .final .rim, .good .rim { fill: none; stroke: #52606d; stroke-width: 1 } .good .rim { stroke: #2f855a }
-  .edge { fill: none; stroke: #2b6cb0; stroke-width: 1.6 } .back .edge { stroke: #b7791f } .again .edge { stroke: #52606d; stroke-dasharray: 5 4 }
-  .tip { fill: #2b6cb0 } .back .tip { fill: #b7791f } .again .tip { fill: #52606d }
-  .label { font-size: %gpx; fill: #3e4c59; paint-order: stroke; stroke: #fff; stroke-width: 5px; stroke-linejoin: round } .note { font-size: %gpx; text-anchor: start; fill: #3e4c59 }
-</style>
-<rect class="paper" width="%g" height="%g" rx="10"/>
-`
+//go:embed machine.svg.tmpl
+var svgText string
+
+var svgTemplate = template.Must(template.New("machine").Parse(svgText))
+
+// What the template draws. A final state has a second rim, as in every drawing of an automaton.
+type (
+	drawnEdge struct {
+		Class, Path, Tip string
+		Event            fsm.Event
+		X, Y             float64 // of its label
+	}
+	drawnState struct {
+		fsm.State
+		Class string
+		X, Y  float64
+	}
+)
 
 // SVG draws the machine as a picture that needs no program to be shown, on paper of its
 // own, so that it can be read on a dark page too.
 func SVG() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, svgHead, pictureWidth, pictureHeight, labelSize, labelSize, pictureWidth, pictureHeight)
-	drawStart(&b)
-	for _, e := range fsm.Edges() {
-		drawEdge(&b, e)
+	var picture struct {
+		Edges  []drawnEdge
+		States []drawnState
 	}
-	for _, e := range fsm.Edges() { // above every line
-		at := routeOf(e).label
-		fmt.Fprintf(&b, `<text class="label" x="%g" y="%g">%s</text>`+"\n", at.x, at.y+4, e.Event)
+	for _, e := range fsm.Edges() {
+		r := routeOf(e)
+		picture.Edges = append(picture.Edges, drawnEdge{edgeClass(e), pathOf(r.way), tipOf(r.way), e.Event, r.label.x, r.label.y + 4})
 	}
 	for _, s := range fsm.States() {
-		drawState(&b, s)
+		picture.States = append(picture.States, drawnState{s, stateClass(s), places[s].x, places[s].y})
 	}
-	drawLegend(&b)
-	b.WriteString("</svg>\n")
+	var b strings.Builder
+	if err := svgTemplate.Execute(&b, picture); err != nil {
+		panic("diagram: " + err.Error()) // all of it is known
+	}
 	return b.String()
-}
-
-func drawState(b *strings.Builder, s fsm.State) {
-	at := places[s]
-	drawBox(b, stateClass(s), at, point{boxWidth, boxHeight})
-	fmt.Fprintf(b, `<text class="name" x="%g" y="%g">%s</text>`+"\n", at.x, at.y+5, s)
-}
-
-// drawBox draws a box around its middle; that of a final state has a second rim, as in
-// every drawing of an automaton.
-func drawBox(b *strings.Builder, class string, at, size point) {
-	fmt.Fprintf(b, `<g class="%s"><rect class="box" x="%g" y="%g" width="%g" height="%g" rx="9"/>`,
-		class, at.x-size.x/2, at.y-size.y/2, size.x, size.y)
-	if class == "final" || class == "good" {
-		fmt.Fprintf(b, `<rect class="rim" x="%g" y="%g" width="%g" height="%g" rx="6"/>`,
-			at.x-size.x/2+3.5, at.y-size.y/2+3.5, size.x-7, size.y-7)
-	}
-	b.WriteString("</g>\n")
 }
 
 func stateClass(s fsm.State) string {
@@ -92,11 +82,6 @@ func routeOf(e fsm.Edge) route {
 	return route{[]point{from, to}, point{(from.x + to.x) / 2, (from.y + to.y) / 2}}
 }
 
-func drawEdge(b *strings.Builder, e fsm.Edge) {
-	fmt.Fprintf(b, `<g class="%s"><path class="edge" d="%s"/>%s</g>`+"\n",
-		edgeClass(e), pathOf(routeOf(e).way), tipOf(routeOf(e).way))
-}
-
 const (
 	cornerRadius          = 14.0
 	tipLength, tipBreadth = 10.0, 4.5
@@ -120,7 +105,7 @@ func tipOf(way []point) string {
 	end := way[len(way)-1]
 	base := toward(end, way[len(way)-2], tipLength)
 	dx, dy := (end.x-base.x)/tipLength*tipBreadth, (end.y-base.y)/tipLength*tipBreadth
-	return fmt.Sprintf(`<path class="tip" d="M%.1f %.1f L%.1f %.1f L%.1f %.1f z"/>`,
+	return fmt.Sprintf("M%.1f %.1f L%.1f %.1f L%.1f %.1f z",
 		end.x, end.y, base.x-dy, base.y+dx, base.x+dy, base.y-dx)
 }
 
@@ -128,25 +113,4 @@ func tipOf(way []point) string {
 func toward(from, to point, distance float64) point {
 	share := distance / math.Hypot(to.x-from.x, to.y-from.y)
 	return point{from.x + (to.x-from.x)*share, from.y + (to.y-from.y)*share}
-}
-
-// drawStart draws where an order comes in.
-func drawStart(b *strings.Builder) {
-	at := places[fsm.Pending]
-	way := []point{{at.x, at.y - boxHeight/2 - 34}, {at.x, at.y - boxHeight/2}}
-	fmt.Fprintf(b, `<g class="ahead"><circle class="tip" cx="%g" cy="%g" r="6"/><path class="edge" d="%s"/>%s</g>`+"\n",
-		way[0].x, way[0].y, pathOf(way), tipOf(way))
-}
-
-func drawLegend(b *strings.Builder) {
-	for i, line := range []struct{ class, text string }{
-		{"ahead", "going forward"},
-		{"undo", "taking back what was done"},
-		{"good", "finished, everything done"},
-		{"final", "finished, everything undone"},
-	} {
-		at := point{pictureWidth - 236, pictureHeight - 112 + 26*float64(i)}
-		drawBox(b, line.class, at, point{30, 18})
-		fmt.Fprintf(b, `<text class="note" x="%g" y="%g">%s</text>`+"\n", at.x+26, at.y+4.5, line.text)
-	}
 }
