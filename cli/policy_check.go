@@ -37,7 +37,7 @@ func policyCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&order, "order", "", "an order as POST /api/process takes it (JSON): print what would happen to it")
+	cmd.Flags().StringVar(&order, "order", "", "an order as POST /api/orders/process takes it (JSON): print what would happen to it")
 	cmd.Flags().StringVar(&currency, "currency", "USD", "currency of an order that names none")
 	return cmd
 }

@@ -62,6 +62,8 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 		{"in another currency", `{"amount": 700, "item": "car", "currency": "JPY"}`, []string{"approval     none needed", "concurrency  no limit"}},
 		{"of a customer", `{"amount": 1, "item": "car", "customerId": "mallory"}`, []string{"rule 1 fits: waits for a person before the charge\n"}},
 		{"with a deadline of its own", `{"orderId": "1", "amount": 1, "item": "car", "completeBy": "2030-01-02T03:04:05Z"}`, []string{"deadline     2030-01-02T03:04:05Z"}},
+		{"that is a whole request", `{"orderId": "1", "amount": "1.50", "item": "car", "quantity": 2, "metadata": {"a": "b"}, "paymentMethod": "pm", "startAt": "2030-01-02T03:04:05Z",
+			"customerId": "bob", "concurrencyKey": "k", "reservationTtl": 60}`, []string{"reservation  waits for its confirmation for 1m0s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

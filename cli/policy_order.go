@@ -1,11 +1,12 @@
 package cli
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,47 +17,37 @@ import (
 	"pawl/policy"
 )
 
-// triedOrder is an order as a request has it. What the policy does not look at is there
-// so that a whole request can be pasted.
+// triedOrder is an order as a request has it: what a policy asks of it, its own times, and the rest, so that a whole
+// request can be pasted.
 type triedOrder struct {
-	Amount         json.Number `json:"amount"`
-	Currency       string      `json:"currency"`
-	Item           string      `json:"item"`
-	CustomerID     string      `json:"customerId"`
-	ConcurrencyKey string      `json:"concurrencyKey"`
-	CompleteBy     *time.Time  `json:"completeBy"`
+	policy.Order
+	Amount         *decimal.Decimal // in place of the Order's until it is known that there is one
+	CompleteBy     *time.Time
+	ReservationTTL int64 // seconds; 0: that of the policy
 
-	OrderID       json.RawMessage `json:"orderId"`
-	Quantity      json.RawMessage `json:"quantity"`
-	Metadata      json.RawMessage `json:"metadata"`
-	PaymentMethod json.RawMessage `json:"paymentMethod"`
-	StartAt       json.RawMessage `json:"startAt"`
-
-	asked policy.Order
+	OrderID, Quantity, Metadata, PaymentMethod, StartAt json.RawMessage
 }
 
 func parseOrder(text, currency string) (*triedOrder, error) {
-	o := triedOrder{Currency: currency}
-	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
+	o := triedOrder{Order: policy.Order{Currency: currency}}
+	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&o); err != nil {
-		return nil, err
-	}
-	if decoder.More() {
-		return nil, errors.New("want one JSON object")
-	}
-	amount, err := decimal.Parse(o.Amount.String())
+	err := decoder.Decode(&o)
 	switch {
-	case err != nil || amount.IsNeg():
+	case err != nil:
+		return nil, err
+	case decoder.More():
+		return nil, errors.New("want one JSON object")
+	case o.Amount == nil || o.Amount.IsNeg():
 		return nil, errors.New("amount: want a number of at least 0")
 	case o.Item == "":
 		return nil, errors.New("item: want a text")
 	case !iso4217.Known(o.Currency):
 		return nil, errors.New("currency: not an ISO 4217 code")
+	case o.ReservationTTL < 0:
+		return nil, errors.New("reservationTtl: want seconds")
 	}
-	o.asked = policy.Order{
-		Amount: amount, Currency: o.Currency, Item: o.Item, CustomerID: o.CustomerID, ConcurrencyKey: o.ConcurrencyKey,
-	}
+	o.Order.Amount = *o.Amount
 	return &o, nil
 }
 
@@ -66,10 +57,10 @@ func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) {
 	for _, s := range fsm.Steps() {
 		fmt.Fprintf(table, "%s\t%s\n", s, explainStep(p.Of(s)))
 	}
-	fmt.Fprintf(table, "approval\t%s\n", explainApproval(p.ApprovalOf(o.asked)))
-	fmt.Fprintf(table, "concurrency\t%s\n", explainConcurrency(p, p.Key(o.asked)))
+	fmt.Fprintf(table, "approval\t%s\n", explainApproval(p.ApprovalOf(o.Order)))
+	fmt.Fprintf(table, "concurrency\t%s\n", explainConcurrency(p, p.Key(o.Order)))
 	fmt.Fprintf(table, "deadline\t%s\n", explainDeadline(p, o))
-	fmt.Fprintf(table, "reservation\t%s\n", explainReservation(p))
+	fmt.Fprintf(table, "reservation\t%s\n", explainReservation(p, o))
 	_ = table.Flush()
 }
 
@@ -118,9 +109,10 @@ func explainDeadline(p *policy.Policy, o *triedOrder) string {
 	}
 }
 
-func explainReservation(p *policy.Policy) string {
-	if p.ReservationTTL == 0 {
+func explainReservation(p *policy.Policy, o *triedOrder) string {
+	ttl := cmp.Or(time.Duration(o.ReservationTTL)*time.Second, p.ReservationTTL)
+	if ttl == 0 {
 		return "waits for its confirmation for ever"
 	}
-	return fmt.Sprintf("waits for its confirmation for %s", p.ReservationTTL)
+	return fmt.Sprintf("waits for its confirmation for %s", ttl)
 }

@@ -18,20 +18,20 @@ type Order struct {
 // nil if the order needs nobody's approval.
 func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 	for i := range p.Approval {
-		if p.Approval[i].Fits(o.Amount, o.Currency, o.Item, o.CustomerID) {
+		if p.Approval[i].fits(o) {
 			return &p.Approval[i], i
 		}
 	}
 	return nil, -1
 }
 
-// Fits reports whether all that the rule gives is true of the order. A rule that gives
+// fits reports whether all that the rule gives is true of the order. A rule that gives
 // nothing fits every order; one with customers does not fit an order without.
-func (a *Approval) Fits(amount decimal.Decimal, currency, item, customerID string) bool {
-	return (a.AmountOver == nil || amount.Cmp(*a.AmountOver) > 0) &&
-		(a.Currency == "" || a.Currency == currency) &&
-		(a.Items == nil || slices.Contains(a.Items, item)) &&
-		(a.Customers == nil || slices.Contains(a.Customers, customerID))
+func (a *Approval) fits(o Order) bool {
+	return (a.AmountOver == nil || o.Amount.Cmp(*a.AmountOver) > 0) &&
+		(a.Currency == "" || a.Currency == o.Currency) &&
+		(a.Items == nil || slices.Contains(a.Items, o.Item)) &&
+		(a.Customers == nil || slices.Contains(a.Customers, o.CustomerID))
 }
 
 // Key is what the order shares with those it must not be under way with: kind and value,
