@@ -23,7 +23,7 @@ func (p *simulated) impatient(timeout time.Duration) string {
   executor: simulator
   url: %s
   timeout: %s
-  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
+  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 0s}
 `, step, p.url, timeout)
 	}
 	return text
