@@ -100,7 +100,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	answers := ask(t, b.engine, request("lost"))
 	eventually(t, "a move is under way", func() bool { return atMove.Load() == 1 })
 	b.exec(t, `UPDATE orders SET seq = seq + 1 WHERE order_id = 'lost'`)
-	b.exec(t, `ALTER TABLE charges RENAME COLUMN created_at TO made_at`)
+	b.exec(t, `ALTER VIEW full_orders RENAME COLUMN charged_at TO made_at`)
 	if _, err := b.engine.Process(t.Context(), request("ended")); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("the caller who comes again: %v", err)
 	}
@@ -109,7 +109,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	eventually(t, "no order is kept", func() bool {
 		return b.engine.InFlight() == 0 && value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
 	})
-	b.exec(t, `ALTER TABLE charges RENAME COLUMN made_at TO created_at`)
+	b.exec(t, `ALTER VIEW full_orders RENAME COLUMN made_at TO charged_at`)
 	eventually(t, "the order is completed", func() bool { return status(t, b.Pool, "lost") == "completed" })
 }
 
