@@ -156,7 +156,9 @@ func (s *shop) takeOver(id string) {
 
 func (s *shop) stock(item string, onHand int64) {
 	s.Helper()
-	_, err := s.q.InventorySet(s.ctx, db.InventorySetParams{Item: item, OnHand: onHand})
+	var version int64
+	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce((SELECT version FROM inventory WHERE item = $1), 0)`, item).Scan(&version))
+	_, err := s.q.InventorySet(s.ctx, db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: version})
 	s.must(err)
 }
 

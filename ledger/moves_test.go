@@ -41,11 +41,17 @@ func (l *books) books() string {
 
 func (l *books) stock(item string, onHand int64) {
 	l.t.Helper()
-	rows, err := l.query.InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: onHand})
+	rows, err := l.query.InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: l.version(item)})
 	l.must(err)
 	if len(rows) != 1 {
 		l.t.Fatalf("stock of %q was not set", item)
 	}
+}
+
+// version is that of an item's stock, or 0 if nobody has seen the item.
+func (l *books) version(item string) int64 {
+	l.t.Helper()
+	return value[int64](l, `SELECT coalesce((SELECT version FROM inventory WHERE item = $1), 0)`, item)
 }
 
 func TestEveryStateThatIsOursHasAMove(t *testing.T) {

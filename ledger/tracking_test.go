@@ -30,9 +30,10 @@ func TestTrackingBegins(t *testing.T) {
 
 			var rows []db.Inventory
 			set := make(chan error, 1)
+			version := l.version("widget")
 			go func() { // 2 on hand, 3 reserved: must wait, and then refuse
 				var err error
-				rows, err = l.query.InventorySet(t.Context(), db.InventorySetParams{Item: "widget", OnHand: 2})
+				rows, err = l.query.InventorySet(t.Context(), db.InventorySetParams{Item: "widget", OnHand: 2, IfVersion: version})
 				set <- err
 			}()
 			if !l.untilBlocked(set) {
@@ -69,7 +70,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 	l.t.Helper()
 	for try := range 20 {
 		setting := l.begin()
-		_, err := l.query.WithTx(setting).InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: 2})
+		_, err := l.query.WithTx(setting).InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: 2, IfVersion: l.version(item)})
 		l.must(err)
 		verdict := make(chan error, 1)
 		var moved []ledger.Moved
