@@ -1,9 +1,11 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,4 +142,40 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 			b.verified(t)
 		})
 	}
+}
+
+// Callers whose verb waits for a locked row give its connection back soon: others are
+// served.
+func TestVerbsOnLockedRows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	newGhost(b.Pool).admit(t, time.Hour, "locked")
+	b.setStock(t, "shelf", 5)
+	tx, err := b.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM orders, inventory FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() {
+			if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "locked"}); !errors.Is(err, orders.ErrUnavailable) {
+				t.Errorf("cancel of a locked order: %v", err)
+			}
+		})
+		callers.Go(func() {
+			if _, err := b.engine.SetStock(t.Context(), "shelf", 6, nil); !errors.Is(err, orders.ErrUnavailable) {
+				t.Errorf("stock of a locked item: %v", err)
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
+	defer cancel()
+	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Status != fsm.Completed {
+		t.Errorf("another order meanwhile: %v %s", err, o.Status)
+	}
+	callers.Wait()
 }

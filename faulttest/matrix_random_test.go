@@ -36,9 +36,11 @@ func unreliable() (rules []simulator.Rule) {
 func TestMatrixAtRandom(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("a lone replica, again and again", matrixAtRandom(looking, 1))
+	t.Run("one of three that can only call again", matrixAtRandom(blind, 3))
 	if repeated() {
-		t.Run("one of three, again and again", matrixAtRandom(blind, 3))
+		t.Run("a lone replica that asks before it calls again", matrixAtRandom(looking, 1))
+		t.Run("a lone replica that takes the money at once", matrixAtRandom(stripeNow, 1))
+		t.Run("one of three that capture it at the end", matrixAtRandom(stripeLater, 3))
 	}
 }
 

@@ -82,16 +82,6 @@ func TestMatrixOfKillsAtStripe(t *testing.T) {
 	})
 }
 
-// TestMatrixAtRandomAtStripe is TestMatrixAtRandom for charges by Stripe's API.
-func TestMatrixAtRandomAtStripe(t *testing.T) {
-	build(t)
-	t.Parallel()
-	t.Run("one of three, again and again", matrixAtRandom(stripeLater, 3))
-	if repeated() {
-		t.Run("a lone replica, again and again", matrixAtRandom(stripeNow, 1))
-	}
-}
-
 // TestStripeThatBreaksTheContract charges an order whose payment intent was canceled. Nothing that the service does can
 // keep it from that; the comparison of the books names the order.
 func TestStripeThatBreaksTheContract(t *testing.T) {

@@ -1,12 +1,16 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/orders"
 )
 
 const (
@@ -113,4 +117,37 @@ func TestSetStockWhoseAnswerIsLost(t *testing.T) {
 	}
 	p.On(nil)
 	proveBooks(t, b.Pool)
+}
+
+// An item whose stock row stays locked takes a part of the memory, not all of it.
+func TestLockedItemLeavesRoom(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, engine.Config{MaxInFlight: 40, Lease: time.Minute}) // no line is too slow for that
+	b.setStock(t, "locked", 1000)
+	tx, err := b.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM inventory WHERE item = 'locked' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	var callers sync.WaitGroup
+	turnedAway := make(chan struct{}, 1000)
+	ask := func(i int) {
+		in := request(fmt.Sprint("locked ", i))
+		in.Item = "locked"
+		if _, err := b.engine.Process(t.Context(), in); errors.Is(err, orders.ErrOverloaded) {
+			turnedAway <- struct{}{}
+		}
+	}
+	for i := 0; len(turnedAway) == 0; i++ {
+		callers.Go(func() { ask(i) })
+		if _, err := b.engine.Process(t.Context(), request(fmt.Sprint("free ", i))); err != nil { // of another item: never turned away
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	callers.Wait()
 }

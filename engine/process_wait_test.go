@@ -214,3 +214,27 @@ func TestTurnedAway(t *testing.T) {
 		})
 	})
 }
+
+// An order deleted while somebody waits for it is gone for its watcher, and new for a
+// request that brings it again.
+func TestOrderDeletedWhileWatched(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	newGhost(b.Pool).admit(t, time.Hour, "watched")
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: orders.Cancel, OrderID: "watched"})
+		outcome <- err
+	}()
+	eventually(t, "the stop is written", func() bool {
+		return value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`) == 1
+	})
+	b.exec(t, `DELETE FROM transitions`)
+	b.exec(t, `DELETE FROM orders`)
+	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
+		t.Errorf("the watcher is told %v", err)
+	}
+	if o := b.process(t, request("watched")); o.Status != fsm.Completed {
+		t.Errorf("asked for again it is %s", o.Status)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/govalues/decimal"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -160,5 +161,21 @@ func TestProcessConflict(t *testing.T) {
 				b.sameAsStored(t, conflict.Order)
 			}
 		})
+	}
+}
+
+// Other input for an order that is under way elsewhere is refused at once, not when the
+// order ends.
+func TestConflictIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
+	other := request("elsewhere")
+	other.Item = "something else"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var conflict *orders.Conflict
+	if _, err := b.engine.Process(ctx, other); !errors.As(err, &conflict) || ctx.Err() != nil {
+		t.Errorf("got %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/engine"
+	"pawl/fsm"
 )
 
 const neighbours = 50
@@ -137,4 +138,18 @@ func TestLockedOrder(t *testing.T) {
 			proveBooks(t, b.Pool)
 		})
 	}
+}
+
+// An order whose move fails, and whose history is in the way of the hold too, is held.
+func TestHoldOfAnOrderWithARowInTheWay(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.hold(t, fsm.Charging, "blocked")
+	b.exec(t, `INSERT INTO transitions (order_no, seq, to_status, fence)
+		SELECT order_no, seq + 2, 'charging', 1 FROM orders WHERE order_id = 'blocked'`)
+	b.exec(t, `UPDATE orders SET hold = NULL, hold_reason = NULL, due_at = now() WHERE order_id = 'blocked'`)
+	b.replica(t, engine.Config{})
+	eventually(t, "it is held for attention", func() bool {
+		return value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE hold = 'attention' AND hold_reason LIKE '23505%'`) == 1
+	})
 }
