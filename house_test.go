@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 
 	"policy/store": {"db", "policy"},
 
-	// The executors of steps outside: they reach no database.
+	// The executors of remote steps: they reach no database.
 	"provider/endpoint": {"fsm", "policy", "provider"},
 	"provider/stripe":   {"fsm", "policy", "provider"},
 

@@ -9,7 +9,7 @@ import (
 var outsideColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
 	"CPU PostgreSQL", "CPU provider", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %"}
 
-// printOutside writes a table of the runs with steps outside; below it, for each, what
+// printOutside writes a table of the runs with remote steps; below it, for each, what
 // the provider counted and how the figures stand to the aims.
 func (r report) printOutside(w io.Writer) {
 	var runs []result

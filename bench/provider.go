@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// provider is what does the steps outside: the service's own simulator, a process of
+// provider is what does the remote steps: the service's own simulator, a process of
 // its own with its books in memory. It says at the end how often each step was done.
 type provider struct {
 	target target

@@ -191,7 +191,7 @@ func (w *writer) move(ctx context.Context, numbers []int64) (left int, err error
 		}
 	}
 	for v, set := range sets {
-		if _, err := ledger.Moves[v.state](ctx, w.q, ledger.Set{OrderNos: set, Expected: v.state, Fence: v.fence, Seq: v.seq}); err != nil {
+		if _, err := ledger.Moves[v.state](ctx, w.q, ledger.Batch{OrderNos: set, Expected: v.state, Fence: v.fence, Seq: v.seq}); err != nil {
 			return 0, fmt.Errorf("move from %s: %w", v.state, err)
 		}
 	}

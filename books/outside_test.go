@@ -9,19 +9,19 @@ import (
 	"pawl/provider"
 )
 
-// admitOutside begins an order whose steps are done by a provider.
-func (s *shop) admitOutside(id, item string) {
+// admitRemote begins an order whose steps are done by a provider.
+func (s *shop) admitRemote(id, item string) {
 	s.Helper()
 	s.admit(id, item)
 	s.sql("UPDATE orders SET policy = 1 WHERE order_id = '" + id + "'")
 }
 
-func (s *shop) set(id string) ledger.Set {
+func (s *shop) set(id string) ledger.Batch {
 	o := s.order(id)
-	return ledger.Set{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
+	return ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 
-// call begins an attempt: its answer is still to come.
+// call begins a call: its answer is still to come.
 func (s *shop) call(id string) {
 	s.Helper()
 	o := s.order(id)
@@ -29,7 +29,7 @@ func (s *shop) call(id string) {
 	if o.Status.Undoing() {
 		operation = provider.Undo
 	}
-	begun, err := s.q.AttemptsBegin(s.ctx, db.AttemptsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence,
+	begun, err := s.q.CallsBegin(s.ctx, db.CallsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence,
 		Seq: o.Seq, Step: string(stepOf[o.Status]), Operation: string(operation), LeaseSeconds: 60})
 	s.must(err)
 	if len(begun) != 1 {
@@ -45,7 +45,7 @@ var stepOf = map[fsm.State]fsm.Step{
 func (s *shop) answer(id string, verdict fsm.Outcome, consumes bool) {
 	s.Helper()
 	set := s.set(id)
-	a := ledger.Results{Set: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
+	a := ledger.Results{Batch: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
 		Of: map[int64]ledger.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
 	if set.Expected == fsm.Charging {
 		a.Capture = "on_confirm"
@@ -76,11 +76,11 @@ func (s *shop) tell(id string, of fsm.Step) {
 		string(of) + "', 'callback', 'done' FROM orders WHERE order_id = '" + id + "'")
 }
 
-// fillOutside makes orders that a provider has to do with, named after what became of them.
-func (s *shop) fillOutside() {
+// fillRemote makes orders that a provider has to do with, named after what became of them.
+func (s *shop) fillRemote() {
 	s.Helper()
 	for _, id := range []string{"sold", "refused", "stopped", "in doubt", "waiting", "told", "voiding", "late"} {
-		s.admitOutside(id, "boat")
+		s.admitRemote(id, "boat")
 	}
 	s.done("sold", fsm.Charging, fsm.Reserving, fsm.Confirming)
 
@@ -98,11 +98,11 @@ func (s *shop) fillOutside() {
 
 	s.done("waiting", fsm.Charging)
 	s.call("waiting")
-	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Set: s.set("waiting"), Of: []ledger.Suspension{{Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
+	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Batch: s.set("waiting"), Of: []ledger.Suspension{{Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
 	s.must(err)
 
 	s.call("told")
-	s.sql("UPDATE step_attempts SET finished_at = now(), outcome = 'waiting' WHERE" + of("told"))
+	s.sql("UPDATE step_calls SET finished_at = now(), outcome = 'waiting' WHERE" + of("told"))
 	s.tell("told", fsm.Charge)
 	s.answer("told", fsm.Done, true)
 

@@ -26,9 +26,9 @@ type finding struct {
 // proof reads one range in the snapshot of q and enters what it finds.
 type proof func(ctx context.Context, q *db.Queries, r span, l *ledger) error
 
-// orderProofs stand in two lanes that take about as long.
+// orderProofs stand in two groups that take about as long.
 var orderProofs = [2][]proof{
-	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, plain(attempts, (*db.Queries).VerifyAttempts)},
+	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, plain(calls, (*db.Queries).VerifyCalls)},
 	{
 		proveEffects,
 		plain(orphans, (*db.Queries).VerifyOrphans),

@@ -25,7 +25,7 @@ type Provider struct {
 	Key func(s Sent) (key string, asked bool)
 }
 
-// Sent is a step of an order that was sent outside.
+// Sent is a step of an order that was sent to a provider.
 type Sent struct {
 	OrderID    string
 	Step       fsm.Step

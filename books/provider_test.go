@@ -42,7 +42,7 @@ func kept(id string, of fsm.Step, state string, effects int) line {
 	return line{id, of, state, effects, "10.5", "EUR", "ref"}
 }
 
-// theirs are the books of a provider of the orders that fillOutside makes.
+// theirs are the books of a provider of the orders that fillRemote makes.
 func theirs() []line {
 	return []line{
 		kept("sold", fsm.Charge, "live", 1), kept("sold", fsm.Reserve, "live", 1), kept("sold", fsm.Confirm, "live", 1),
@@ -147,7 +147,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
 			s.fill()
-			s.fillOutside()
+			s.fillRemote()
 			lines := theirs()
 			if difference.change != nil {
 				lines = difference.change(lines)
@@ -208,7 +208,7 @@ func TestWhatTwoOrdersExchangedIsFound(t *testing.T) {
 func (s *shop) twoSold() {
 	s.Helper()
 	for _, id := range []string{"one", "two"} {
-		s.admitOutside(id, "boat")
+		s.admitRemote(id, "boat")
 	}
 	s.sql("ALTER TABLE orders DISABLE TRIGGER orders_guard_input; UPDATE orders SET amount = 10 WHERE order_id = 'one'; " +
 		"UPDATE orders SET amount = 20, currency = 'USD' WHERE order_id = 'two'; ALTER TABLE orders ENABLE TRIGGER orders_guard_input")
@@ -246,7 +246,7 @@ func TestKeysThatAreNotReadTwice(t *testing.T) {
 func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.fillOutside()
+	s.fillRemote()
 	s.redrive("refused")
 	s.sql("UPDATE orders SET status = 'charging', seq = seq + 1 WHERE order_id = 'refused'; " +
 		"INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, seq, 'pending', 'charging', fence FROM orders WHERE order_id = 'refused'")
@@ -264,8 +264,8 @@ func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 func TestWhatTheLedgerDidAfterAllIsNotLookedForAtTheProvider(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.fillOutside()
-	s.sql("UPDATE step_attempts SET outcome = 'retry', reference = NULL WHERE step IN ('charge', 'reserve') AND order_no = (SELECT order_no FROM orders WHERE order_id = 'sold'); " +
+	s.fillRemote()
+	s.sql("UPDATE step_calls SET outcome = 'retry', reference = NULL WHERE step IN ('charge', 'reserve') AND order_no = (SELECT order_no FROM orders WHERE order_id = 'sold'); " +
 		"UPDATE charges SET executor = NULL, reference = NULL, data = NULL, capture = NULL, captured_at = NULL WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'sold'); " +
 		"UPDATE reservations SET executor = NULL, reference = NULL WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'sold')")
 	lines := slices.DeleteFunc(theirs(), func(l line) bool { return l.id == "sold" && l.step != fsm.Confirm })
@@ -280,7 +280,7 @@ func TestWhatTheLedgerDidAfterAllIsNotLookedForAtTheProvider(t *testing.T) {
 func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.fillOutside()
+	s.fillRemote()
 	lines := slices.DeleteFunc(theirs(), func(l line) bool { return l.step != fsm.Reserve })
 	provider := serve(t, lines, "")
 	provider.Key = func(s books.Sent) (string, bool) {

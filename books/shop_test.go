@@ -97,7 +97,7 @@ func (s *shop) order(id string) db.Order {
 func (s *shop) move(id string) fsm.State {
 	s.Helper()
 	o := s.order(id)
-	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Set{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
+	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
 	s.must(err)
 	if len(moved) != 1 {
 		s.Fatalf("order %q did not leave %s", id, o.Status)

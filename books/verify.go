@@ -198,13 +198,13 @@ func (v *verifier) stuck(ctx context.Context) error {
 
 // prove runs all proofs over one range, side by side on two connections.
 func (v *verifier) prove(ctx context.Context, r span) error {
-	lanes, ctx := errgroup.WithContext(ctx)
+	groups, ctx := errgroup.WithContext(ctx)
 	for _, proofs := range orderProofs {
-		lanes.Go(func() error {
+		groups.Go(func() error {
 			return v.snapshot(ctx, func(q *db.Queries) error { return v.run(ctx, q, proofs, r) })
 		})
 	}
-	return lanes.Wait()
+	return groups.Wait()
 }
 
 func (v *verifier) run(ctx context.Context, q *db.Queries, proofs []proof, r span) error {

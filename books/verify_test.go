@@ -76,10 +76,10 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-func TestVerifyOfOrdersWhoseStepsAreOutside(t *testing.T) {
+func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.fillOutside()
+	s.fillRemote()
 	for _, size := range []int32{0, 1, 3, 1000} {
 		report := s.verify(books.Options{RangeSize: size})
 		if got := offenders(report); len(got) > 0 || !report.OK() {
@@ -89,7 +89,7 @@ func TestVerifyOfOrdersWhoseStepsAreOutside(t *testing.T) {
 		if !reflect.DeepEqual(report.Money, want) {
 			t.Errorf("money %v, want %v", report.Money, want)
 		}
-		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "attempts" })
+		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
 		if got := report.Checks[i].Checked; got != 17 {
 			t.Errorf("judged %d calls, want 17", got)
 		}
@@ -112,7 +112,7 @@ func checkTotals(t *testing.T, report books.Report) {
 	}
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
-		"money": 10, "stock": 3, "orphans": 71, "attempts": 0, "late": 0, "stuck": 6,
+		"money": 10, "stock": 3, "orphans": 71, "calls": 0, "late": 0, "stuck": 6,
 	}
 	for _, check := range report.Checks {
 		if check.Checked != want[check.Name] {

@@ -32,20 +32,20 @@ type config struct {
 	PostgresUser  string
 	AllowDataLoss bool
 
-	Listen   string
-	Port     int
-	Currency string
-	Wait     time.Duration
-	Policy   string
+	Listen          string
+	Port            int
+	Currency        string
+	ResponseTimeout time.Duration
+	Policy          string
 
 	PublicURL string
 
-	Lease       time.Duration
-	Poll        time.Duration
-	MaxSet      int
-	MaxInFlight int
-	MaxConns    int
-	Grace       time.Duration
+	Lease            time.Duration
+	RecoveryInterval time.Duration
+	MaxBatch         int
+	MaxInFlight      int
+	MaxConns         int
+	Grace            time.Duration
 
 	LogFormat string
 	LogLevel  string
@@ -66,12 +66,12 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: all interfaces")
 	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
 	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
-	f.DurationVar(&c.Wait, "wait", 30*time.Second, "how long a caller waits for the end of an order")
+	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
 	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
-	f.DurationVar(&c.Poll, "poll", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
-	f.IntVar(&c.MaxSet, "max-set", 512, "most orders in one statement")
+	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
+	f.IntVar(&c.MaxBatch, "max-batch", 512, "most orders in one statement")
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
 	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
 	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
@@ -179,12 +179,12 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 		}
 	}
 	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
-	check("wait", c.Wait >= 0 && c.Wait <= time.Minute, "from 0s to 60s")
+	check("response-timeout", c.ResponseTimeout >= 0 && c.ResponseTimeout <= time.Minute, "from 0s to 60s")
 	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
 	check("lease", c.Lease >= time.Second, "at least 1s")
-	check("poll", c.Poll > 0 && c.Poll <= c.Lease, "more than 0s, and no longer than the lease")
+	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
-	check("max-set", c.MaxSet >= 1 && c.MaxSet <= 10_000, "from 1 to 10000")
+	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "from 1 to 10000")
 	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
 	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
 	check("grace", c.Grace >= 0, "at least 0s")

@@ -137,14 +137,14 @@ func TestSettingsAreRefused(t *testing.T) {
 		{name: "a currency in small letters", args: []string{"--currency=usd"}, says: "currency: "},
 		{name: "a withdrawn currency", args: []string{"--currency=DEM"}, says: "currency: "},
 		{name: "no currency", args: []string{"--currency="}, says: "currency: "},
-		{name: "a wait beyond a minute", args: []string{"--wait=61s"}, says: "wait: from 0s to 60s"},
-		{name: "a wait before it began", args: []string{"--wait=-1s"}, says: "wait: "},
+		{name: "a wait beyond a minute", args: []string{"--response-timeout=61s"}, says: "response-timeout: from 0s to 60s"},
+		{name: "a wait before it began", args: []string{"--response-timeout=-1s"}, says: "response-timeout: "},
 		{name: "a lease that a pause outlasts", args: []string{"--lease=999ms"}, says: "lease: at least 1s"},
-		{name: "looking less often than leases end", args: []string{"--lease=2s", "--poll=3s"}, says: "poll: "},
-		{name: "looking without a pause", args: []string{"--poll=0s"}, says: "poll: "},
+		{name: "looking less often than leases end", args: []string{"--lease=2s", "--recovery-interval=3s"}, says: "recovery-interval: "},
+		{name: "looking without a pause", args: []string{"--recovery-interval=0s"}, says: "recovery-interval: "},
 		{name: "a port there is none of", args: []string{"--port=65536"}, says: "port: "},
-		{name: "empty sets", args: []string{"--max-set=0"}, says: "max-set: "},
-		{name: "sets without end", args: []string{"--max-set=10001"}, says: "max-set: "},
+		{name: "empty sets", args: []string{"--max-batch=0"}, says: "max-batch: "},
+		{name: "sets without end", args: []string{"--max-batch=10001"}, says: "max-batch: "},
 		{name: "no orders in memory", args: []string{"--max-in-flight=0"}, says: "max-in-flight: "},
 		{name: "too few connections, on any port", args: []string{"--max-conns=3", "--port=0"}, says: "max-conns: from 4 "},
 		{name: "an end before it began", args: []string{"--grace=-1s"}, says: "grace: "},
@@ -170,11 +170,11 @@ func TestSettingsAreRefused(t *testing.T) {
 
 func TestSettingsAtTheirLimits(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
-	cfg, _, err := settings(t, "--wait=0s", "--lease=1s", "--poll=1s", "--port=0", "--max-set=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
+	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0", "--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Wait != 0 || cfg.Lease != time.Second || cfg.address() != ":0" {
+	if cfg.ResponseTimeout != 0 || cfg.Lease != time.Second || cfg.address() != ":0" {
 		t.Errorf("%+v, address %s", cfg, cfg.address())
 	}
 }

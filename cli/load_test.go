@@ -52,7 +52,7 @@ func realService(t *testing.T, database *dbtest.Database) string {
 			t.Error(err)
 		}
 	})
-	return fakeService(t, httpapi.New(orders, httpapi.Config{Wait: 30 * time.Second}).ServeHTTP)
+	return fakeService(t, httpapi.New(orders, httpapi.Config{ResponseTimeout: 30 * time.Second}).ServeHTTP)
 }
 
 func TestLoadSendsEachOrderOnce(t *testing.T) {

@@ -51,8 +51,8 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 		says        []string
 	}{
 		{"that waits for a person", `{"amount": 700, "item": "car", "customerId": "bob"}`, []string{
-			"charge       stripe at its own address; a call takes up to 30s; a person is asked after 8 answers and 15m0s; captured on_confirm",
-			"reserve      http at http://warehouse.internal/r; a call takes up to 5s; a person is asked after 20 answers and 15m0s",
+			"charge       stripe at its own address; a call takes up to 30s; a person is asked after 7 retries and 15m0s; captured on_confirm",
+			"reserve      http at http://warehouse.internal/r; a call takes up to 5s; a person is asked after 19 retries and 15m0s",
 			"confirm      stripe at its own address; a call takes up to 10s; ",
 			"approval     rule 2 fits: waits for a person before the charge; after 24h0m0s: approve",
 			`concurrency  at most 5 under way with "customerId:bob"`,

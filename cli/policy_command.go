@@ -136,7 +136,7 @@ func executors(source string) string {
 	}
 	columns := ""
 	for _, s := range fsm.Steps() {
-		columns += string(p.Of(s).Executor) + "\t"
+		columns += string(p.Step(s).Executor) + "\t"
 	}
 	return columns
 }

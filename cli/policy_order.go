@@ -55,7 +55,7 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, s := range fsm.Steps() {
-		fmt.Fprintf(table, "%s\t%s\n", s, explainStep(p.Of(s)))
+		fmt.Fprintf(table, "%s\t%s\n", s, explainStep(p.Step(s)))
 	}
 	fmt.Fprintf(table, "approval\t%s\n", explainApproval(p.ApprovalOf(o.Order)))
 	fmt.Fprintf(table, "concurrency\t%s\n", explainConcurrency(p, p.Key(o.Order)))
@@ -65,15 +65,15 @@ func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) {
 }
 
 func explainStep(how *policy.Step) string {
-	if !how.Executor.Outside() {
+	if !how.Executor.Remote() {
 		return "ledger, in the database"
 	}
 	where := how.URL
 	if where == "" {
 		where = "its own address"
 	}
-	text := fmt.Sprintf("%s at %s; a call takes up to %s; a person is asked after %d answers and %s",
-		how.Executor, where, how.Timeout, how.Retry.Attempts, how.Retry.Budget)
+	text := fmt.Sprintf("%s at %s; a call takes up to %s; a person is asked after %d retries and %s",
+		how.Executor, where, how.Timeout, how.Retry.MaxRetries, how.Retry.Budget)
 	if how.Capture != "" {
 		text += "; captured " + how.Capture
 	}

@@ -89,12 +89,12 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	orders := engine.New(pool, engine.Config{
-		Lease: cfg.Lease, Poll: cfg.Poll, MaxSet: cfg.MaxSet, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
+		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
 		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()),
 	})
 	registry := newMetrics(orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{
-		Currency: cfg.Currency, Wait: cfg.Wait, Log: log,
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log,
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
 	traces := startTracing(ctx, os.Getenv, log)

@@ -11,10 +11,10 @@ import (
 	"pawl/engine"
 )
 
-// stepCollector reads what steps that reach outside do, and what waits, at every scrape.
+// stepCollector reads what remote steps do, and what waits, at every scrape.
 type stepCollector struct {
 	orders                                       *engine.Engine
-	attempts, calls, queued, breaker, held, late *prometheus.Desc
+	calls, inFlight, queued, breaker, held, late *prometheus.Desc
 }
 
 func newStepCollector(orders *engine.Engine) *stepCollector {
@@ -24,8 +24,8 @@ func newStepCollector(orders *engine.Engine) *stepCollector {
 	upTo := fmt.Sprintf(" Of all replicas; counted up to %d.", engine.CountsMost)
 	return &stepCollector{
 		orders:   orders,
-		attempts: desc("step_attempts_total", "Calls to providers that this replica made.", "step", "operation", "outcome"),
-		calls:    desc("step_calls_in_flight", "Calls to providers under way.", "policy", "step"),
+		calls:    desc("step_calls_total", "Calls to providers that this replica made.", "step", "operation", "outcome"),
+		inFlight: desc("step_calls_in_flight", "Calls to providers under way.", "policy", "step"),
 		queued:   desc("step_queue", "Orders that wait for a call in this replica's memory.", "policy", "step"),
 		breaker:  desc("step_breaker_state", "0: calls are made. 1: one is tried. 2: the provider is left alone.", "policy", "step"),
 		held:     desc("orders_on_hold", "Orders that wait, by what for; attention is a person."+upTo, "hold"),
@@ -35,23 +35,23 @@ func newStepCollector(orders *engine.Engine) *stepCollector {
 
 // Describe implements prometheus.Collector.
 func (c *stepCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.attempts, c.calls, c.queued, c.breaker, c.held, c.late} {
+	for _, desc := range []*prometheus.Desc{c.calls, c.inFlight, c.queued, c.breaker, c.held, c.late} {
 		to <- desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *stepCollector) Collect(to chan<- prometheus.Metric) {
-	for _, n := range c.orders.Stats.Attempts.All() {
-		to <- prometheus.MustNewConstMetric(c.attempts, prometheus.CounterValue, float64(n.Count), n.Step, n.Operation, n.Outcome)
+	for _, n := range c.orders.Stats.Calls.All() {
+		to <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(n.Count), n.Step, n.Operation, n.Outcome)
 	}
-	for _, lane := range c.orders.Lanes() {
+	for _, pool := range c.orders.CallPools() {
 		gauge := func(desc *prometheus.Desc, value int) {
-			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), strconv.Itoa(int(lane.Policy)), string(lane.Step))
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), strconv.Itoa(int(pool.Policy)), string(pool.Step))
 		}
-		gauge(c.calls, lane.InFlight)
-		gauge(c.queued, lane.Queued)
-		gauge(c.breaker, int(lane.Breaker))
+		gauge(c.inFlight, pool.InFlight)
+		gauge(c.queued, pool.Queued)
+		gauge(c.breaker, int(pool.Breaker))
 	}
 	c.collectWaiting(to)
 }

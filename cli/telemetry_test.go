@@ -31,7 +31,7 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 	if err != nil {
 		t.Fatal(err)
 	}
-	orders := engine.New(pool, engine.Config{Poll: 10 * time.Millisecond})
+	orders := engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond})
 	orders.Start()
 	t.Cleanup(func() {
 		if err := orders.Stop(t.Context()); err != nil {
@@ -42,10 +42,10 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 		t.Fatal(err)
 	}
 	registry := newMetrics(orders, pool)
-	lane := fmt.Sprintf(`{policy="%d",step="charge"} `, used.Version)
+	labels := fmt.Sprintf(`{policy="%d",step="charge"} `, used.Version)
 	want := []string{
-		`pawl_step_attempts_total{operation="do",outcome="retry",step="charge"} 1`,
-		"pawl_step_breaker_state" + lane + "2", "pawl_step_calls_in_flight" + lane + "0", "pawl_step_queue" + lane + "0",
+		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`,
+		"pawl_step_breaker_state" + labels + "2", "pawl_step_calls_in_flight" + labels + "0", "pawl_step_queue" + labels + "0",
 		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, "pawl_late_undos_open 0",
 		"pawl_step_answers_fenced_total 0", "pawl_orders_expired_total 0", "pawl_orders_unknown_policy_total 0",
 	}

@@ -64,6 +64,6 @@ func executorsOf(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) 
 		if p == nil {
 			return policy.Step{}
 		}
-		return *p.Of(of)
+		return *p.Step(of)
 	}, nil
 }

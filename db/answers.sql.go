@@ -53,7 +53,7 @@ WITH target AS MATERIALIZED (
   SELECT o.order_no, coalesce(o.generation = $1 AND o.status = $2
     AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
   FROM orders AS o
-  WHERE o.order_no = $3 AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
+  WHERE o.order_no = $3 AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.calls > 0
   FOR NO KEY UPDATE
 ), stored AS (
   INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
@@ -73,13 +73,13 @@ WITH target AS MATERIALIZED (
     hold = CASE WHEN NOT t.wakes THEN o.hold END, hold_reason = CASE WHEN NOT t.wakes THEN o.hold_reason END
   FROM target AS t
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5, $13::text, $14::text,
     $15::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type AnswerStoreParams struct {
@@ -161,9 +161,9 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -171,7 +171,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
@@ -197,9 +197,9 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = $1 AND EXISTS (
-  SELECT FROM step_attempts AS t
+  SELECT FROM step_calls AS t
   WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
 `
 
@@ -246,9 +246,9 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -256,7 +256,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -283,7 +283,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 const lateUndoBegin = `-- name: LateUndoBegin :many
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM late_undos AS u
-  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.tries = $6 AND u.finished_at IS NULL
+  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.claims = $6 AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
@@ -297,27 +297,27 @@ WITH claimed AS MATERIALIZED (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-SELECT k.order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = $1 AND t.attempt < 0), 0) - 1,
+INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+SELECT k.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
   k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, attempt) DO NOTHING -- two of one order at one moment: the other has the number
-RETURNING attempt, started_at
+ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
+RETURNING call, started_at
 `
 
 type LateUndoBeginParams struct {
-	OrderNo      int64
-	Generation   int32
-	Policy       *int32
-	Step         string
-	Named        string
-	Tries        int32
-	Seq          int32
-	LeaseSeconds float64
+	OrderNo       int64
+	Generation    int32
+	Policy        *int32
+	Step          string
+	UndoReference string
+	Claims        int32
+	Seq           int32
+	LeaseSeconds  float64
 }
 
 type LateUndoBeginRow struct {
-	Attempt   int32
+	Call      int32
 	StartedAt time.Time
 }
 
@@ -332,8 +332,8 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([
 		arg.Generation,
 		arg.Policy,
 		arg.Step,
-		arg.Named,
-		arg.Tries,
+		arg.UndoReference,
+		arg.Claims,
 		arg.Seq,
 		arg.LeaseSeconds,
 	)
@@ -344,7 +344,7 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([
 	var items []LateUndoBeginRow
 	for rows.Next() {
 		var i LateUndoBeginRow
-		if err := rows.Scan(&i.Attempt, &i.StartedAt); err != nil {
+		if err := rows.Scan(&i.Call, &i.StartedAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -357,13 +357,13 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([
 
 const lateUndoFinish = `-- name: LateUndoFinish :exec
 WITH answered AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = $1::text, code = nullif($3::text, ''), detail = nullif($4::text, '')
-  WHERE t.order_no = $5 AND t.attempt = $9
+  UPDATE step_calls AS t SET finished_at = now(), outcome = $1::text, code = nullif($3::text, ''), detail = nullif($4::text, '')
+  WHERE t.order_no = $5 AND t.call = $9
 )
 UPDATE late_undos AS u SET
   finished_at = CASE WHEN $1::text = 'done' THEN now() END, due_at = now() + make_interval(secs => $2::float8),
   code = nullif($3::text, ''), detail = nullif($4::text, '')
-WHERE u.order_no = $5 AND u.generation = $6 AND u.step = $7 AND u.tries = $8 AND u.finished_at IS NULL
+WHERE u.order_no = $5 AND u.generation = $6 AND u.step = $7 AND u.claims = $8 AND u.finished_at IS NULL
 `
 
 type LateUndoFinishParams struct {
@@ -374,8 +374,8 @@ type LateUndoFinishParams struct {
 	OrderNo    int64
 	Generation int32
 	Step       string
-	Tries      int32
-	Attempt    int32
+	Claims     int32
+	Call       int32
 }
 
 // Keeps the answer. One that was closed, opened again or claimed by somebody else
@@ -389,8 +389,8 @@ func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) 
 		arg.OrderNo,
 		arg.Generation,
 		arg.Step,
-		arg.Tries,
-		arg.Attempt,
+		arg.Claims,
+		arg.Call,
 	)
 	return err
 }
@@ -423,7 +423,7 @@ WHERE o.order_no = $5
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE $2 = 'reserve' AND r.order_no = o.order_no
     AND r.generation = $1 AND r.released_at IS NULL)
 ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
-    reference = coalesce(u.reference, excluded.reference), tries = 0, code = NULL, detail = NULL
+    reference = coalesce(u.reference, excluded.reference), claims = 0, code = NULL, detail = NULL
   WHERE u.finished_at IS NOT NULL OR u.reference IS NULL AND excluded.reference IS NOT NULL
 RETURNING order_no
 `
@@ -475,7 +475,7 @@ WITH settled AS MATERIALIZED (
 ), touched AS (
   UPDATE orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $4 AND EXISTS (SELECT 1 FROM settled AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), closed AS (
   UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $3
@@ -484,7 +484,7 @@ WITH settled AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5::text,
     $6::text, $7::text, $8::text FROM touched AS k
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type LateUndoSettleParams struct {
@@ -549,9 +549,9 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -559,7 +559,7 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
@@ -588,13 +588,13 @@ WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => $2::float8), tries = u.tries + 1
+  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => $2::float8), claims = u.claims + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
-  RETURNING u.order_no, u.generation, u.step, u.tries, u.code
+  RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt,
-  (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
+SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt,
+  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
+   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
 `
 
@@ -606,14 +606,14 @@ type LateUndosClaimParams struct {
 type LateUndosClaimRow struct {
 	UndoGeneration int32
 	Step           string
-	Tries          int32
+	Claims         int32
 	Code           string
 	Order          Order
 	UndoPolicy     *int32
 }
 
-// The lease is short: it lasts until the attempt is committed, which makes it outlast the
-// call. tries tells the claims apart. It is undone where it was done, not where an undo was
+// The lease is short: it lasts until the call is committed, which makes it outlast the
+// call. claims tells one claim from the next. It is undone where it was done, not where an undo was
 // last sent from.
 func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) ([]LateUndosClaimRow, error) {
 	rows, err := q.db.Query(ctx, lateUndosClaim, arg.Most, arg.LeaseSeconds)
@@ -627,7 +627,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 		if err := rows.Scan(
 			&i.UndoGeneration,
 			&i.Step,
-			&i.Tries,
+			&i.Claims,
 			&i.Code,
 			&i.Order.OrderNo,
 			&i.Order.CreatedAt,
@@ -654,9 +654,9 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -664,7 +664,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,

@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrUnfit: the schema of the database is not one that the statements of this program can
+// ErrSchemaMismatch: the schema of the database is not one that the statements of this program can
 // run on.
-var ErrUnfit = errors.New("statements can't be prepared")
+var ErrSchemaMismatch = errors.New("statements can't be prepared")
 
 // Check has the server parse every statement of Queries, and executes none. An error that
-// is ErrUnfit names those that it refuses, each with the SQLSTATE and the message of the
+// is ErrSchemaMismatch names those that it refuses, each with the SQLSTATE and the message of the
 // server; any other error says nothing about the schema. The statements are prepared without
 // a name, so it works behind a pooler, too, and leaves nothing behind on the connection.
 //
@@ -32,7 +32,7 @@ func Check(ctx context.Context, conn *pgx.Conn) error {
 	if len(p.refused) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %d of %d: %s", ErrUnfit, len(p.refused), p.seen, listed(p.refused))
+	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(p.refused), p.seen, listed(p.refused))
 }
 
 // callAll calls every method of the queries that sends a statement, with zero values for

@@ -59,8 +59,8 @@ func TestCheck(t *testing.T) {
 		{"the schema of the migrations", `SELECT 1`, nil},
 		{"one that a newer release added to", `ALTER TABLE charges ADD COLUMN tip numeric`, nil},
 		{"a column with another name", `ALTER TABLE charges RENAME COLUMN captured_at TO taken_at`,
-			[]string{`column "captured_at"`, "42703", "OutsideConfirmed: "}},
-		{"a column that is gone", `ALTER TABLE step_attempts DROP COLUMN named`, []string{`"named"`, "42703", "AttemptsBegin: "}},
+			[]string{`column "captured_at"`, "42703", "RemoteConfirmed: "}},
+		{"a column that is gone", `ALTER TABLE step_calls DROP COLUMN undo_reference`, []string{`"undo_reference"`, "42703", "CallsBegin: "}},
 		{"a column of another type", `ALTER TABLE concurrency_keys ALTER COLUMN version TYPE text`,
 			[]string{"ConcurrencyGrant: ", "42"}},
 		{"a table that is gone", `DROP TABLE step_answers CASCADE`, []string{`"step_answers" does not exist`, "42P01", "AnswerStore: "}},
@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := db.Check(t.Context(), conn)
-			if (err != nil) != (len(c.says) > 0) || err != nil && !errors.Is(err, db.ErrUnfit) {
+			if (err != nil) != (len(c.says) > 0) || err != nil && !errors.Is(err, db.ErrSchemaMismatch) {
 				t.Fatalf("%v", err)
 			}
 			for _, words := range c.says {
@@ -159,7 +159,7 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := db.Check(ctx, conn); err == nil || errors.Is(err, db.ErrUnfit) {
+			if err := db.Check(ctx, conn); err == nil || errors.Is(err, db.ErrSchemaMismatch) {
 				t.Error(err)
 			}
 		})

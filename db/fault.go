@@ -68,11 +68,11 @@ func FaultOf(err error) Fault {
 	}
 }
 
-// Unfit reports that the database is not the one the statement was written for: a table, a
+// SchemaMismatch reports that the database is not the one the statement was written for: a table, a
 // column or a function is missing, or the role may not use it (SQLSTATE class 42). It was
 // certainly rolled back, whatever the data, and sent again it does no better until somebody
 // changes the database: to be sent rarely, and to blame no order for.
-func Unfit(err error) bool {
+func SchemaMismatch(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "42") && !again[pg.Code]
 }

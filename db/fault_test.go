@@ -77,7 +77,7 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
-func TestUnfit(t *testing.T) {
+func TestSchemaMismatch(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	for sql, want := range map[string]bool{
@@ -94,14 +94,14 @@ func TestUnfit(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = conn.Exec(t.Context(), sql).ReadAll()
-		if got := db.Unfit(fmt.Errorf("wrapped: %w", err)); got != want || want && db.FaultOf(err) != db.Unknown {
+		if got := db.SchemaMismatch(fmt.Errorf("wrapped: %w", err)); got != want || want && db.FaultOf(err) != db.Unknown {
 			t.Errorf("%s: %v, and fault %d: %v", sql, got, db.FaultOf(err), err)
 		}
 		if err := conn.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-	if db.Unfit(nil) || db.Unfit(sqlstate("42P05")) || db.Unfit(io.EOF) {
+	if db.SchemaMismatch(nil) || db.SchemaMismatch(sqlstate("42P05")) || db.SchemaMismatch(io.EOF) {
 		t.Error("not every error is that of a wrong schema")
 	}
 }

@@ -58,7 +58,7 @@ WITH page AS MATERIALIZED (
       AND ($5::text IS NULL OR o.status = $5::text) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -115,9 +115,9 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -125,7 +125,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -157,7 +157,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -214,9 +214,9 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -224,7 +224,7 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -258,7 +258,7 @@ WITH page AS MATERIALIZED (
       AND ($8::text IS NULL OR o.item = $8::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -321,9 +321,9 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -331,7 +331,7 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -385,7 +385,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -445,9 +445,9 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -455,7 +455,7 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -487,7 +487,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -546,9 +546,9 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -556,7 +556,7 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -589,7 +589,7 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
   ORDER BY u.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -649,9 +649,9 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -659,7 +659,7 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,

@@ -84,7 +84,7 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 	return items, nil
 }
 
-const ordersAdmitWith = `-- name: OrdersAdmitWith :many
+const ordersAdmitWithTerms = `-- name: OrdersAdmitWithTerms :many
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_seconds
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
@@ -102,7 +102,7 @@ WITH incoming AS (
 ), admitted AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
-    attempts, window_from, in_doubt_since)
+    calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $17::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -119,18 +119,18 @@ WITH incoming AS (
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.attempts, orders.tries, orders.window_from, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.turn_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action
+  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
+  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM admitted AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM admitted AS w, no_effects AS e) AS full_orders
 `
 
-type OrdersAdmitWithParams struct {
+type OrdersAdmitWithTermsParams struct {
 	OrderIds        []string
 	Amounts         []string
 	Currencies      []string
@@ -152,16 +152,16 @@ type OrdersAdmitWithParams struct {
 	Begins          bool
 }
 
-type OrdersAdmitWithRow struct {
+type OrdersAdmitWithTermsRow struct {
 	Order Order
 }
 
 // The same for orders that bring more: a policy, a customer, times, a key of which only
 // so many may be under way, or a rule that asks a person first. One that has to wait starts as
 // pending and is held, for the first of what it waits for; the others go on like any,
-// and where the charge is outside and can be made at once, its attempt begins with them.
-func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams) ([]OrdersAdmitWithRow, error) {
-	rows, err := q.db.Query(ctx, ordersAdmitWith,
+// and where the charge is remote and can be made at once, its call begins with them.
+func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
+	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
 		arg.OrderIds,
 		arg.Amounts,
 		arg.Currencies,
@@ -186,9 +186,9 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersAdmitWithRow
+	var items []OrdersAdmitWithTermsRow
 	for rows.Next() {
-		var i OrdersAdmitWithRow
+		var i OrdersAdmitWithTermsRow
 		if err := rows.Scan(
 			&i.Order.OrderNo,
 			&i.Order.CreatedAt,
@@ -215,9 +215,9 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -225,7 +225,7 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
@@ -250,7 +250,7 @@ func (q *Queries) OrdersAdmitWith(ctx context.Context, arg OrdersAdmitWithParams
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -301,9 +301,9 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -311,7 +311,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
@@ -336,7 +336,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -382,9 +382,9 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 			&i.Amount,
 			&i.Metadata,
 			&i.Policy,
-			&i.Attempts,
-			&i.Tries,
-			&i.WindowFrom,
+			&i.Calls,
+			&i.Retries,
+			&i.RetryWindowStartedAt,
 			&i.InDoubtSince,
 			&i.StartAt,
 			&i.CompleteBy,
@@ -392,7 +392,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 			&i.ReservedUntil,
 			&i.ApprovalUntil,
 			&i.ApprovedAt,
-			&i.TurnAt,
+			&i.PermitAt,
 			&i.CustomerID,
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,

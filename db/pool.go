@@ -15,17 +15,17 @@ import (
 // statement: an answer that got lost is an error within a second, not a wait without end. It never
 // ends a statement that the server works on. Its methods are safe for concurrent use.
 type Pool struct {
-	pool    *pgxpool.Pool
-	silence *silence
-	unfits  atomic.Int64
+	pool             *pgxpool.Pool
+	silence          *silence
+	schemaMismatches atomic.Int64
 }
 
-// Unfits is how many statements met an error so far that speaks against the schema.
-func (p *Pool) Unfits() int64 { return p.unfits.Load() }
+// SchemaMismatches is how many statements met an error so far that speaks against the schema.
+func (p *Pool) SchemaMismatches() int64 { return p.schemaMismatches.Load() }
 
 func (p *Pool) note(err error) error {
-	if Unfit(err) {
-		p.unfits.Add(1)
+	if SchemaMismatch(err) {
+		p.schemaMismatches.Add(1)
 	}
 	return err
 }

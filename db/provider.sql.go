@@ -38,10 +38,10 @@ SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amoun
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_attempts AS a
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, attempts, tries, window_from, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, turn_at, customer_id, payment_method, concurrency_key, action FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
 LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
 LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, item, executor, reference, data, in_doubt FROM reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '') AS r
@@ -73,7 +73,7 @@ type ProviderKeysRow struct {
 	Reference  string
 }
 
-// What was sent outside under a key, by order, and what the books say of it. An order is
+// What was sent to providers under a key, by order, and what the books say of it. An order is
 // settled when it had ended before the provider's books were read, and nothing of it has
 // been undone late since. What the ledger did after all, because the order went on under
 // another policy, is nothing that was sent: of the key the books say nothing stands.

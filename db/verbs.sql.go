@@ -16,7 +16,7 @@ SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = $1 AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = $1 AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.finished_at IS NULL))::boolean AS standing,
-  EXISTS (SELECT 1 FROM step_attempts AS t WHERE t.order_no = $1 AND t.generation = $2 AND t.step = $3
+  EXISTS (SELECT 1 FROM step_calls AS t WHERE t.order_no = $1 AND t.generation = $2 AND t.step = $3
     AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
     AND w.operation = $4 AND w.consumed_at IS NULL) AS answered
@@ -55,8 +55,8 @@ WITH redriven AS (
   UPDATE orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
     outcome = NULL, ended_as = NULL, finished_at = NULL, failure_step = NULL, failure_code = NULL, failure_detail = NULL,
-    hold = NULL, hold_reason = NULL, stop_requested = NULL, tries = NULL, window_from = NULL, in_doubt_since = NULL,
-    action = NULL, turn_at = NULL, reserved_until = NULL,
+    hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
+    action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
     policy = $1::integer,
     fence = o.fence + CASE WHEN $2::boolean THEN 1 ELSE 0 END,
@@ -66,13 +66,13 @@ WITH redriven AS (
     AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT d.order_no, d.seq, 'failed', d.status, d.fence, $7::text,
     $8::text, $9::text, $10::text FROM redriven AS d
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM redriven AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM redriven AS w, no_effects AS e) AS full_orders
 `
 
 type OrderRedriveParams struct {
@@ -141,9 +141,9 @@ func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]O
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -151,7 +151,7 @@ func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]O
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
@@ -199,13 +199,13 @@ WITH target AS MATERIALIZED (
     due_at = CASE $10::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $12::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = $2
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, $13::text,
     $14::text, $15::text, $16::text FROM settled AS s
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM settled AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM settled AS w, no_effects AS e) AS full_orders
 `
 
 type OrderSettleParams struct {
@@ -285,9 +285,9 @@ func (q *Queries) OrderSettle(ctx context.Context, arg OrderSettleParams) ([]Ord
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -295,7 +295,7 @@ func (q *Queries) OrderSettle(ctx context.Context, arg OrderSettleParams) ([]Ord
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
@@ -328,21 +328,21 @@ WITH asked AS (
     policy = $5::integer,
     approved_at = CASE WHEN $6::boolean THEN now() ELSE o.approved_at END,
     -- In doubt one try stays: a call was made that nobody has answered for.
-    tries = CASE WHEN NOT $7::boolean THEN o.tries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
-    window_from = CASE WHEN NOT $7::boolean THEN o.window_from END,
+    retries = CASE WHEN NOT $7::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
+    retry_window_started_at = CASE WHEN NOT $7::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN $8::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE $8::text WHEN 'claimed' THEN $9::uuid WHEN 'same' THEN o.owner END,
     take_overs = CASE WHEN $8::text = 'same' THEN o.take_overs ELSE 0 END, -- else it would be held again at once
     due_at = CASE $8::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $10::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no = $11 AND o.seq = $12 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.attempts, o.tries, o.window_from, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.turn_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, $13::text,
     $14::text, $15::text, $16::text FROM asked AS a
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.attempts, full_orders.tries, full_orders.window_from, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.turn_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.attempts, w.tries, w.window_from, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.turn_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM asked AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM asked AS w, no_effects AS e) AS full_orders
 `
 
 type OrderVerbParams struct {
@@ -427,9 +427,9 @@ func (q *Queries) OrderVerb(ctx context.Context, arg OrderVerbParams) ([]OrderVe
 			&i.Order.Amount,
 			&i.Order.Metadata,
 			&i.Order.Policy,
-			&i.Order.Attempts,
-			&i.Order.Tries,
-			&i.Order.WindowFrom,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
 			&i.Order.InDoubtSince,
 			&i.Order.StartAt,
 			&i.Order.CompleteBy,
@@ -437,7 +437,7 @@ func (q *Queries) OrderVerb(ctx context.Context, arg OrderVerbParams) ([]OrderVe
 			&i.Order.ReservedUntil,
 			&i.Order.ApprovalUntil,
 			&i.Order.ApprovedAt,
-			&i.Order.TurnAt,
+			&i.Order.PermitAt,
 			&i.Order.CustomerID,
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,

@@ -11,14 +11,14 @@ import (
 	"pawl/fsm"
 )
 
-const verifyAttempts = `-- name: VerifyAttempts :one
+const verifyCalls = `-- name: VerifyCalls :one
 WITH answered AS (
   SELECT a.order_no, a.generation, a.step, count(*) AS calls,
     bool_or(a.operation <> 'undo') AS called,
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
-    count(*) FILTER (WHERE a.attempt > 0) AS numbered, max(a.attempt) AS last
-  FROM step_attempts AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no, a.generation, a.step
+    count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
+  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
     bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
@@ -51,8 +51,8 @@ WITH answered AS (
   FROM matched AS m GROUP BY m.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(t.calls, 0) AS calls, nullif(concat_ws(', ', t.fault,
-    CASE WHEN coalesce(t.numbered, 0) <> coalesce(o.attempts, 0) OR t.last > 0 AND t.last <> o.attempts
-      THEN coalesce(t.numbered, 0) || ' calls, the last one ' || coalesce(t.last, 0) || ', counted ' || coalesce(o.attempts, 0) END,
+    CASE WHEN coalesce(t.numbered, 0) <> coalesce(o.calls, 0) OR t.last > 0 AND t.last <> o.calls
+      THEN coalesce(t.numbered, 0) || ' calls, the last one ' || coalesce(t.last, 0) || ', counted ' || coalesce(o.calls, 0) END,
     CASE WHEN t.oldest < 0 OR t.newest > o.generation THEN 'called for in a generation that the order never had' END,
     CASE WHEN k.order_no IS NOT NULL AND o.status <> 'completed' THEN 'confirmed, but ' || o.status
       WHEN k.generation <> o.generation THEN 'confirmed in another generation' END), '') AS fault
@@ -67,26 +67,26 @@ SELECT coalesce(sum(j.calls), 0)::bigint AS checked, count(j.fault) AS violation
 FROM judged AS j
 `
 
-type VerifyAttemptsParams struct {
+type VerifyCallsParams struct {
 	Most  int32
 	First int64
 	Last  int64
 }
 
-type VerifyAttemptsRow struct {
+type VerifyCallsRow struct {
 	Checked    int64
 	Violations int64
 	Offenders  []string
 	Faults     []string
 }
 
-// Every effect outside was answered for, by a call or by an answer that came without
+// Every remote effect was answered for, by a call or by an answer that came without
 // one; one in doubt was at least called for. And the other way about: what was answered
 // done is in the books, once. An answer that was fenced moved nothing, and has none.
 // The calls of an order are numbered through; those of late undos below zero.
-func (q *Queries) VerifyAttempts(ctx context.Context, arg VerifyAttemptsParams) (VerifyAttemptsRow, error) {
-	row := q.db.QueryRow(ctx, verifyAttempts, arg.Most, arg.First, arg.Last)
-	var i VerifyAttemptsRow
+func (q *Queries) VerifyCalls(ctx context.Context, arg VerifyCallsParams) (VerifyCallsRow, error) {
+	row := q.db.QueryRow(ctx, verifyCalls, arg.Most, arg.First, arg.Last)
+	var i VerifyCallsRow
 	err := row.Scan(
 		&i.Checked,
 		&i.Violations,
@@ -128,7 +128,7 @@ WITH promised AS (
     count(*) FILTER (WHERE NOT e.is_charge AND e.generation NOT BETWEEN 0 AND o.generation) AS reserved_never,
     count(*) FILTER (WHERE NOT e.is_charge AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other,
     bool_or(e.stands AND e.doubted) AS doubted,
-    bool_or(e.executor IS NOT NULL) AS outside, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
+    bool_or(e.executor IS NOT NULL) AS remote, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
     bool_or(e.stands AND e.authorized AND NOT e.captured) AS authorized, bool_or(e.captured) AS captured
   FROM orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
   WHERE o.order_no BETWEEN $2 AND $3 GROUP BY o.order_no
@@ -148,7 +148,7 @@ WITH promised AS (
     CASE WHEN n.reserved_never > 0 THEN 'reserved in a generation that the order never had' END,
     CASE WHEN n.reserved_other > 0 THEN 'reserved another item or quantity' END,
     CASE WHEN n.doubted AND n.status NOT IN ('releasing', 'refunding') THEN 'goes on with an effect in doubt' END,
-    CASE WHEN n.outside AND n.policy IS NULL THEN 'done outside without a policy' END,
+    CASE WHEN n.remote AND n.policy IS NULL THEN 'done remotely without a policy' END,
     CASE WHEN n.beside THEN 'in doubt or authorized, but by the ledger' END,
     CASE WHEN n.status = 'completed' AND n.authorized THEN 'authorized, never captured'
       WHEN n.status <> 'completed' AND n.captured THEN 'captured before it was confirmed' END), '') AS fault
@@ -213,7 +213,7 @@ SELECT
     (SELECT max(o.order_no) FROM orders AS o), (SELECT max(t.order_no) FROM transitions AS t),
     (SELECT max(c.order_no) FROM charges AS c), (SELECT max(f.order_no) FROM refunds AS f),
     (SELECT max(r.order_no) FROM reservations AS r), (SELECT max(k.order_no) FROM confirmations AS k),
-    (SELECT max(a.order_no) FROM step_attempts AS a), (SELECT max(w.order_no) FROM step_answers AS w),
+    (SELECT max(a.order_no) FROM step_calls AS a), (SELECT max(w.order_no) FROM step_answers AS w),
     (SELECT max(u.order_no) FROM late_undos AS u)), 0)::bigint AS last_number,
   (SELECT count(*) FROM inventory AS i)::bigint AS items
 `
@@ -260,7 +260,7 @@ const verifyLate = `-- name: VerifyLate :one
 WITH judged AS (
   SELECT o.order_id, u.created_at, CASE WHEN u.created_at < now() - make_interval(secs => $2::float8)
     THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
-      || ', tried ' || u.tries || ' times' || coalesce(', last ' || u.code, '') END AS fault
+      || ', tried ' || u.claims || ' times' || coalesce(', last ' || u.code, '') END AS fault
   FROM late_undos AS u JOIN orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
@@ -373,7 +373,7 @@ SELECT n.order_no::bigint AS order_no FROM (
   UNION ALL SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= $1
   UNION ALL SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= $1
   UNION ALL SELECT min(k.order_no) FROM confirmations AS k WHERE k.order_no >= $1
-  UNION ALL SELECT min(a.order_no) FROM step_attempts AS a WHERE a.order_no >= $1
+  UNION ALL SELECT min(a.order_no) FROM step_calls AS a WHERE a.order_no >= $1
   UNION ALL SELECT min(w.order_no) FROM step_answers AS w WHERE w.order_no >= $1
   UNION ALL SELECT min(u.order_no) FROM late_undos AS u WHERE u.order_no >= $1
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1
@@ -400,7 +400,7 @@ WITH children AS (
   UNION ALL
   SELECT 'confirmations', k.order_no, count(*) FROM confirmations AS k WHERE k.order_no BETWEEN $2 AND $3 GROUP BY k.order_no
   UNION ALL
-  SELECT 'step_attempts', a.order_no, count(*) FROM step_attempts AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no
+  SELECT 'step_calls', a.order_no, count(*) FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no
   UNION ALL
   SELECT 'step_answers', w.order_no, count(*) FROM step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 GROUP BY w.order_no
   UNION ALL
@@ -539,8 +539,8 @@ WITH judged AS (
       CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: nobody picks it up' END,
       CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled') THEN 'held for ' || o.hold || ' until no time: nobody picks it up' END,
       CASE WHEN o.due_at IS NOT NULL AND o.hold IN ('attention', 'paused') THEN 'waits for a person, but is due' END,
-      CASE WHEN o.in_doubt_since IS NOT NULL AND (o.status = 'pending' OR coalesce(o.attempts, 0) = 0) THEN 'in doubt without a call' END,
-      CASE WHEN o.policy IS NULL AND (o.attempts IS NOT NULL OR o.hold IN ('retry', 'callback')) THEN 'goes outside without a policy' END,
+      CASE WHEN o.in_doubt_since IS NOT NULL AND (o.status = 'pending' OR coalesce(o.calls, 0) = 0) THEN 'in doubt without a call' END,
+      CASE WHEN o.policy IS NULL AND (o.calls IS NOT NULL OR o.hold IN ('retry', 'callback')) THEN 'remote without a policy' END,
       CASE WHEN o.hold IS NOT NULL AND o.owner IS NOT NULL THEN 'held, but driven' END,
       CASE WHEN o.hold IS NULL AND o.hold_reason IS NOT NULL THEN 'not held, but for a reason' END,
       CASE WHEN o.owner IS NOT NULL AND o.fence = 0 THEN 'driven without a claim' END)
@@ -726,7 +726,7 @@ type VerifyStockRow struct {
 }
 
 // Units reserved are those of reservations that stand, of orders that are not
-// completed. What is reserved outside is somebody else's stock. Such orders are few and
+// completed. What is reserved remotely is somebody else's stock. Such orders are few and
 // found by what makes them due or held; the array keeps the plan from reading all
 // reservations instead. Items are told apart by jumping along the index from one to the
 // next.

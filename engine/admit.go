@@ -30,15 +30,15 @@ func (e *Engine) admit(set []*run) {
 
 func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 
-// admissionPace: where the charge is outside, new orders come as often as answers do.
+// admissionPace: where the charge is remote, new orders come as often as answers do.
 func (e *Engine) admissionPace() time.Duration {
-	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Outside() {
-		return outsidePace
+	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Remote() {
+		return remotePace
 	}
 	return 0
 }
 
-// admitPlain stores the orders of a set that are new, already leased to us and charging, and
+// admitPlain stores the orders of a batch that are new, already leased to us and charging, and
 // finds out about the others. Only this statement and that of admitWithTerms make orders.
 func (e *Engine) admitPlain(set []*run) {
 	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(set))
@@ -108,15 +108,15 @@ func (e *Engine) admitted(set []*run, rows []db.OrdersAdmitRow) {
 		o := &r.order
 		o.OrderNo, o.CreatedAt = row.OrderNo, row.CreatedAt
 		o.Status, o.Fence, o.Seq, o.Owner = fsm.Charging, 1, 1, &e.owner
-		r.moved = true
+		r.complete = true
 		fresh = append(fresh, r)
 	}
 	e.Stats.Admitted.Add(int64(len(fresh)))
-	e.lead(fresh)
+	e.ownAndDrive(fresh)
 	e.found(byID)
 }
 
-// found reads the orders of a set that were there before.
+// found reads the orders of a batch that were there before.
 func (e *Engine) found(byID map[string]*run) {
 	if len(byID) == 0 {
 		return
@@ -129,12 +129,12 @@ func (e *Engine) found(byID map[string]*run) {
 	e.readBack(known)
 }
 
-// lead notes that the runs are ours and sends each where its state says.
-func (e *Engine) lead(runs []*run) {
+// ownAndDrive notes that the runs are ours and sends each where its state says.
+func (e *Engine) ownAndDrive(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	e.runs.lead(runs)
+	e.runs.own(runs)
 	for _, r := range runs {
 		r.isKnown()
 	}

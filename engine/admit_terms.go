@@ -18,7 +18,7 @@ func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
 		e.finish(orders.ErrUnavailable, slices.Clone(set)...)
 		return
 	}
-	if p != nil && p.Charge.Executor.Outside() {
+	if p != nil && p.Charge.Executor.Remote() {
 		first := e.callPool(*version, fsm.Charge, p)
 		n := first.acquire(len(set))
 		e.admitTo(version, p, permits{pool: first, left: n}, set[:n:n])
@@ -27,7 +27,7 @@ func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
 	e.admitTo(version, p, permits{}, set)
 }
 
-// admitTo admits a set; with permits, those that start at once begin the attempt of their
+// admitTo admits a batch; with permits, those that start at once begin the call of their
 // charge with it.
 func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*run) {
 	if len(set) == 0 {
@@ -37,7 +37,7 @@ func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*
 	defer with.freeUnused()
 	params := e.admissionWith(version, p, set)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
-	rows, err := e.query.OrdersAdmitWith(e.ctx, params)
+	rows, err := e.query.OrdersAdmitWithTerms(e.ctx, params)
 	if err != nil {
 		e.notAdmitted(err, set)
 		return
@@ -45,9 +45,9 @@ func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*
 	e.admittedWith(set, rows, &with)
 }
 
-func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run) db.OrdersAdmitWithParams {
+func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run) db.OrdersAdmitWithTermsParams {
 	base := e.admission(set)
-	p := db.OrdersAdmitWithParams{
+	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
 	}
@@ -97,7 +97,7 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for them: rows that are held have no driver.
-func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *permits) {
+func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
 	byID := make(map[string]*run, len(set))
 	for _, r := range set {
 		byID[r.orderID] = r
@@ -111,25 +111,25 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithRow, with *pe
 		switch {
 		case row.Order.Hold != nil:
 			held = append(held, r)
-		case row.Order.Attempts != nil:
+		case row.Order.Calls != nil:
 			begun = append(begun, r)
 		default:
-			r.moved = true
+			r.complete = true
 			driven = append(driven, r)
 		}
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
-	e.runs.lead(begun)
+	e.runs.own(begun)
 	for _, r := range begun {
 		o := &r.order
 		with.use(r)
-		e.begun(r, *o.Attempts, o.InDoubtSince, e.now())
+		e.begun(r, *o.Calls, o.InDoubtSince, e.now())
 	}
-	e.lead(driven)
+	e.ownAndDrive(driven)
 	e.end(held)
 	for _, r := range held {
 		if *r.order.Hold == fsm.HoldQueued {
-			e.turns.ask(*r.order.ConcurrencyKey)
+			e.limiter.ask(*r.order.ConcurrencyKey)
 		}
 	}
 	e.found(byID)

@@ -11,7 +11,7 @@ import (
 // The reply of our own statement is lost: nobody has taken the order over, and no answer was fenced.
 func TestLostReplyIsNoFencedAnswer(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"AttemptsFinish", "OutsideCharged", "OutsideReserved", "OutsideConfirmed"} {
+	for _, name := range []string{"CallsSuspend", "RemoteCharged", "RemoteReserved", "RemoteConfirmed"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openBehind(t)

@@ -26,15 +26,15 @@ type mover struct {
 	statement ledger.Move
 	outcome   fsm.Outcome  // what the move is to the machine; empty: the statement finds out, by the row
 	moved     func([]*run) // takes the orders that moved
-	busy      func([]*run) // takes the set when a stock row stayed locked
+	busy      func([]*run) // takes the batch when a stock row stayed locked
 }
 
-// leads reports whether the machine lets the move take an order from one state to the other.
-func (m *mover) leads(from, to fsm.State) bool {
+// allows reports whether the machine lets the move take an order from one state to the other.
+func (m *mover) allows(from, to fsm.State) bool {
 	switch m.outcome {
 	case "":
 		return fsm.Legal(from, to)
-	case stays:
+	case suspends:
 		return from == to
 	default:
 		return from.Leads(m.outcome, to)
@@ -47,7 +47,7 @@ func (e *Engine) move(state fsm.State, m mover, set []*run) {
 	switch db.FaultOf(err) {
 	case db.None:
 		m.moved(moved)
-		e.lose(lost)
+		e.onCASMiss(lost)
 	case db.Bad:
 		e.split(set, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
 	default:
@@ -62,12 +62,12 @@ func (e *Engine) move(state fsm.State, m mover, set []*run) {
 func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order
-	set := ledger.Set{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
+	set := ledger.Batch{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
 	verdicts, err := m.statement(e.ctx, e.query, set)
 	if err != nil {
 		return nil, nil, err
 	}
-	e.Stats.Sets.Add(1)
+	e.Stats.Batches.Add(1)
 	e.Stats.Moves.Add(int64(len(verdicts)))
 	if len(verdicts) > 0 {
 		e.tickOn(verdicts[0].At)
@@ -78,7 +78,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 		if !ok {
 			panic("apply: the database moved an order that was not asked for")
 		}
-		if !m.leads(first.Status, v.ToStatus) {
+		if !m.allows(first.Status, v.ToStatus) {
 			e.halt(runs[i], v)
 			continue
 		}
@@ -100,7 +100,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 func (r *run) applyVerdict(v ledger.Moved) {
 	o, at := &r.order, v.At
 	event, _ := fsm.EventOf(o.Status, v.ToStatus)
-	o.Status, o.Seq, r.lost = v.ToStatus, v.Seq, 0
+	o.Status, o.Seq, r.casMisses = v.ToStatus, v.Seq, 0
 	switch event {
 	case fsm.Charged:
 		o.ChargedAt = &at
@@ -110,7 +110,7 @@ func (r *run) applyVerdict(v ledger.Moved) {
 		o.EndedAs, o.FinishedAt = &v.ToStatus, &at
 		o.Owner, o.DueAt = nil, nil
 	default:
-		r.moved = false
+		r.complete = false
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"pawl/simulator"
 )
 
-// The reply of the move that begins the attempt of the confirmation is lost: no call was made
+// The reply of the move that begins the call of the confirmation is lost: no call was made
 // under it, and this process knows. The first call is refused: a person is asked all the same.
 func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 	t.Parallel()
@@ -16,7 +16,7 @@ func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "confirm"})
 	var lost atomic.Bool
 	s.proxy.On(func(statement string) fate {
-		if statement == "OutsideReserved" && !lost.Swap(true) {
+		if statement == "RemoteReserved" && !lost.Swap(true) {
 			return loseReply
 		}
 		return passes
@@ -29,7 +29,7 @@ func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 	if got := status(t, s.Pool, "one"); got != "failed" {
 		t.Errorf("after %s %s, held: %s", time.Since(start), got, value[string](t, s.Pool, `SELECT coalesce(hold_reason, '') FROM orders`))
 	}
-	for _, row := range column[string](t, s.Pool, `SELECT format('%s %s %s %s', attempt, step, operation, outcome) FROM step_attempts ORDER BY attempt`) {
+	for _, row := range column[string](t, s.Pool, `SELECT format('%s %s %s %s', call, step, operation, outcome) FROM step_calls ORDER BY call`) {
 		t.Log(row)
 	}
 }

@@ -64,7 +64,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 }
 
 // store keeps the answer, and looks at what was kept: the first one counts.
-func (e *Engine) store(ctx context.Context, of told, outcome string, text provider.CallbackText) (Receipt, error) {
+func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (Receipt, error) {
 	stored, err := e.storeOnce(ctx, of, outcome, text)
 	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, orders.Unavailable("store an answer", err)
@@ -79,7 +79,7 @@ func (e *Engine) store(ctx context.Context, of told, outcome string, text provid
 		if err != nil {
 			return Receipt{}, orders.Unavailable("read order", err)
 		}
-		e.takeUp(rows)
+		e.driveClaimed(rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
 	if err != nil && !same { // ours may still replace the one that is there: whoever sent it has to come again
@@ -105,7 +105,7 @@ const storeTries = 20
 
 // storeOnce stores an answer and takes the order up if it waits for it. It tries again
 // while somebody holds the row.
-func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, text provider.CallbackText) (stored bool, err error) {
+func (e *Engine) storeOnce(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
 			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,
@@ -118,7 +118,7 @@ func (e *Engine) storeOnce(ctx context.Context, of told, outcome string, text pr
 		case err != nil:
 			return false, err
 		}
-		if e.takeUp(writtenOrders(rows)) > 0 {
+		if e.driveClaimed(writtenOrders(rows)) > 0 {
 			e.watches.add(nil) // a caller of ours may wait for it
 		}
 		return len(rows) > 0, nil

@@ -21,8 +21,8 @@ import (
 // answer they belong to. One that is lost would wait an hour.
 func TestCallbacksRacingTheir202(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, engine.Config{Poll: 10 * time.Millisecond})
-	s.use(t, `charge: {executor: simulator, url: SIM, waitTimeout: 1h}`)
+	s := openShop(t, 2, engine.Config{RecoveryInterval: 10 * time.Millisecond})
+	s.use(t, `charge: {executor: simulator, url: SIM, callbackTimeout: 1h}`)
 	s.faults(t,
 		simulator.Rule{Fault: simulator.CallbackBefore, Fraction: 0.3},
 		simulator.Rule{Fault: simulator.CallbackTwice, Fraction: 0.3},
@@ -270,9 +270,9 @@ func TestCallbacksForNothing(t *testing.T) {
 		d.exec(t, `ALTER TABLE orders ENABLE TRIGGER USER`)
 	})
 	t.Run("a step that was not called for", func(t *testing.T) { //nolint:paralleltest // the last one
-		d.exec(t, `UPDATE step_attempts SET generation = 7`)
+		d.exec(t, `UPDATE step_calls SET generation = 7`)
 		refused(t, token)
-		d.exec(t, `UPDATE step_attempts SET generation = 0`)
+		d.exec(t, `UPDATE step_calls SET generation = 0`)
 	})
 }
 
@@ -306,8 +306,8 @@ func TestLateCallbacks(t *testing.T) {
 		if after := d.get(t, "o"); after.Status != "canceled" || after.Seq != order.Seq {
 			t.Errorf("%s", brief(after))
 		}
-		calls, err := d.engine.Orders.Attempts(t.Context(), "o", -1000, 10)
-		if err != nil || len(calls) == 0 || calls[0].Attempt >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
+		calls, err := d.engine.Orders.Calls(t.Context(), "o", -1000, 10)
+		if err != nil || len(calls) == 0 || calls[0].Call >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
 			t.Errorf("%+v, %v", calls, err)
 		}
 	})

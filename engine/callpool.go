@@ -43,7 +43,7 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	if pool, ok := e.callPools[key]; ok {
 		return pool
 	}
-	cfg := p.Of(of)
+	cfg := p.Step(of)
 	pool := &callPool{e: e, step: of, policy: p, cfg: cfg}
 	pool.exec, pool.unusable = newExecutor(cfg, of)
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
@@ -57,7 +57,7 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 
 // poolOf returns the pool of the step that an order is at. Its policy has one, and is known.
 func (e *Engine) poolOf(o *orders.Order) *callPool {
-	p, _ := e.policies.of(o.Policy)
+	p, _ := e.policies.byVersion(o.Policy)
 	return e.callPool(*o.Policy, o.Status.Step(), p)
 }
 
@@ -94,7 +94,7 @@ func (p *callPool) usable() error {
 	return p.unusable
 }
 
-// pump begins attempts for as many waiting orders as there are free permits.
+// pump begins calls for as many waiting orders as there are free permits.
 func (p *callPool) pump() {
 	if p.e.stopping.Load() {
 		p.e.giveBack(orders.ErrStopping, p.drain()...)
@@ -152,7 +152,7 @@ func (p *callPool) forgotten(o *orders.Order, now time.Time) bool {
 // retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
 
-// permits are taken before the commit that moves orders into the state of a step and begins their attempts with it.
+// permits are taken before the commit that moves orders into the state of a step and begins their calls with it.
 type permits struct {
 	pool  *callPool // nil: none were taken
 	left  int
@@ -193,15 +193,15 @@ func (s *permits) lease() time.Duration {
 	return max(s.pool.e.cfg.Lease, s.call())
 }
 
-// use takes a permit for an order whose attempt was committed with its move. If the circuit
+// use takes a permit for an order whose call was committed with its move. If the circuit
 // breaker has opened meanwhile, the call is made all the same.
 func (s *permits) use(r *run) {
 	s.left--
-	r.attempt = s.pool.newAttempt(r)
-	r.attempt.doubted, r.attempt.asked = false, s.asked // it is the first call of the step
-	r.attempt.report, _ = s.pool.breaker.Allow()
-	if r.attempt.report == nil {
-		r.attempt.report = func(error) {}
+	r.call = s.pool.newCall(r)
+	r.call.doubted, r.call.asked = false, s.asked // it is the first call of the step
+	r.call.report, _ = s.pool.breaker.Allow()
+	if r.call.report == nil {
+		r.call.report = func(error) {}
 	}
 }
 

@@ -19,19 +19,19 @@ import (
 //	  └─ to be stopped, or answered without a call ──────────▶
 //
 // An order that was just moved or admitted, and for which there is a permit, comes in at makeCall: its
-// attempt was committed with the move.
+// call was committed with the move.
 
-// call takes an order that stands at a step outside. It reports false when the engine is stopping and the
+// call takes an order that stands at a remote step. It reports false when the engine is stopping and the
 // order would need a call: none is begun any more.
 func (e *Engine) call(r *run) bool {
 	o := &r.order
-	if r.attempt != nil && !r.attempt.stands(o) {
+	if r.call != nil && !r.call.stands(o) {
 		e.fenced(r)
 	}
 	pool := e.poolOf(o)
 	switch {
 	case orders.Stopping(o) && !o.Status.Undoing() && !pool.forgotten(o, e.now()):
-		e.withoutCall(r, pool, stop{})
+		e.withoutCall(r, pool, stopRequested{})
 	case e.stopping.Load():
 		return false
 	case pool.unread(r):
@@ -45,20 +45,20 @@ func (e *Engine) call(r *run) bool {
 // withoutCall has a result committed that no call gave.
 func (e *Engine) withoutCall(r *run, p *callPool, result provider.Result) {
 	o := &r.order
-	r.attempt = &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}
+	r.call = &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}
 	e.results.Add(r)
 }
 
 // unread reports whether the order may have been called for before: then that is read first.
 func (p *callPool) unread(r *run) bool {
 	o := &r.order
-	return r.preflight == nil && (o.InDoubtSince != nil || o.Tries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
+	return r.preflight == nil && (o.InDoubtSince != nil || o.Retries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
 }
 
 // lacksReference reports whether a call goes by what the provider calls the charge, and the run does not know
 // it: the order may have been taken up after that was said.
 func (p *callPool) lacksReference(r *run) bool {
-	return p.cfg.Executor == policy.Stripe && r.order.Attempts != nil && or(r.order.ChargeReference) == ""
+	return p.cfg.Executor == policy.Stripe && r.order.Calls != nil && or(r.order.ChargeReference) == ""
 }
 
 // runPreflight is the flush of the queue of orders that may have been called for before.
@@ -77,9 +77,9 @@ func (e *Engine) runPreflight(set []*run) {
 		r.preflight = found[r.no()]
 		pool := e.poolOf(&r.order)
 		if answer := r.preflight.answer; answer != nil {
-			r.attempt = pool.answered(&r.order, answer)
+			r.call = pool.answered(&r.order, answer)
 		}
-		if r.attempt != nil {
+		if r.call != nil {
 			e.results.Add(r)
 		} else {
 			pool.enqueue(r)
@@ -87,7 +87,7 @@ func (e *Engine) runPreflight(set []*run) {
 	}
 }
 
-// prepareCall asks the circuit breaker, makes the attempt of an order that has a permit, and queues it to be committed.
+// prepareCall asks the circuit breaker, makes the call of an order that has a permit, and queues it to be committed.
 func (e *Engine) prepareCall(r *run, p *callPool) {
 	if r.status().Undoing() && r.undoForgotten(p.cfg, e.now()) {
 		p.release()
@@ -100,12 +100,12 @@ func (e *Engine) prepareCall(r *run, p *callPool) {
 		e.withoutCall(r, p, provider.Retry{Code: "breaker_open", After: p.cfg.Breaker.Open})
 		return
 	}
-	r.attempt = p.newAttempt(r)
-	r.attempt.report = report
+	r.call = p.newCall(r)
+	r.call.report = report
 	e.begins.Add(r)
 }
 
-// beginKey is what the attempts of one statement have in common.
+// beginKey is what the calls of one statement have in common.
 type beginKey struct {
 	state      fsm.State
 	fence      int64
@@ -119,7 +119,7 @@ type beginKey struct {
 const lookup provider.Operation = "lookup"
 
 func beginKeyOf(r *run) beginKey {
-	o, a := &r.order, r.attempt
+	o, a := &r.order, r.call
 	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
 		call: a.pool.cfg.Timeout + leaseMargin}
 	if a.generation != o.Generation {
@@ -131,7 +131,7 @@ func beginKeyOf(r *run) beginKey {
 	return key
 }
 
-// begin is the flush of the queue of attempts: it commits that calls are about to be made, and makes them.
+// begin is the flush of the queue of calls: it commits that calls are about to be made, and makes them.
 func (e *Engine) begin(set []*run) {
 	for key, group := range groupBy(set, beginKeyOf) {
 		e.commitAttempts(key, group)
@@ -141,23 +141,23 @@ func (e *Engine) begin(set []*run) {
 func (e *Engine) commitAttempts(key beginKey, set []*run) {
 	asked := time.Now()
 	for _, r := range set {
-		r.attempt.asked = asked
+		r.call.asked = asked
 	}
-	rows, err := e.query.AttemptsBegin(e.ctx, e.beginning(key, set))
+	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, set))
 	switch {
 	case db.FaultOf(err) == db.Bad:
 		e.split(set, func(half []*run) { e.commitAttempts(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
 		return
 	case err != nil:
 		notBegun(set...)
-		e.failed("begin attempts", err, set, e.later)
+		e.failed("begin calls", err, set, e.later)
 		return
 	}
-	e.Stats.Sets.Add(1)
+	e.Stats.Batches.Add(1)
 	if len(rows) > 0 {
 		e.tickOn(rows[0].At)
 	}
-	byNo := make(map[int64]db.AttemptsBeginRow, len(rows))
+	byNo := make(map[int64]db.CallsBeginRow, len(rows))
 	for _, row := range rows {
 		byNo[row.OrderNo] = row
 	}
@@ -165,45 +165,45 @@ func (e *Engine) commitAttempts(key beginKey, set []*run) {
 	for _, r := range begun {
 		row := byNo[r.no()]
 		r.order.Seq = row.Seq
-		e.begun(r, row.Attempt, row.InDoubtSince, row.At)
+		e.begun(r, row.Call, row.InDoubtSince, row.At)
 	}
 	notBegun(lost...)
-	e.lose(lost)
+	e.onCASMiss(lost)
 }
 
-func (e *Engine) beginning(key beginKey, set []*run) db.AttemptsBeginParams {
-	p := db.AttemptsBeginParams{
+func (e *Engine) beginning(key beginKey, set []*run) db.CallsBeginParams {
+	p := db.CallsBeginParams{
 		OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
-	if set[0].attempt.generation != set[0].order.Generation {
+	if set[0].call.generation != set[0].order.Generation {
 		p.Generation = &key.generation
 	}
 	if key.operation == provider.Undo {
 		for _, r := range set {
-			p.Names = append(p.Names, r.attempt.named)
+			p.UndoReferences = append(p.UndoReferences, r.call.undoReference)
 		}
 	}
 	return p
 }
 
-// notBegun gives back what attempts hold that come to nothing.
+// notBegun gives back what calls hold that come to nothing.
 func notBegun(set ...*run) {
 	for _, r := range set {
-		r.attempt.report(errUncalled)
-		r.attempt.permit.free()
-		r.attempt = nil
+		r.call.report(errUncalled)
+		r.call.permit.free()
+		r.call = nil
 	}
 }
 
-// begun notes in the run that its attempt is committed, with this number and at this time, and starts the call.
+// begun notes in the run that its call is committed, with this number and at this time, and starts the call.
 // Every call of an order starts here.
 func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Time) {
-	o, a := &r.order, r.attempt
-	o.Attempts, o.InDoubtSince, r.moved, r.lost = &number, inDoubtSince, false, 0
-	if o.WindowFrom == nil {
-		o.WindowFrom = &at
+	o, a := &r.order, r.call
+	o.Calls, o.InDoubtSince, r.complete, r.casMisses = &number, inDoubtSince, false, 0
+	if o.RetryWindowStartedAt == nil {
+		o.RetryWindowStartedAt = &at
 	}
 	a.number, a.fence, a.lookOnly = number, o.Fence, a.lookOnly || a.expired(r, at)
 	e.wg.Go(func() { e.makeCall(r) })
@@ -212,7 +212,7 @@ func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Ti
 // makeCall makes one call, with no transaction open and no lock held, and queues its answer to be
 // committed. It ends with its own timeout, not when the caller of the order hangs up.
 func (e *Engine) makeCall(r *run) {
-	a := r.attempt
+	a := r.call
 	ctx, cancel := context.WithTimeout(e.ctx, a.pool.cfg.Timeout)
 	defer cancel()
 	c, err := e.callOf(ctx, r)
@@ -224,14 +224,14 @@ func (e *Engine) makeCall(r *run) {
 		a.report(failureOf(a.result))
 	}
 	a.permit.free()
-	e.Stats.Attempts.add(a)
+	e.Stats.Calls.add(a)
 	e.results.Add(r)
 }
 
 // commitResults commits what answers mean. It hands runs whose stock row stayed locked to busy.
 func (e *Engine) commitResults(set []*run, busy func([]*run)) {
 	for key, group := range groupBy(set, e.resultKey) {
-		if key.outcome == stays {
+		if key.outcome == suspends {
 			e.suspend(key, group)
 		} else {
 			e.advance(key, group, busy)

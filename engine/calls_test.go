@@ -14,16 +14,16 @@ import (
 	"pawl/simulator"
 )
 
-// laneOf reads how busy a replica is with a step of a policy.
-func laneOf(e *engine.Engine, version int32, of fsm.Step) engine.LaneStats {
-	lanes := e.Lanes()
-	if i := slices.IndexFunc(lanes, func(l engine.LaneStats) bool { return l.Policy == version && l.Step == of }); i >= 0 {
-		return lanes[i]
+// poolOf reads how busy a replica is with a step of a policy.
+func poolOf(e *engine.Engine, version int32, of fsm.Step) engine.CallPoolStats {
+	pools := e.CallPools()
+	if i := slices.IndexFunc(pools, func(l engine.CallPoolStats) bool { return l.Policy == version && l.Step == of }); i >= 0 {
+		return pools[i]
 	}
-	return engine.LaneStats{}
+	return engine.CallPoolStats{}
 }
 
-// A provider that hangs fills its own lane, and holds up nobody else.
+// A provider that hangs fills its own call pool, and holds up nobody else.
 func TestProviderThatHangs(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
@@ -34,12 +34,12 @@ charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, ret
 	for i := range orders {
 		s.admit(t, request(fmt.Sprintf("stuck%d", i)))
 	}
-	eventually(t, "the lane is full, and who finds no place is held", func() bool {
-		lane := laneOf(s.engine, hangs, fsm.Charge)
+	eventually(t, "the call pool is full, and who finds no place is held", func() bool {
+		pool := poolOf(s.engine, hangs, fsm.Charge)
 		held := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = 'retry' AND hold_reason = 'queue_full'`)
-		return lane.InFlight == 3 && lane.Queued == 5 && held == orders-8
+		return pool.InFlight == 3 && pool.Queued == 5 && held == orders-8
 	})
-	if n := value[int64](t, s.Pool, `SELECT count(*) FROM step_attempts`); n != 3 {
+	if n := value[int64](t, s.Pool, `SELECT count(*) FROM step_calls`); n != 3 {
 		t.Errorf("%d calls", n)
 	}
 	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Held["retry"] != orders-8 || w.Held["attention"] != 0 || len(w.Held) != 7 {
@@ -63,12 +63,12 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	version := s.use(t, `
-charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 10ms, attempts: 1000}, breaker: {failures: 3, open: 200ms}}`)
+charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 3, open: 200ms}}`)
 	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500})
 	for i := range 6 {
 		s.admit(t, request(fmt.Sprintf("o%d", i)))
 	}
-	eventually(t, "it opens", func() bool { return laneOf(s.engine, version, fsm.Charge).Breaker == gobreaker.StateOpen })
+	eventually(t, "it opens", func() bool { return poolOf(s.engine, version, fsm.Charge).Breaker == gobreaker.StateOpen })
 	eventually(t, "orders are held for it", func() bool {
 		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = 'retry' AND hold_reason = 'breaker_open'`) > 0
 	})
@@ -76,13 +76,13 @@ charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 
 	eventually(t, "all go on when the provider is well", func() bool {
 		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) == 6
 	})
-	if lane := laneOf(s.engine, version, fsm.Charge); lane.Breaker != gobreaker.StateClosed || lane.InFlight != 0 || lane.Queued != 0 {
-		t.Errorf("%+v", lane)
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed || pool.InFlight != 0 || pool.Queued != 0 {
+		t.Errorf("%+v", pool)
 	}
-	counted := value[int64](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE outcome = 'unknown'`)
+	counted := value[int64](t, s.Pool, `SELECT count(*) FROM step_calls WHERE outcome = 'unknown'`)
 	made := int64(0)
-	for _, n := range s.engine.Stats.Attempts.All() {
-		if n == (engine.AttemptCount{Step: "charge", Operation: "do", Outcome: "unknown", Count: n.Count}) {
+	for _, n := range s.engine.Stats.Calls.All() {
+		if n == (engine.CallCount{Step: "charge", Operation: "do", Outcome: "unknown", Count: n.Count}) {
 			made += n.Count
 		}
 	}
@@ -103,8 +103,8 @@ charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker
 			t.Error(brief(o))
 		}
 	}
-	if lane := laneOf(s.engine, version, fsm.Charge); lane.Breaker != gobreaker.StateClosed {
-		t.Errorf("%+v", lane)
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed {
+		t.Errorf("%+v", pool)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 5 * time.Second, Times: 1})
 	s.admit(t, request("later"))
 	held := s.until(t, "later", "retry")
-	if held.DueAt == nil || held.HoldReason == nil || *held.Attempts != 1 {
+	if held.DueAt == nil || held.HoldReason == nil || *held.Calls != 1 {
 		t.Fatal(brief(held))
 	}
 	stop(t, s.engine)
@@ -126,7 +126,7 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	s.engine = s.replica(t, s.cfg)
 	s.engines = []*engine.Engine{s.engine}
 	s.until(t, "later", "completed")
-	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_attempts WHERE attempt = 2`)
+	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_calls WHERE call = 2`)
 	if second.Before(*held.DueAt) {
 		t.Errorf("tried at %s, before %s", second, held.DueAt)
 	}
@@ -137,7 +137,7 @@ func TestPolicyIsPinned(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, quick)
 	first := s.use(t, `
-charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 5ms, attempts: 1000}}
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 5ms, maxRetries: 999}}
 reserve: {executor: simulator, url: SIM}`)
 	s.faults(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
 	s.admit(t, request("old"))

@@ -118,7 +118,7 @@ func TestTurnOfAHeldOrder(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, quick)
 	s.use(t, `
-charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, attempts: 2, budget: 0s}}
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, maxRetries: 1, budget: 0s}}
 concurrency: {by: concurrencyKey, limit: 2}`)
 	s.faults(t, simulator.Rule{Fault: simulator.Error, OrderPrefix: "stuck"})
 	stuck := request("stuck")
@@ -147,7 +147,7 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 // Replicas are stopped in the middle, again and again: nobody's turn is lost.
 func TestTurnsSurviveStops(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, engine.Config{Poll: 10 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: 10 * time.Millisecond, Lease: time.Second})
 	s.use(t, twoPerCustomer)
 	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 5 * time.Millisecond})
 	const orders = 60

@@ -31,13 +31,13 @@ var journeys = []journey{
 	{"canceled before the reservation", byCallers, []string{"charging", "reserving", "refunding", "canceled"}, canceledFrom(fsm.Reserving)},
 	{"canceled before the confirmation", byCallers, []string{"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
 		canceledFrom(fsm.Confirming)},
-	{"taken over", engine.Config{Poll: 5 * time.Millisecond, Lease: time.Second},
+	{"taken over", engine.Config{RecoveryInterval: 5 * time.Millisecond, Lease: time.Second},
 		[]string{"charging", "reserving", "confirming", "completed"}, takenOver},
 }
 
 // byCallers keeps the engine from looking for orders by itself: an order goes on because somebody waits for it, or not
 // at all.
-var byCallers = engine.Config{Poll: time.Hour}
+var byCallers = engine.Config{RecoveryInterval: time.Hour}
 
 func processed(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()

@@ -28,7 +28,7 @@ func TestDeadlineBehindAThousandThatAreBeingUndone(t *testing.T) {
 // One late effect at a provider that does not answer keeps deadlines of all orders waiting.
 func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 1, engine.Config{Poll: 10 * time.Millisecond})
+	s := openShop(t, 1, engine.Config{RecoveryInterval: 10 * time.Millisecond})
 	s.use(t, strings.Replace(allAtTheSimulator, "url: SIM", "url: SIM, timeout: 10m", 1)) // longer than anybody looks
 	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "old"})
 	for _, id := range []string{"old 1", "old 2", "old 3"} {
@@ -37,7 +37,7 @@ func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.Hang, Step: "charge", Operation: "undo"})
 	s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
 	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
-	eventually(t, "a late effect is being undone", func() bool { return value[int](t, s.Pool, `SELECT max(tries) FROM late_undos`) > 0 })
+	eventually(t, "a late effect is being undone", func() bool { return value[int](t, s.Pool, `SELECT max(claims) FROM late_undos`) > 0 })
 	in := request("late")
 	in.CompleteBy = time.Now().Add(50 * time.Millisecond)
 	s.admit(t, in)

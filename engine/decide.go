@@ -20,9 +20,9 @@ type suspension struct {
 	hold    string // empty: the order goes on
 	reason  string
 	delay   time.Duration // negative: until somebody acts
-	counts  bool          // the attempt counts against the limit of the policy
+	counts  bool          // the answer counts against the limit of the policy
 	cleared bool          // nothing is in doubt any more
-	outcome string        // of the attempt; empty: there was none
+	outcome string        // of the call; empty: there was none
 	code    string
 	detail  string
 	ref     string
@@ -32,7 +32,7 @@ type suspension struct {
 // judge has all the facts about an order whose step was neither done nor refused.
 type judge struct {
 	cfg    *policy.Step
-	a      *attempt
+	a      *call
 	o      *orders.Order
 	now    time.Time // on the database's clock
 	chance float64   // from 0 to 1; the delay is drawn by it
@@ -73,7 +73,7 @@ func (j judge) meaning() suspension {
 		return suspension{hold: fsm.HoldAttention, reason: reason + result.Code, delay: -1, counts: true,
 			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
 	case provider.Waiting:
-		return suspension{hold: fsm.HoldCallback, delay: j.cfg.WaitTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
+		return suspension{hold: fsm.HoldCallback, delay: j.cfg.CallbackTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
 	case provider.Retry:
 		// A callback that says not done may be about another call than the last one.
 		s := suspension{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
@@ -88,30 +88,30 @@ func (j judge) meaning() suspension {
 	}
 }
 
-func outcomeOf(a *attempt, outcome string) string {
+func outcomeOf(a *call, outcome string) string {
 	if a.uncalled {
 		return ""
 	}
 	return outcome
 }
 
-// again holds the order for another attempt, or for a person when attempts and budget are used up.
+// again holds the order for a retry, or for a person when retries and budget are used up.
 func (j judge) again(s suspension, after time.Duration) suspension {
-	cfg, tries, spent := j.cfg, value(j.o.Tries), time.Duration(0)
-	if j.o.WindowFrom != nil {
-		spent = max(j.now.Sub(*j.o.WindowFrom), 0)
+	cfg, retries, spent := j.cfg, value(j.o.Retries), time.Duration(0)
+	if j.o.RetryWindowStartedAt != nil {
+		spent = max(j.now.Sub(*j.o.RetryWindowStartedAt), 0)
 	}
 	if s.counts {
-		tries++
+		retries++
 	}
 	s.hold, s.reason = fsm.HoldRetry, s.code
-	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, tries, s.counts, spent)) // or orders with the same Retry-After would call at once
+	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, retries, s.counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):
 		s.hold, s.reason = fsm.HoldAttention, "non_retryable: "+s.code
-	case int(tries) >= cfg.Retry.Attempts && left <= 0:
-		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d tries in %s, last %s", tries, spent.Round(time.Second), s.code)
+	case int(retries) > cfg.Retry.MaxRetries && left <= 0:
+		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.code)
 	case after > left && after > cfg.Retry.Cap && !j.a.uncalled:
 		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", j.now.Add(after).UTC().Format(time.RFC3339))
 	}
@@ -121,14 +121,14 @@ func (j judge) again(s suspension, after time.Duration) suspension {
 	return s
 }
 
-// delayBound is what the delay of a try is drawn up to, from zero (full jitter: Brooker,
-// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with the number of attempts.
-// An attempt that does not count leaves that number as it is, so after one the bound grows with
+// delayBound is what the delay of a retry is drawn up to, from zero (full jitter: Brooker,
+// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with their number.
+// An answer that does not count leaves that number as it is, so after one the bound grows with
 // the time spent.
-func delayBound(r *policy.Retry, tries int32, counts bool, spent time.Duration) float64 {
+func delayBound(r *policy.Retry, retries int32, counts bool, spent time.Duration) float64 {
 	bound := float64(max(spent/2, r.Initial))
 	if counts {
-		bound = float64(r.Initial) * math.Pow(r.Factor, float64(min(tries-1, 64)))
+		bound = float64(r.Initial) * math.Pow(r.Factor, float64(min(retries-1, 64)))
 	}
 	return min(bound, float64(r.Cap))
 }

@@ -24,21 +24,21 @@ func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {
 func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	retry := policy.Retry{
-		Initial:  time.Millisecond + anyDuration(time.Minute).Draw(t, "initial"),
-		Factor:   rapid.Float64Range(1, 10).Draw(t, "factor"),
-		Attempts: rapid.IntRange(1, 1000).Draw(t, "attempts"),
-		Budget:   anyDuration(time.Hour).Draw(t, "budget"),
+		Initial:    time.Millisecond + anyDuration(time.Minute).Draw(t, "initial"),
+		Factor:     rapid.Float64Range(1, 10).Draw(t, "factor"),
+		MaxRetries: rapid.IntRange(0, 999).Draw(t, "maxRetries"),
+		Budget:     anyDuration(time.Hour).Draw(t, "budget"),
 	}
 	retry.Cap = retry.Initial + anyDuration(30*time.Minute).Draw(t, "cap")
 	after = rapid.OneOf(rapid.Just(time.Duration(0)), anyDuration(2*time.Hour)).Draw(t, "after")
 	counts = rapid.Bool().Draw(t, "counts")
-	tries := rapid.Int32Range(0, 2000).Draw(t, "tries")
-	o := &orders.Order{Status: fsm.Charging, Tries: &tries}
+	retries := rapid.Int32Range(0, 2000).Draw(t, "retries")
+	o := &orders.Order{Status: fsm.Charging, Retries: &retries}
 	if rapid.Bool().Draw(t, "begun") {
 		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
-		o.WindowFrom = &from
+		o.RetryWindowStartedAt = &from
 	}
-	a := &attempt{state: fsm.Charging, step: fsm.Charge, operation: provider.Do, doubted: rapid.Bool().Draw(t, "doubted"),
+	a := &call{state: fsm.Charging, step: fsm.Charge, operation: provider.Do, doubted: rapid.Bool().Draw(t, "doubted"),
 		result: provider.Retry{Code: "not_done", After: after, Counts: counts}}
 	if counts && rapid.Bool().Draw(t, "unknown") {
 		a.result = provider.Unknown{Code: "timeout", After: after}
@@ -47,10 +47,10 @@ func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 }
 
 func (j judge) spent() time.Duration {
-	if j.o.WindowFrom == nil {
+	if j.o.RetryWindowStartedAt == nil {
 		return 0
 	}
-	return j.now.Sub(*j.o.WindowFrom)
+	return j.now.Sub(*j.o.RetryWindowStartedAt)
 }
 
 func TestDelays(t *testing.T) {
@@ -72,12 +72,14 @@ func TestDelays(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
 			j, _, counts := anyTry(t)
-			bound := func(tries int32, spent time.Duration) float64 { return delayBound(&j.cfg.Retry, tries, counts, spent) }
-			tries, spent := *j.o.Tries+1, j.spent()
+			bound := func(retries int32, spent time.Duration) float64 {
+				return delayBound(&j.cfg.Retry, retries, counts, spent)
+			}
+			retries, spent := *j.o.Retries+1, j.spent()
 			switch {
-			case bound(tries, spent) > float64(j.cfg.Retry.Cap) || math.IsNaN(bound(tries, spent)):
+			case bound(retries, spent) > float64(j.cfg.Retry.Cap) || math.IsNaN(bound(retries, spent)):
 				t.Fatal("beyond the cap")
-			case bound(tries+1, spent) < bound(tries, spent) || bound(tries, 2*spent) < bound(tries, spent):
+			case bound(retries+1, spent) < bound(retries, spent) || bound(retries, 2*spent) < bound(retries, spent):
 				t.Fatal("it shrinks")
 			case bound(1, 0) != float64(j.cfg.Retry.Initial):
 				t.Fatalf("the first is up to %v, not %s", bound(1, 0), j.cfg.Retry.Initial)
@@ -85,17 +87,17 @@ func TestDelays(t *testing.T) {
 			j.chance = 0
 			least := j.decide()
 			j.chance = 1
-			if most := j.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(tries, spent)) {
+			if most := j.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(retries, spent)) {
 				t.Fatalf("from %s to %s", least.delay, most.delay)
 			}
 		})
 	})
 	t.Run("of orders that failed together are spread", func(t *testing.T) {
 		t.Parallel()
-		tries := int32(3)
+		retries := int32(3)
 		j := judge{
-			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 8, Budget: time.Hour}},
-			a:   &attempt{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &orders.Order{Status: fsm.Charging, Tries: &tries},
+			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, MaxRetries: 7, Budget: time.Hour}},
+			a:   &call{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &orders.Order{Status: fsm.Charging, Retries: &retries},
 		}
 		var buckets [8]int
 		for i := range 800 {
@@ -112,16 +114,16 @@ func TestDelays(t *testing.T) {
 
 func TestTriesEnd(t *testing.T) {
 	t.Parallel()
-	t.Run("only when the attempts and the time are spent, or the other side asks for too long", func(t *testing.T) {
+	t.Run("only when the retries and the time are spent, or the other side asks for too long", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
 			j, after, counts := anyTry(t)
-			s, tries := j.decide(), int(*j.o.Tries)
+			s, retries := j.decide(), int(*j.o.Retries)
 			if counts {
-				tries++
+				retries++
 			}
 			left := j.cfg.Retry.Budget - j.spent()
-			exhausted := tries >= j.cfg.Retry.Attempts && left <= 0
+			exhausted := retries > j.cfg.Retry.MaxRetries && left <= 0
 			tooLong := after > left && after > j.cfg.Retry.Cap
 			if want := exhausted || tooLong; (s.hold == fsm.HoldAttention) != want || s.hold == fsm.HoldAttention && s.delay >= 0 {
 				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)
@@ -136,8 +138,8 @@ func TestTriesEnd(t *testing.T) {
 	})
 	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
 		t.Parallel()
-		j := judge{cfg: &policy.Step{Retry: policy.Retry{Attempts: 8, Budget: time.Hour, NonRetryable: []string{"closed"}}},
-			a: &attempt{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &orders.Order{Status: fsm.Charging}}
+		j := judge{cfg: &policy.Step{Retry: policy.Retry{MaxRetries: 7, Budget: time.Hour, NonRetryable: []string{"closed"}}},
+			a: &call{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &orders.Order{Status: fsm.Charging}}
 		if s := j.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
 			t.Errorf("%+v", s)
 		}

@@ -1,6 +1,6 @@
 // Package engine moves orders: it admits them, drives them from state to state, claims
 // those somebody left behind, and tells callers how they ended. It moves them in batches. httpapi calls it. It does
-// no step itself: ledger does those of the database, and the executors of provider those outside.
+// no step itself: ledger does those of the database, and the executors of provider do those of remote steps.
 //
 //	Process ──▶ admit ──▶ ┌───────────── drive: by state ─────────────┐ ──▶ finish: callers
 //	                      │  charging    reserving    confirming   …  │
@@ -24,15 +24,15 @@
 // order's fault: its orders are handed back, and the engine stands still until the schema
 // is mended.
 //
-// A step that reaches outside takes another way, by the policy its order started with (calls.go):
+// A remote step takes another way, by the policy its order started with (calls.go):
 //
 //	drive ─▶ call ─▶ preflight ─▶ permit ─▶ begin ─▶ makeCall ─▶ commitResults ─▶ drive
 //	                 one read     callPool  commit   no lock     commit         └▶ held
 //
-// The attempt is committed before the call, and the answer after it, by a compare-and-set
-// like any move. Where there is a permit the attempt begins with the move into its state, and
+// A call is committed before it is made, and the answer after it, by a compare-and-set
+// like any move. Where there is a permit the call begins with the move into its state, and
 // begin is skipped. What has to be known before a call, as an answer that came without one, is read once,
-// and only for orders that may have been called for before. From the commit of an attempt on the step is in doubt
+// and only for orders that may have been called for before. From the commit of a call on the step is in doubt
 // (orders.in_doubt_since) until it is done, refused, or certainly did nothing; what is
 // in doubt is asked after, sent again with the same key, or undone, and never taken for
 // failed. Orders that wait (hold) are in no replica's memory, but for those somebody
@@ -47,16 +47,16 @@
 // follows a statement lead back up.
 //
 //	engine            what there is: queues, loops, settings
-//	policy_versions inventory bulk verbs verb_judge verb_write verb_applies webhook callback process attempts orders stats
+//	policy_versions inventory bulk verbs verb_judge verb_write verb_applies webhook callback process calls orders stats
 //	                  what callers ask for
-//	late_undo timers turns watch recover
+//	late_undo timers concurrency watch recover
 //	                  what happens by itself
 //	admit admit_terms drive gate hot
 //	                  the way of an order
-//	calls results suspend decide attempt callpool preflight identity token fenced
+//	calls results suspend decide call callpool preflight identity token fenced
 //	                  the way of a call
 //	apply outcome readback handback
 //	                  a move, and what follows a statement
-//	unfit ready proof run reads sets row policies clock errors
+//	schema_mismatch ready proof run reads sets row policies clock errors
 //	                  tools
 package engine

@@ -74,7 +74,7 @@ func TestNotDoneByCallbackAfterARetryLeavesTheFirstCallInDoubt(t *testing.T) {
 func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 1ms, attempts: 1, budget: 0s}}`)
+	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 1ms, maxRetries: 0, budget: 0s}}`)
 	s.faults(t, simulator.Rule{Fault: simulator.CutAfter, Times: 1})
 	called, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
@@ -123,7 +123,7 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is canceled", func() bool { return status(t, s.Pool, "one") == "canceled" })
-	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE step = 'charge' AND operation = 'undo'`) + value[int](t, s.Pool, `SELECT count(*) FROM late_undos`); n == 0 {
+	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_calls WHERE step = 'charge' AND operation = 'undo'`) + value[int](t, s.Pool, `SELECT count(*) FROM late_undos`); n == 0 {
 		t.Error("canceled with a charge that was reported as done, and never undone")
 	}
 }
@@ -142,7 +142,7 @@ func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	open()
 	o := s.process(t, request("one"))
 	eventually(t, "what was reported as done stands, or is undone", func() bool {
-		return o.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_attempts WHERE operation = 'undo')
+		return o.Status == "completed" || value[int](t, s.Pool, `SELECT (SELECT count(*) FROM step_calls WHERE operation = 'undo')
 			+ (SELECT count(*) FROM late_undos)`) > 0
 	})
 }

@@ -18,24 +18,24 @@ func (e *Engine) drive(runs []*run) {
 		if n < 0 {
 			n = len(runs)
 		}
-		e.send(state, runs[:n])
+		e.enqueue(state, runs[:n])
 		runs = runs[n:]
 	}
 }
 
-func (e *Engine) send(state fsm.State, runs []*run) {
+func (e *Engine) enqueue(state fsm.State, runs []*run) {
 	if state.Final() {
 		e.finish(nil, runs...)
 		return
 	}
-	if slices.ContainsFunc(runs, special) {
+	if slices.ContainsFunc(runs, needsRouting) {
 		runs = e.route(runs)
 	}
 	e.moves[state].Add(e.hot.divert(runs)...)
 }
 
-// special reports whether more than its state decides where an order goes.
-func special(r *run) bool {
+// needsRouting reports whether more than its state decides where an order goes.
+func needsRouting(r *run) bool {
 	o := &r.order
 	return o.Policy != nil || o.Status == fsm.Pending || orders.Pausing(o)
 }
@@ -47,11 +47,11 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 	defer func() { e.giveBack(orders.ErrStopping, left...) }()
 	for _, r := range runs {
 		o := &r.order
-		p, known := e.policies.of(o.Policy)
+		p, known := e.policies.byVersion(o.Policy)
 		switch {
-		case !special(r):
+		case !needsRouting(r):
 			ledger = append(ledger, r)
-		case r.attempt != nil && r.attempt.result != nil && r.attempt.stands(o):
+		case r.call != nil && r.call.result != nil && r.call.stands(o):
 			e.resultAfter(r)
 		case orders.Pausing(o):
 			e.waits.Add(r)
@@ -63,12 +63,12 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 			}
 		case p == nil:
 			ledger = append(ledger, r)
-		case p.Of(o.Status.Step()).Executor.Outside():
+		case p.Step(o.Status.Step()).Executor.Remote():
 			if !e.call(r) {
 				left = append(left, r)
 			}
-		case o.Status == fsm.Confirming && p.Reserve.Executor.Outside():
-			e.confirmBeside(r)
+		case o.Status == fsm.Confirming && p.Reserve.Executor.Remote():
+			e.confirmInLedger(r)
 		default:
 			ledger = append(ledger, r)
 		}
@@ -79,20 +79,20 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 // resultAfter has a result committed after all: somebody wrote to the order meanwhile. If that was a callback, it
 // beats any result of the call except done.
 func (e *Engine) resultAfter(r *run) {
-	if r.preflight == nil && slices.Contains([]fsm.Outcome{stays, fsm.Refused}, outcomeFor(r.attempt, &r.order)) {
+	if r.preflight == nil && slices.Contains([]fsm.Outcome{suspends, fsm.Refused}, outcomeFor(r.call, &r.order)) {
 		e.preflights.Add(r)
 		return
 	}
 	e.results.Add(r)
 }
 
-// confirmBeside confirms in the database what was reserved elsewhere: there is no stock
+// confirmInLedger confirms in the database what was reserved elsewhere: there is no stock
 // of ours to sell.
-func (e *Engine) confirmBeside(r *run) {
+func (e *Engine) confirmInLedger(r *run) {
 	o := &r.order
-	var result provider.Result = beside{}
+	var result provider.Result = ledgerConfirm{}
 	if orders.Stopping(o) {
-		result = stop{}
+		result = stopRequested{}
 	}
 	e.withoutCall(r, e.poolOf(o), result)
 }

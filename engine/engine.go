@@ -21,13 +21,13 @@ import (
 
 // Config is what an engine can be told. Zero values mean the defaults.
 type Config struct {
-	Lease       time.Duration // how long an order is ours without a sign of life; 10 s
-	Poll        time.Duration // how often to look for orders left behind; 500 ms ± 20 %
-	MaxSet      int           // orders in one statement; 512
-	MaxInFlight int           // orders in memory before new ones are turned away; 20,000
-	Currency    string        // of orders that name none; USD
-	PublicURL   string        // where providers reach this service, for callbacks; http://localhost:3000
-	Log         *slog.Logger
+	Lease            time.Duration // how long an order is ours without a sign of life; 10 s
+	RecoveryInterval time.Duration // how often to look for orders left behind; 500 ms ± 20 %
+	MaxBatch         int           // orders in one statement; 512
+	MaxInFlight      int           // orders in memory before new ones are turned away; 20,000
+	Currency         string        // of orders that name none; USD
+	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
+	Log              *slog.Logger
 
 	// SchemaVersion is the migration without which Ready fails; 0: any will do.
 	SchemaVersion int64
@@ -35,8 +35,8 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Lease = cmp.Or(c.Lease, 10*time.Second)
-	c.Poll = cmp.Or(c.Poll, 500*time.Millisecond)
-	c.MaxSet = cmp.Or(c.MaxSet, 512)
+	c.RecoveryInterval = cmp.Or(c.RecoveryInterval, 500*time.Millisecond)
+	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 20_000)
 	c.Currency = cmp.Or(c.Currency, "USD")
 	c.PublicURL = strings.TrimSuffix(cmp.Or(c.PublicURL, "http://localhost:3000"), "/")
@@ -56,15 +56,15 @@ type Engine struct {
 	Stats  Stats
 	Orders *orders.Reader // what is stored
 
-	notReady rate.Sometimes // log lines that say why
-	fitness  *fitness       // whether the statements can run on the schema
+	notReady     rate.Sometimes // log lines that say why
+	schemaHealth *schemaHealth  // whether the statements can run on the schema
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
 
 	runs     registry
 	policies *policies
 	watches  *watcher
-	turns    *turns
+	limiter  *concurrencyLimiter
 	hot      *hotItems
 	identity atomic.Pointer[identity]
 	clock    atomic.Pointer[reading] // nil: the database's was never read
@@ -76,7 +76,7 @@ type Engine struct {
 	admits     *queue               // new orders
 	moves      map[fsm.State]*queue // orders whose step the ledger does
 	preflights *queue               // orders that may have been called for before
-	begins     *queue               // attempts to be committed before their calls
+	begins     *queue               // calls to be committed before they are made
 	results    *queue               // answers to be committed
 	waits      *queue               // orders to be held before their start, or paused
 	unwritten  *queue               // fenced answers that could not be written
@@ -95,7 +95,7 @@ type Engine struct {
 func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
-		cfg: cfg, pool: pool, fitness: newFitness(cfg.Log), owner: uuid.New(), log: cfg.Log,
+		cfg: cfg, pool: pool, schemaHealth: newSchemaHealth(cfg.Log), owner: uuid.New(), log: cfg.Log,
 		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
 		notReady: rate.Sometimes{Interval: time.Second},
 	}
@@ -105,7 +105,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.policies = newPolicies(e.query, e.log)
-	e.turns = newTurns(e)
+	e.limiter = newConcurrencyLimiter(e)
 	e.makeQueues()
 	e.watches = newWatcher(e)
 	return e
@@ -122,7 +122,7 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(func() { e.recoverLoop(e.ctx) })
 	e.wg.Go(func() { e.renewLoop(e.ctx) })
-	e.wg.Go(func() { e.turns.loop(e.ctx) })
+	e.wg.Go(func() { e.limiter.loop(e.ctx) })
 	e.wg.Go(func() { e.timerLoop(e.ctx) })
 	e.wg.Go(func() { e.lateUndoLoop(e.ctx) })
 }
@@ -130,14 +130,14 @@ func (e *Engine) Start() {
 // queue is a queue of orders that wait for the same statement.
 type queue = batch.Queue[*run]
 
-// outsidePace is the time between two statements for answers of providers. It is short
-// beside a call over a network, and makes sets of what would be single orders: a
+// remotePace is the time between two statements for answers of providers. It is short
+// beside a call over a network, and makes batches of what would be single orders: a
 // statement costs as much for one order as for ten.
-const outsidePace = 20 * time.Millisecond
+const remotePace = 20 * time.Millisecond
 
 func (e *Engine) makeQueues() {
-	most := e.cfg.MaxSet
-	outside := func() time.Duration { return outsidePace }
+	most := e.cfg.MaxBatch
+	remote := func() time.Duration { return remotePace }
 	e.hot = &hotItems{engine: e, items: map[string]int{}}
 	e.hot.queue = e.newQueue(batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
 	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace}, e.admit)
@@ -145,8 +145,8 @@ func (e *Engine) makeQueues() {
 		e.moves[state] = e.newQueue(batch.Options{Most: most}, func(set []*run) { e.moveOut(state, set, e.hot.add) })
 	}
 	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
-	e.begins = e.newQueue(batch.Options{Most: most, Pace: outside}, e.begin)
-	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: outside},
+	e.begins = e.newQueue(batch.Options{Most: most, Pace: remote}, e.begin)
+	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: remote},
 		func(set []*run) { e.commitResults(e.hot.divert(set), e.hot.add) })
 	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
 	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one

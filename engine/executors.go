@@ -20,7 +20,7 @@ func newExecutor(s *policy.Step, of fsm.Step) (provider.Executor, error) {
 	case policy.Stripe:
 		return stripe.New(s, of), nil
 	default:
-		return nil, fmt.Errorf("make executor: %q does nothing outside", s.Executor)
+		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
 	}
 }
 

@@ -19,7 +19,7 @@ type executor struct {
 	charged func(t *testing.T, s *shop, orderID string) (times, undone int)
 }
 
-// executors are all there are: the ledger, which charges in the commit of its move, and those that reach outside. Stock is
+// executors are all there are: the ledger, which charges in the commit of its move, and those that are remote. Stock is
 // the ledger's, so that an order is refused after its charge wherever that was made.
 func executors(t *testing.T, s *shop) map[string]executor {
 	t.Helper()

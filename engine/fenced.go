@@ -14,16 +14,16 @@ import (
 // fenced keeps an answer that came when the order was no longer ours, or no longer where
 // it was. It moves nothing; what it reports may have to be undone.
 func (e *Engine) fenced(r *run) {
-	a := r.attempt
-	r.attempt = nil
+	a := r.call
+	r.call = nil
 	if a == nil || a.result == nil || a.number == 0 || a.source != "" || a.fence == r.order.Fence {
 		return // under the same fence it was we who recorded it, and did not hear so
 	}
 	e.Stats.FencedAnswers.Add(1)
 	outcome, _ := namedResult(a.result)
-	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "attempt", a.number, "fence", a.fence, "outcome", outcome)
+	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "call", a.number, "fence", a.fence, "outcome", outcome)
 	late := newRun(r.orderID, Input{}) // the order itself goes on without it
-	late.order.OrderNo, late.attempt = r.no(), a
+	late.order.OrderNo, late.call = r.no(), a
 	if e.keepFenced(late) != nil {
 		e.unwritten.Add(late)
 	}
@@ -32,14 +32,14 @@ func (e *Engine) fenced(r *run) {
 // keepFenced writes such an answer down and, where it reports an effect, opens its undoing.
 // It may be done again.
 func (e *Engine) keepFenced(r *run) error {
-	a := r.attempt
+	a := r.call
 	outcome, answer := namedResult(a.result)
-	err := e.query.AttemptFenced(e.ctx, db.AttemptFencedParams{OrderNo: r.no(), Attempt: a.number, Fence: a.fence,
+	err := e.query.CallFenced(e.ctx, db.CallFencedParams{OrderNo: r.no(), Call: a.number, Fence: a.fence,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference})
 	if err != nil || outcome != "done" || a.operation != provider.Do {
 		return err
 	}
-	return e.reportLate(e.ctx, told{r.no(), a.generation, a.step}, lateEffect{"an attempt that was fenced", answer.Reference})
+	return e.reportLate(e.ctx, callbackTarget{r.no(), a.generation, a.step}, lateEffect{"a call that was fenced", answer.Reference})
 }
 
 // keepUnwritten is the flush of the queue of fenced answers that could not be written. Nobody
@@ -52,7 +52,7 @@ func (e *Engine) keepUnwritten(set []*run) {
 				break
 			}
 			if bad := db.FaultOf(err) == db.Bad; bad || try%20 == 0 {
-				e.log.Error("keep a fenced answer", "order_id", r.orderID, "attempt", r.attempt.number, "tries", try+1, "error", err)
+				e.log.Error("keep a fenced answer", "order_id", r.orderID, "call", r.call.number, "tries", try+1, "error", err)
 				if bad {
 					break // its own fault: the others behind it are not to wait
 				}
@@ -85,7 +85,7 @@ type lateEffect struct{ reason, reference string }
 
 // reportLate opens the undoing of an effect that the books say is absent or undone. With an
 // error it may not be open: who heard of the effect has to report it again.
-func (e *Engine) reportLate(ctx context.Context, of told, late lateEffect) error {
+func (e *Engine) reportLate(ctx context.Context, of callbackTarget, late lateEffect) error {
 	if of.step == fsm.Confirm {
 		return nil // it has no undo; verify --provider shows it
 	}

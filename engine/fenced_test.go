@@ -15,7 +15,7 @@ import (
 // heard of that charge, and it must be undone.
 func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 	t.Parallel()
-	for _, statement := range []string{"AttemptFenced", "LateUndoOpen"} {
+	for _, statement := range []string{"CallFenced", "LateUndoOpen"} {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			var calls, lost atomic.Int32
@@ -35,7 +35,7 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 			s.admit(t, request("one"))
 			eventually(t, "it is called for", func() bool { return calls.Load() == 1 })
-			startEngine(t, s.URL, engine.Config{Poll: 10 * time.Millisecond})
+			startEngine(t, s.URL, engine.Config{RecoveryInterval: 10 * time.Millisecond})
 			s.exec(t, `UPDATE orders SET due_at = now()`)
 			s.until(t, "one", "failed")
 			s.proxy.On(func(name string) fate {
@@ -48,7 +48,7 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			eventually(t, "the late charge is undone", func() bool {
 				return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM late_undos WHERE finished_at IS NOT NULL AND reference = 'ch_1')`)
 			})
-			if fenced := column[string](t, s.Pool, `SELECT reference FROM step_attempts WHERE fenced`); len(fenced) != 1 || fenced[0] != "ch_1" || lost.Load() < 4 {
+			if fenced := column[string](t, s.Pool, `SELECT reference FROM step_calls WHERE fenced`); len(fenced) != 1 || fenced[0] != "ch_1" || lost.Load() < 4 {
 				t.Errorf("fenced: %q, lost %d times", fenced, lost.Load())
 			}
 		})

@@ -25,7 +25,7 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 			return false
 		}
 		r.wait = fsm.HoldApproval
-	case o.ConcurrencyKey != nil && o.TurnAt == nil:
+	case o.ConcurrencyKey != nil && o.PermitAt == nil:
 		r.wait = fsm.HoldQueued
 	default:
 		return true
@@ -46,7 +46,7 @@ func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 
 // approvalTime is how long the policy has an order wait for an approval; 0: as long as it takes.
 func (e *Engine) approvalTime(o *orders.Order) time.Duration {
-	if p, _ := e.policies.of(o.Policy); p != nil {
+	if p, _ := e.policies.byVersion(o.Policy); p != nil {
 		if a := approvalOf(p, o); a != nil {
 			return a.Timeout
 		}
@@ -70,7 +70,7 @@ func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
 		return
 	}
 	if len(rows) == 1 {
-		r.lost = 0
+		r.casMisses = 0
 	}
 	e.readBack([]*run{r}) // the row says how it goes on
 }

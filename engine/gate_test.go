@@ -117,7 +117,7 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 concurrency: {by: concurrencyKey, limit: 1}`)
 	t.Run("for a retry that comes in time", func(t *testing.T) {
 		t.Parallel()
-		s.waitsInVain(t, request("retries"), func(o *orders.Order) bool { return o.Status == "charging" && o.Attempts != nil })
+		s.waitsInVain(t, request("retries"), func(o *orders.Order) bool { return o.Status == "charging" && o.Calls != nil })
 	})
 	t.Run("for its turn", func(t *testing.T) {
 		t.Parallel()

@@ -11,9 +11,9 @@ import (
 )
 
 // hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other
-// items. A set whose stock row stayed locked comes here and is tried item by item. Until an
+// items. A batch whose stock row stayed locked comes here and is tried item by item. Until an
 // item has gone through, its orders come here directly, whether the ledger is to move them or an answer from
-// outside. Items in this queue wait for each other, half a second each at most; no other orders wait for them.
+// a provider. Items in this queue wait for each other, half a second each at most; no other orders wait for them.
 type hotItems struct {
 	engine *Engine
 	queue  *queue
@@ -26,7 +26,7 @@ type hotItems struct {
 // hotPause is how long an item that is still locked is left alone.
 const hotPause = 100 * time.Millisecond
 
-// add takes over a set that met a lock for too long. It keeps nothing of the slice. Runs that
+// add takes over a batch that met a lock for too long. It keeps nothing of the slice. Runs that
 // don't write a stock row waited for another lock, and are tried again elsewhere: in this queue
 // they would never unblock their item, because only a run that gets the stock row does.
 func (h *hotItems) add(set []*run) {
@@ -93,7 +93,7 @@ func (h *hotItems) unblock(item string) {
 	h.used.Store(len(h.items) > 0)
 }
 
-// flush moves a set of any states, one statement per item and state. An item stays in
+// flush moves a batch of any states, one statement per item and state. An item stays in
 // the queue until a statement got its stock row. If it left before that, its next order
 // would stall the orders of all items again.
 func (h *hotItems) flush(set []*run) {
@@ -121,7 +121,7 @@ func (h *hotItems) through(state fsm.State, runs []*run) bool {
 	busy := func(set []*run) {
 		free = false
 		again := slices.Clone(set)
-		// Renew the leases now, while the rows are free: the next attempt holds locks on
+		// Renew the leases now, while the rows are free: the next try holds locks on
 		// them for most of the time, and a renewal skips rows that are locked.
 		h.engine.renew(numbersOf(again))
 		time.AfterFunc(hotPause, func() { h.queue.Add(again...) })

@@ -34,24 +34,24 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	return e.identity.Load(), nil
 }
 
-// callOf is what the executor is told of a run's attempt.
+// callOf is what the executor is told of a run's call.
 func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	who, err := e.identify(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o, a := &r.order, r.attempt
+	o, a := &r.order, r.call
 	c := &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
-		Fence: o.Fence, Attempt: a.number, Clock: e.now,
+		Fence: o.Fence, Number: a.number, Clock: e.now,
 	}
 	if a.operation == provider.Undo {
-		c.Reference = a.named
+		c.Reference = a.undoReference
 		return c, nil
 	}
-	c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(told{o.OrderNo, a.generation, a.step}, o.OrderID)
+	c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(callbackTarget{o.OrderNo, a.generation, a.step}, o.OrderID)
 	c.Reference = or(r.order.ChargeReference)
 	if a.step == fsm.Reserve {
 		c.Reference = or(r.order.ReserveReference)

@@ -31,7 +31,7 @@ func TestAnOldUndoAtStripe(t *testing.T) {
 			ends := "canceled"
 			if !known {
 				s.exec(t, `UPDATE charges SET reference = NULL`)
-				s.exec(t, `UPDATE step_attempts SET reference = NULL`)
+				s.exec(t, `UPDATE step_calls SET reference = NULL`)
 				ends = "attention"
 			}
 			s.verb(t, orders.Cancel, nil)
@@ -70,7 +70,7 @@ func TestAnOldLateUndo(t *testing.T) {
 		k.says(func(k *keeper) { k.full = true })
 		s.exec(t, `UPDATE orders SET due_at = now()`)
 		s.until(t, "one", "failed")
-		s.exec(t, `UPDATE step_attempts SET operation = 'lookup' WHERE operation = 'undo'`) // as if none had been sent
+		s.exec(t, `UPDATE step_calls SET operation = 'lookup' WHERE operation = 'undo'`) // as if none had been sent
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) {
 			clear(k.undos)
@@ -82,7 +82,7 @@ func TestAnOldLateUndo(t *testing.T) {
 		})
 		s.undone(t, k, fsm.Failed)
 	})
-	t.Run("says the same on every attempt", func(t *testing.T) {
+	t.Run("says the same on every call", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true, dead: true}
 		s := openKeeper(t, k)
@@ -110,7 +110,7 @@ func TestRetryUnderAPolicyWithALongerRetention(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
 	p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-	b := outside(t, engine.Config{}, p.deaf())
+	b := remote(t, engine.Config{}, p.deaf())
 	b.process(t, request("order"))
 	active := asked(orders.Retry)
 	active.ActivePolicy = true

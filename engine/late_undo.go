@@ -20,7 +20,7 @@ const (
 // it is done, as long as the provider knows what is meant, and moves no order.
 func (e *Engine) lateUndoLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		e.pause(e.cfg.Poll)
+		e.pause(e.cfg.RecoveryInterval)
 		if !e.stopping.Load() && ctx.Err() == nil {
 			e.undoLate()
 		}
@@ -40,9 +40,9 @@ func (e *Engine) undoLate() {
 }
 
 func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
-	result, attempt := e.callLate(row)
+	result, call := e.callLate(row)
 	outcome, answer := namedResult(result)
-	delay := min(time.Second<<min(row.Tries, 10), lateUndoPause)
+	delay := min(time.Second<<min(row.Claims, 10), lateUndoPause)
 	if a, ok := result.(attention); ok {
 		delay, answer.Code, answer.Detail = lateUndoPause, orders.RefusedUnknown, a.reason
 		if row.Code != orders.RefusedUnknown {
@@ -50,45 +50,45 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 		}
 	}
 	err := e.query.LateUndoFinish(e.ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
-		Tries: row.Tries, Attempt: attempt, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
+		Claims: row.Claims, Call: call, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
 		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)
 	}
 }
 
 // callLate undoes a key of an order that is at rest. An undo by an expired key finds nothing and reports success, so it
-// is not sent. The number of the attempt is 0 where no call was made.
+// is not sent. The number of the call is 0 where none was made.
 func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
-	p, runs := e.policies.of(row.UndoPolicy)
-	if !runs || p == nil || !p.Of(of).Executor.Outside() {
+	p, runs := e.policies.byVersion(row.UndoPolicy)
+	if !runs || p == nil || !p.Step(of).Executor.Remote() {
 		return provider.Unknown{Code: "policy_unusable"}, 0
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, p.Of(of).Timeout)
+	ctx, cancel := context.WithTimeout(e.ctx, p.Step(of).Timeout)
 	defer cancel()
 	known, err := e.keyOf(ctx, row.Order.OrderNo, row.UndoGeneration, of, provider.Undo)
 	switch {
 	case err != nil:
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
-	case known.own.forgotten(p.Of(of), &row.Order, nil, e.now()):
+	case known.own.forgotten(p.Step(of), &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order, r.preflight = row.Order, known
-	r.attempt = &attempt{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
-		fence: row.Order.Fence, named: known.own.undoName(p.Of(of).Executor)}
-	return e.attemptLate(ctx, r, row)
+	r.call = &call{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
+		fence: row.Order.Fence, undoReference: known.own.undoName(p.Step(of).Executor)}
+	return e.beginLate(ctx, r, row)
 }
 
-// attemptLate commits the attempt and makes its call.
-func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (provider.Result, int32) {
-	a := r.attempt
+// beginLate commits the call and makes it.
+func (e *Engine) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (provider.Result, int32) {
+	a := r.call
 	c, err := e.callOf(ctx, r)
 	a.asked = time.Now()
 	var begun []db.LateUndoBeginRow
 	if err == nil {
 		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: a.generation, Step: string(a.step),
-			Tries: row.Tries, Policy: row.UndoPolicy, Named: a.named, LeaseSeconds: (a.pool.cfg.Timeout + leaseMargin).Seconds()})
+			Claims: row.Claims, Policy: row.UndoPolicy, UndoReference: a.undoReference, LeaseSeconds: (a.pool.cfg.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
 	case err != nil:
@@ -96,6 +96,6 @@ func (e *Engine) attemptLate(ctx context.Context, r *run, row db.LateUndosClaimR
 	case len(begun) == 0:
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun[0].Attempt, r.preflight.own.forgotten(a.pool.cfg, &r.order, nil, begun[0].StartedAt)
+	a.number, a.lookOnly = begun[0].Call, r.preflight.own.forgotten(a.pool.cfg, &r.order, nil, begun[0].StartedAt)
 	return a.perform(ctx, c), a.number
 }

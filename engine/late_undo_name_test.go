@@ -69,10 +69,10 @@ func TestALateEffectIsUndoneByItsName(t *testing.T) {
 		s, k, tell := failed(t)
 		tell("")
 		byPerson(t, s)
-		s.exec(t, `UPDATE late_undos SET finished_at = now(), detail = 'undone by hand', tries = 9`)
+		s.exec(t, `UPDATE late_undos SET finished_at = now(), detail = 'undone by hand', claims = 9`)
 		tell("")
-		if tries := value[int](t, s.Pool, `SELECT tries FROM late_undos`); tries > 1 {
-			t.Errorf("opened again after %d tries", tries)
+		if claims := value[int](t, s.Pool, `SELECT claims FROM late_undos`); claims > 1 {
+			t.Errorf("opened again after %d claims", claims)
 		}
 		byPerson(t, s)
 		if names := k.named(); len(names) > 0 {

@@ -98,23 +98,23 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 	t.Run("the late undo begins first", func(t *testing.T) {
 		t.Parallel()
 		s, k, p, tell := openToldLate(t)
-		g := newGates(t, p, "AttemptsBegin")
+		g := newGates(t, p, "CallsBegin")
 		s.verb(t, orders.Retry, nil)
-		g.wait(t, "AttemptsBegin")
+		g.wait(t, "CallsBegin")
 		tell()
 		s.lateUndosDone(t)
-		g["AttemptsBegin"].release()
+		g["CallsBegin"].release()
 		check(t, s, k, "ch_1")
 	})
 	t.Run("the driver begins first", func(t *testing.T) {
 		t.Parallel()
 		s, k, p, tell := openToldLate(t)
-		g := newGates(t, p, "AttemptsBegin", "LateUndoBegin")
+		g := newGates(t, p, "CallsBegin", "LateUndoBegin")
 		s.verb(t, orders.Retry, nil)
-		g.wait(t, "AttemptsBegin")
+		g.wait(t, "CallsBegin")
 		tell()
 		g.wait(t, "LateUndoBegin")
-		g["AttemptsBegin"].release()
+		g["CallsBegin"].release()
 		s.until(t, "one", "retry")
 		g["LateUndoBegin"].release()
 		s.lateUndosDone(t)
@@ -122,7 +122,7 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 	})
 }
 
-// A replica that dies between the claim of a late undo and its attempt holds it up for a lease, not for longer.
+// A replica that dies between the claim of a late undo and its call holds it up for a lease, not for longer.
 func TestALateUndoOfAReplicaThatDied(t *testing.T) {
 	t.Parallel()
 	s, k, p, tell := openToldLate(t)
@@ -138,7 +138,7 @@ func TestALateUndoOfAReplicaThatDied(t *testing.T) {
 	stop(t, other)
 	g["LateUndoBegin"].release()
 	stop(t, s.engine)
-	if calls := value[int](t, s.Pool, `SELECT count(*) FROM step_attempts WHERE attempt < 0`); calls != 1 || len(k.named()) != 1 {
+	if calls := value[int](t, s.Pool, `SELECT count(*) FROM step_calls WHERE call < 0`); calls != 1 || len(k.named()) != 1 {
 		t.Errorf("%d calls, undone %q", calls, k.named())
 	}
 	s.engine = startEngine(t, s.URL, s.cfg)
@@ -159,7 +159,7 @@ func TestALateUndoThatHangs(t *testing.T) {
 		w.WriteHeader(http.StatusPaymentRequired)
 	}))
 	t.Cleanup(server.Close)
-	s := openShop(t, 2, engine.Config{Poll: 10 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: 10 * time.Millisecond, Lease: time.Second})
 	s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 	s.admit(t, request("one"))
 	s.until(t, "one", "failed")
@@ -174,7 +174,7 @@ func TestALateUndoThatHangs(t *testing.T) {
 	}
 	close(hang)
 	eventually(t, "the call is answered", func() bool {
-		return value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL FROM step_attempts WHERE attempt = -1`)
+		return value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL FROM step_calls WHERE call = -1`)
 	})
 	if !value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL AND code IS NULL AND detail = 'undone by hand' FROM late_undos`) {
 		t.Error("it is open again")
@@ -185,7 +185,7 @@ func TestALateUndoThatHangs(t *testing.T) {
 func TestALateUndoIsClosedByAPerson(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
-	b := outside(t, byCallers, p.quick(""))
+	b := remote(t, byCallers, p.quick(""))
 	p.fail(t, rules("reserve", "decline")...)
 	b.process(t, request("order"))
 	before, err := b.engine.Orders.Get(t.Context(), "order")

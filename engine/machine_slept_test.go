@@ -10,10 +10,10 @@ import (
 )
 
 // A machine sleeps for a day, wakes up, and its clock has not heard of it yet: what it is about to send is a day older than
-// it thinks. The statement that begins the attempt knows.
+// it thinks. The statement that begins the call knows.
 func TestAMachineThatSlept(t *testing.T) {
 	t.Parallel()
-	hourly := engine.Config{Poll: time.Hour} // the database's time is not heard by the way
+	hourly := engine.Config{RecoveryInterval: time.Hour} // the database's time is not heard by the way
 	t.Run("does not charge by a forgotten key", func(t *testing.T) {
 		t.Parallel()
 		k := &keeper{mute: true}

@@ -36,9 +36,9 @@ func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
 	try(set[half:])
 }
 
-// unfitPause is how long to leave the database alone after a statement of a verb or a turn
+// schemaMismatchPause is how long to leave the database alone after a statement of a verb or a permit
 // that it can't run as it is made. Those of orders end otherwise: see standsDown.
-const unfitPause = time.Second
+const schemaMismatchPause = time.Second
 
 func (e *Engine) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
@@ -48,19 +48,19 @@ func (e *Engine) unknown(doing string, err error) {
 	if e.ctx.Err() == nil {
 		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
 	}
-	if db.Unfit(err) {
-		e.pause(unfitPause)
+	if db.SchemaMismatch(err) {
+		e.pause(schemaMismatchPause)
 	}
 }
 
-// lose deals with runs that a move statement did not return: their row was locked by
+// onCASMiss deals with runs that a move statement did not return: their row was locked by
 // somebody, or is not as we thought. The row tells, after a moment: who holds a lock
 // holds it a little longer.
-func (e *Engine) lose(runs []*run) {
+func (e *Engine) onCASMiss(runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
-	e.Stats.Lost.Add(int64(len(runs)))
+	e.Stats.CASMisses.Add(int64(len(runs)))
 	e.readBack(append([]*run(nil), runs...))
 }
 
@@ -74,8 +74,8 @@ func (e *Engine) later(runs []*run) {
 func pauseAfter(runs []*run) time.Duration {
 	tries := 0
 	for _, r := range runs {
-		r.lost++
-		tries = max(tries, r.lost)
+		r.casMisses++
+		tries = max(tries, r.casMisses)
 	}
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
@@ -95,21 +95,21 @@ func (e *Engine) finish(err error, runs ...*run) {
 		r.end(err)
 	}
 	if err == nil {
-		e.takeUp(claimed)
+		e.driveClaimed(claimed)
 	}
 }
 
 // turnOver lets the next one of its key start when an order has ended.
 func (e *Engine) turnOver(r *run) {
 	if key := r.order.ConcurrencyKey; key != nil && r.status().Final() {
-		e.turns.ask(*key)
+		e.limiter.ask(*key)
 	}
 }
 
 func (e *Engine) complete(runs []*run) error {
 	var unread []*run
 	for _, r := range runs {
-		if !r.moved {
+		if !r.complete {
 			unread = append(unread, r)
 		}
 	}
@@ -122,7 +122,7 @@ func (e *Engine) complete(runs []*run) error {
 	}
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
 	if e.standsDown("read orders", err, nil) {
-		return errUnfit // they have ended, and what is shown of them can't be read
+		return errSchemaMismatch // they have ended, and what is shown of them can't be read
 	}
 	for _, row := range rows {
 		byNo[row.OrderNo].order = row

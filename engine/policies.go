@@ -94,9 +94,9 @@ func (p *policies) active() (*int32, *policy.Policy) {
 	return now.active, now.byVersion[*now.active]
 }
 
-// of returns the policy of an order. No version means the ledger for every step: nil,
+// byVersion returns the policy of an order. No version means the ledger for every step: nil,
 // true. false means that the order must be left alone.
-func (p *policies) of(version *int32) (*policy.Policy, bool) {
+func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 	if version == nil {
 		return nil, true
 	}
@@ -147,7 +147,7 @@ func (e *Engine) startPolicies() {
 func (e *Engine) policyLoop(loaded bool) {
 	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
 		if loaded {
-			soon = max(policyInterval, e.cfg.Poll)
+			soon = max(policyInterval, e.cfg.RecoveryInterval)
 		}
 		e.pause(soon)
 		if e.stopping.Load() || e.ctx.Err() != nil {

@@ -93,11 +93,11 @@ func TestPoliciesAreKnown(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.isActive(0)
-	if p, known := s.of(nil); p != nil || !known {
+	if p, known := s.byVersion(nil); p != nil || !known {
 		t.Errorf("an order without a version: %v, %v", p, known)
 	}
 	first := s.use(plan(1))
-	if _, known := s.of(&first); known {
+	if _, known := s.byVersion(&first); known {
 		t.Error("a version is known before it was loaded")
 	}
 	s.isActive(first)
@@ -105,11 +105,11 @@ func TestPoliciesAreKnown(t *testing.T) {
 	s.isActive(second)
 	s.activate(first) // back to an older one
 	s.isActive(first)
-	if p, known := s.of(&second); !known || p.ReservationTTL.Minutes() != 2 {
+	if p, known := s.byVersion(&second); !known || p.ReservationTTL.Minutes() != 2 {
 		t.Errorf("version 2 is %v, %v", p, known)
 	}
 	unknown := int32(3)
-	if p, known := s.of(&unknown); p != nil || known {
+	if p, known := s.byVersion(&unknown); p != nil || known {
 		t.Errorf("version 3 is %v, %v", p, known)
 	}
 	if !slices.Equal(s.versions(), []int32{1, 2}) {
@@ -151,7 +151,7 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 	for range 3 {
 		s.isActive(1)
 	}
-	if _, known := s.of(&newer); known || !slices.Equal(s.versions(), []int32{1}) {
+	if _, known := s.byVersion(&newer); known || !slices.Equal(s.versions(), []int32{1}) {
 		t.Errorf("version 2 is known; versions %v", s.versions())
 	}
 	if n := strings.Count(s.said.String(), "unknown key teleport"); n != 1 {
@@ -182,7 +182,7 @@ func TestPoliciesAreReadWhileTheyAreLoaded(t *testing.T) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				if version, p := s.active(); version != nil {
-					known, ok := s.of(version)
+					known, ok := s.byVersion(version)
 					if p == nil || !ok || known != p || !slices.Contains(s.versions(), *version) {
 						t.Errorf("version %d: %v, %v", *version, p, known)
 						return

@@ -12,15 +12,15 @@ import (
 	"pawl/provider"
 )
 
-// preflight is what was read before a call, once and for all: see queries/attempts.sql.
+// preflight is what was read before a call, once and for all: see queries/calls.sql.
 type preflight struct {
 	answer *db.CallsPreflightRow // one that came without a call and was not used yet; nil: none
 	own    sentKey               // of the step that the order is at
 	voids  []sentKey             // of earlier generations: a late request with one of them could still be done
 }
 
-// voided notes that an attempt has voided its key.
-func (f *preflight) voided(a *attempt) {
+// voided notes that a call has voided its key.
+func (f *preflight) voided(a *call) {
 	is := func(k sentKey) bool { return k.generation == a.generation && k.step == a.step }
 	if i := slices.IndexFunc(f.voids, is); i >= 0 {
 		f.voids = slices.Delete(f.voids, i, i+1)

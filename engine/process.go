@@ -76,8 +76,8 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		r, err = e.enterKnown(ctx, in.OrderID)
 		return r, false, err
 	}
-	if e.fitness.still.Load() && !e.runs.has(in.OrderID) {
-		return nil, false, errUnfit
+	if e.schemaHealth.still.Load() && !e.runs.has(in.OrderID) {
+		return nil, false, errSchemaMismatch
 	}
 	if version, p := e.policies.active(); version != nil && p == nil {
 		return nil, false, orders.ErrUnavailable // the policy is not known here, or not yet
@@ -119,7 +119,7 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 // knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
 const knownReadsMost = 4
 
-// maxMetadata is how much metadata the orders in memory have together. While a set is on
+// maxMetadata is how much metadata the orders in memory have together. While a batch is on
 // its way there are some six copies of it: bodies, arguments, wire, what is yet to be
 // collected.
 const maxMetadata = 32 << 20
@@ -141,7 +141,7 @@ func (e *Engine) overloaded(item string) bool {
 func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
-		if err != nil || ctx.Err() != nil || e.stopping.Load() || !comesBack(ctx, &order, e.now()) {
+		if err != nil || ctx.Err() != nil || e.stopping.Load() || !resumesWithin(ctx, &order, e.now()) {
 			return order, err
 		}
 		if r = e.rejoin(&order); r == nil {
@@ -150,10 +150,10 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, er
 	}
 }
 
-// comesBack reports whether an order may end before the caller's time does: somebody drives
+// resumesWithin reports whether an order may end before the caller's time does: somebody drives
 // it again, who took it up while it was read, or its hold ends in time. A person's hold
 // does not count: whoever waits for it asks again later.
-func comesBack(ctx context.Context, o *orders.Order, now time.Time) bool {
+func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
 	if o.Hold == nil {
 		return !o.Status.Final()
 	}

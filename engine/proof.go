@@ -22,7 +22,7 @@ type proof struct {
 
 // prove has all statements prepared, unless that was done lately and no statement has met an
 // error since that speaks against it.
-func (f *fitness) prove(ctx context.Context, pool *db.Pool) error {
+func (f *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
 	if f.proved(pool) {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (f *fitness) prove(ctx context.Context, pool *db.Pool) error {
 	if f.proved(pool) { // by the one we waited for
 		return nil
 	}
-	met := pool.Unfits()
+	met := pool.SchemaMismatches()
 	if err := checkStatements(ctx, pool); err != nil {
 		f.proof.Store(nil)
 		return err
@@ -44,15 +44,15 @@ func (f *fitness) prove(ctx context.Context, pool *db.Pool) error {
 	return nil
 }
 
-func (f *fitness) proved(pool *db.Pool) bool {
+func (f *schemaHealth) proved(pool *db.Pool) bool {
 	p := f.proof.Load()
-	return p != nil && p.met == pool.Unfits() && time.Since(p.at) < proofAge
+	return p != nil && p.met == pool.SchemaMismatches() && time.Since(p.at) < proofAge
 }
 
 // checkStatements has the server parse every statement of this program.
 func checkStatements(ctx context.Context, pool *db.Pool) error {
 	err := pool.Check(ctx)
-	if errors.Is(err, db.ErrUnfit) {
+	if errors.Is(err, db.ErrSchemaMismatch) {
 		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
 	}
 	return orders.Unavailable("prepare statements", err)

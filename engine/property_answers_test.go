@@ -94,7 +94,7 @@ func TestAnySequenceOfAnswers(t *testing.T) {
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
 	s := openShop(t, 2, quick)
-	how := "{executor: http, url: %[1]s/%[2]s/do, undoUrl: %[1]s/%[2]s/undo, timeout: 30s, retry: {initial: 30m, cap: 30m, attempts: 3, budget: 1ms}}"
+	how := "{executor: http, url: %[1]s/%[2]s/do, undoUrl: %[1]s/%[2]s/undo, timeout: 30s, retry: {initial: 30m, cap: 30m, maxRetries: 2, budget: 1ms}}"
 	s.use(t, fmt.Sprintf("charge: "+how, server.URL, "charge")+"\nreserve: "+fmt.Sprintf(how, server.URL, "reserve"))
 	runs := 0
 	dbtest.Check(t, func(rt *rapid.T) {
@@ -196,7 +196,7 @@ func (x *exchange) ask(rt *rapid.T, what string) {
 }
 
 const atRest = `SELECT (o.hold IS NOT NULL AND coalesce(o.due_at > now() + interval '1 minute', true) OR o.ended_as IS NOT NULL)
-	AND NOT EXISTS (SELECT FROM step_attempts AS a WHERE a.order_no = o.order_no AND a.finished_at IS NULL AND a.attempt > 0)
+	AND NOT EXISTS (SELECT FROM step_calls AS a WHERE a.order_no = o.order_no AND a.finished_at IS NULL AND a.call > 0)
 	FROM orders AS o WHERE o.order_id = $1`
 
 func (x *exchange) rests() {
@@ -218,7 +218,7 @@ func (x *exchange) restsOr(arrived <-chan struct{}) {
 }
 
 // never lists what must not be, at any time.
-const never = `WITH o AS (SELECT * FROM orders WHERE order_id = $1), a AS (SELECT a.* FROM step_attempts AS a JOIN o USING (order_no))
+const never = `WITH o AS (SELECT * FROM orders WHERE order_id = $1), a AS (SELECT a.* FROM step_calls AS a JOIN o USING (order_no))
 	SELECT format('the charge of generation %s is in doubt, and was never called for', c.generation) FROM charges AS c JOIN o USING (order_no)
 	WHERE c.in_doubt AND NOT EXISTS (SELECT FROM a WHERE a.step = 'charge' AND a.operation = 'do' AND a.generation = c.generation)
 	UNION ALL SELECT format('the reservation of generation %s is in doubt, and was never called for', r.generation) FROM reservations AS r JOIN o USING (order_no)
@@ -238,8 +238,8 @@ func (x *exchange) check(rt *rapid.T) {
 	faults := column[string](x.t, x.Pool, never, x.id)
 	x.says(func(o *fickleOrder) { faults = append(faults, o.faults...) })
 	if len(faults) > 0 {
-		history := column[string](x.t, x.Pool, `SELECT format('%s %s/%s of generation %s: %s', attempt, step, operation, generation, outcome)
-			FROM books.step_attempts WHERE order_id = $1 ORDER BY started_at`, x.id)
+		history := column[string](x.t, x.Pool, `SELECT format('%s %s/%s of generation %s: %s', call, step, operation, generation, outcome)
+			FROM books.step_calls WHERE order_id = $1 ORDER BY started_at`, x.id)
 		rt.Fatalf("%s: %s\n%s", x.id, strings.Join(faults, "\n"), strings.Join(history, "\n"))
 	}
 }

@@ -46,14 +46,14 @@ func (p *simulated) within(timeout time.Duration, more string) string {
   executor: simulator
   url: %s
   timeout: %s
-  retry: {initial: 1ms, cap: 5ms, attempts: 8, budget: 5m}
+  retry: {initial: 1ms, cap: 5ms, maxRetries: 7, budget: 5m}
 `, step, p.url, timeout)
 	}
 	return text
 }
 
-// outside is an engine whose orders go by a policy.
-func outside(t testing.TB, cfg engine.Config, policy string) *bundle {
+// remote is an engine whose orders go by a policy.
+func remote(t testing.TB, cfg engine.Config, policy string) *bundle {
 	t.Helper()
 	b := setupWith(t, cfg)
 	b.activate(t, policy)
@@ -118,7 +118,7 @@ func TestOrderAtAProvider(t *testing.T) {
 			if err := p.SetFaults(test.rules...); err != nil {
 				t.Fatal(err)
 			}
-			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
+			b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
 			o := b.process(t, request("order 1"))
 			if o.Status != test.status {
 				t.Errorf("ended %s, want %s: %v", o.Status, test.status, o)
@@ -142,11 +142,11 @@ func twice(step string, fault simulator.Fault) []simulator.Rule {
 	return []simulator.Rule{{Fault: fault, Step: step, Times: 2}}
 }
 
-// settled checks that the attempts of all orders are closed and their histories whole.
+// settled checks that the calls of all orders are closed and their histories whole.
 func (b *bundle) settled(t testing.TB) {
 	t.Helper()
-	rows, err := b.Pool.Query(t.Context(), `SELECT format('%s: %s %s %s %s', order_id, step, operation, attempt, outcome)
-		FROM books.step_attempts WHERE finished_at IS NULL
+	rows, err := b.Pool.Query(t.Context(), `SELECT format('%s: %s %s %s %s', order_id, step, operation, call, outcome)
+		FROM books.step_calls WHERE finished_at IS NULL
 		UNION ALL SELECT format('%s: %s history rows, seq %s', o.order_id, count(t), o.seq) FROM books.orders o
 		LEFT JOIN books.transitions t USING (order_id) GROUP BY o.order_id, o.seq HAVING count(t) <> o.seq`)
 	if err != nil {

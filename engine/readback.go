@@ -55,17 +55,17 @@ func (e *Engine) settle(runs []*run, rows []orders.Order) {
 		default:
 			ours = append(ours, r)
 		}
-		r.order, r.moved, r.preflight = *row, false, nil
+		r.order, r.complete, r.preflight = *row, false, nil
 		r.isFound()
-		if r.attempt != nil && (row.Owner == nil || *row.Owner != e.owner || r.attempt.fence != row.Fence) {
+		if r.call != nil && (row.Owner == nil || *row.Owner != e.owner || r.call.fence != row.Fence) {
 			e.fenced(r)
 		}
 	}
 	e.end(ended)
 	e.watch(foreign)
-	e.lead(ours)
+	e.ownAndDrive(ours)
 	if len(again) > 0 {
-		e.runs.lead(again)
+		e.runs.own(again)
 		e.later(again)
 	}
 	e.absent(absent)
@@ -78,7 +78,7 @@ func (e *Engine) absent(runs []*run) {
 		return // nothing was read
 	}
 	var gone, again []*run
-	e.runs.unlead(runs)
+	e.runs.disown(runs)
 	for _, r := range runs {
 		r.order.OrderNo = 0
 		if r.input.OrderID == "" {
@@ -110,7 +110,7 @@ func (e *Engine) end(runs []*run) {
 		e.turnOver(r)
 		r.end(nil)
 	}
-	e.takeUp(claimed)
+	e.driveClaimed(claimed)
 }
 
 // watch waits for another replica's orders on behalf of our callers.
@@ -119,12 +119,12 @@ func (e *Engine) watch(runs []*run) {
 		return
 	}
 	for _, r := range runs {
-		if e.runs.leads(r.no()) {
+		if e.runs.owns(r.no()) {
 			e.Stats.Fenced.Add(1)
 		}
 		r.isKnown()
 	}
-	e.runs.unlead(runs)
+	e.runs.disown(runs)
 	e.watches.add(runs)
 }
 

@@ -11,11 +11,11 @@ import (
 )
 
 // untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
-// it returns is that of a statement that can't run on the schema (db.Unfit).
+// it returns is that of a statement that can't run on the schema (db.SchemaMismatch).
 func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		rows, err := read()
-		if err == nil || db.Unfit(err) {
+		if err == nil || db.SchemaMismatch(err) {
 			return rows, err
 		}
 		if e.ctx.Err() != nil {

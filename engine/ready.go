@@ -34,7 +34,7 @@ var needed = map[string][]string{
 	"refunds":             {"SELECT", "INSERT"},
 	"reservations":        {"SELECT", "INSERT", "UPDATE"},
 	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
-	"step_attempts":       {"SELECT", "INSERT", "UPDATE"},
+	"step_calls":          {"SELECT", "INSERT", "UPDATE"},
 	"transitions":         {"SELECT", "INSERT"},
 }
 
@@ -78,7 +78,7 @@ func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
 func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
 	state, err := query.SchemaState(ctx, neededGrants)
 	switch {
-	case db.Unfit(err):
+	case db.SchemaMismatch(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
 	case err != nil:
 		return orders.Unavailable("read state of schema", err)

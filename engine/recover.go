@@ -20,7 +20,7 @@ const (
 func (e *Engine) recoverLoop(ctx context.Context) {
 	var floor, swept time.Time
 	for ctx.Err() == nil {
-		e.pause(e.cfg.Poll)
+		e.pause(e.cfg.RecoveryInterval)
 		if e.stopping.Load() || ctx.Err() != nil {
 			return
 		}
@@ -43,7 +43,7 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 // floor of the next look, a little before this one began: an order that was locked comes
 // again with the next few looks, and with the sweep at the latest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
-	if e.overloaded("") || e.fitness.still.Load() && e.fit(e.ctx) != nil {
+	if e.overloaded("") || e.schemaHealth.still.Load() && e.fit(e.ctx) != nil {
 		return floor, nil
 	}
 	if next, err = e.query.LeasesDueFloor(e.ctx); err != nil {
@@ -57,11 +57,11 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		}
 		var due []int64
 		for _, row := range rows {
-			if _, known := e.policies.of(row.Policy); !known {
+			if _, known := e.policies.byVersion(row.Policy); !known {
 				e.Stats.UnknownPolicy.Add(1) // a newer replica's; ours to leave alone
 				continue
 			}
-			if !e.runs.leads(row.OrderNo) { // what we drive is ours to renew, not to claim
+			if !e.runs.owns(row.OrderNo) { // what we drive is ours to renew, not to claim
 				due = append(due, row.OrderNo)
 			}
 		}
@@ -82,7 +82,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 // order that already has a run here is left to whoever holds that run: it finds the
 // order to be ours when it next reads the row.
 func (e *Engine) claim(orderNos []int64) int {
-	if len(orderNos) == 0 || e.fitness.still.Load() {
+	if len(orderNos) == 0 || e.schemaHealth.still.Load() {
 		return 0
 	}
 	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
@@ -106,7 +106,7 @@ func (e *Engine) claim(orderNos []int64) int {
 			return 0 // what became ours comes due when its lease ends
 		}
 	}
-	return e.takeUp(claimed)
+	return e.driveClaimed(claimed)
 }
 
 // writtenOrders are what a statement that writes orders returned of them.
@@ -118,9 +118,9 @@ func writtenOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
 	return found
 }
 
-// takeUp drives those of the orders whose rows say that they are ours. An order that has
+// driveClaimed drives those of the orders whose rows say that they are ours. An order that has
 // a run is left to it; should the run be about to end, it is taken up again after that.
-func (e *Engine) takeUp(rows []orders.Order) int {
+func (e *Engine) driveClaimed(rows []orders.Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
 	for i := range rows {
@@ -149,7 +149,7 @@ func (e *Engine) takeUp(rows []orders.Order) int {
 		e.Stats.TakenOver.Add(int64(takenOver))
 		e.log.Info("orders taken over", "orders", takenOver)
 	}
-	e.lead(ours)
+	e.ownAndDrive(ours)
 	return n
 }
 

@@ -15,7 +15,7 @@ import (
 
 // resultKey is what the answers of one statement have in common.
 type resultKey struct {
-	outcome  fsm.Outcome // or stays
+	outcome  fsm.Outcome // or suspends
 	policy   int32
 	state    fsm.State
 	fence    int64
@@ -30,37 +30,37 @@ type resultKey struct {
 }
 
 // answersMost is how many answers one statement takes. PostgreSQL joins them to their rows by
-// comparing each with each, so four sets of 128 are four times as fast as one of 512.
+// comparing each with each, so four batches of 128 are four times as fast as one of 512.
 const answersMost = 128
 
-const stays fsm.Outcome = "stays"
+const suspends fsm.Outcome = "suspends"
 
 func (e *Engine) resultKey(r *run) resultKey {
-	o, a := &r.order, r.attempt
+	o, a := &r.order, r.call
 	key := resultKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
-	if key.outcome == stays {
+	if key.outcome == suspends {
 		return key
 	}
 	key.policy = *o.Policy
-	p, _ := e.policies.of(o.Policy)
-	how := p.Of(a.step)
-	if how.Executor.Outside() {
+	p, _ := e.policies.byVersion(o.Policy)
+	how := p.Step(a.step)
+	if how.Executor.Remote() {
 		key.executor = how.Executor
 	}
 	if a.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
 		key.capture = how.Capture
 	}
 	key.doubted = a.refusedInDoubt()
-	key.sells = !p.Reserve.Executor.Outside()
+	key.sells = !p.Reserve.Executor.Remote()
 	return key
 }
 
 // outcomeFor says what an answer is to the machine.
-func outcomeFor(a *attempt, o *orders.Order) fsm.Outcome {
+func outcomeFor(a *call, o *orders.Order) fsm.Outcome {
 	switch result := a.result.(type) {
-	case stop:
+	case stopRequested:
 		return fsm.Stopped
-	case beside:
+	case ledgerConfirm:
 		return fsm.Done
 	case provider.Done:
 		if a.generation == o.Generation && a.step == o.Status.Step() {
@@ -76,7 +76,7 @@ func outcomeFor(a *attempt, o *orders.Order) fsm.Outcome {
 			return fsm.Refused
 		}
 	}
-	return stays
+	return suspends
 }
 
 // failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
@@ -104,7 +104,7 @@ func (e *Engine) sellsStock(r *run) bool {
 }
 
 // advance moves orders out of their state. For as many as there are permits, the same commit
-// also begins the attempt of the next step.
+// also begins the call of the next step.
 func (e *Engine) advance(key resultKey, set []*run, busy func([]*run)) {
 	if next := e.nextPool(key, set[0]); next != nil {
 		unread, ready := divide(set, next.lacksReference)
@@ -123,34 +123,34 @@ func (e *Engine) nextPool(key resultKey, r *run) *callPool {
 	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
 		return nil
 	}
-	p, _ := e.policies.of(o.Policy)
-	if !p.Of(next.Step()).Executor.Outside() {
+	p, _ := e.policies.byVersion(o.Policy)
+	if !p.Step(next.Step()).Executor.Remote() {
 		return nil
 	}
 	return e.callPool(*o.Policy, next.Step(), p)
 }
 
-// commitMove moves a set. With permits it then makes the next calls of the orders that moved.
+// commitMove moves a batch. With permits it then makes the next calls of the orders that moved.
 func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([]*run)) {
 	if len(set) == 0 {
 		return
 	}
 	results := make(map[int64]ledger.Answer, len(set))
 	for _, r := range set {
-		_, results[r.no()] = namedResult(r.attempt.result)
+		_, results[r.no()] = namedResult(r.call.result)
 	}
 	with.asked = time.Now()
 	defer with.freeUnused()
-	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
-			Set: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
+			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.call(), Lease: with.lease(), Of: results,
 		})
 	}
 	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.goOn(runs, &with) }}, set)
 }
 
-// goOn makes the calls of orders whose next attempt began with their move, and drives the
+// goOn makes the next calls of orders, where they began with the move, and drives the
 // others.
 func (e *Engine) goOn(runs []*run, with *permits) {
 	rest := runs[:0]
@@ -162,14 +162,14 @@ func (e *Engine) goOn(runs []*run, with *permits) {
 		}
 		with.use(r)
 		now := e.now()
-		e.begun(r, value(r.order.Attempts)+1, &now, now)
+		e.begun(r, value(r.order.Calls)+1, &now, now)
 	}
 	e.drive(rest)
 }
 
 // answered makes in the run the changes that the statement made in the row.
 func (r *run) answered() {
-	o, a := &r.order, r.attempt
+	o, a := &r.order, r.call
 	if done, ok := a.result.(provider.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
 		switch a.step {
 		case fsm.Charge:
@@ -179,12 +179,12 @@ func (r *run) answered() {
 		default: // that of a confirmation is read when somebody asks
 		}
 	}
-	o.Tries, o.WindowFrom, o.Action = nil, nil, nil
-	if _, stopped := r.attempt.result.(stop); !o.Status.Undoing() || !stopped && !r.attempt.refusedInDoubt() {
+	o.Retries, o.RetryWindowStartedAt, o.Action = nil, nil, nil
+	if _, stopped := r.call.result.(stopRequested); !o.Status.Undoing() || !stopped && !r.call.refusedInDoubt() {
 		o.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
 	}
 	if o.Status == fsm.Completed {
 		o.StopRequested = nil
 	}
-	r.attempt, r.preflight = nil, nil
+	r.call, r.preflight = nil, nil
 }

@@ -44,11 +44,11 @@ type run struct {
 	stored  terms        // valid once known is closed; never changes then
 	order   orders.Order // the holder's; anybody's once done is closed
 
-	sent  bool // an admission was sent: it may be stored even if no answer came
-	moved bool // we committed every forward step of this order, so order is complete
-	lost  int  // tries in a row that moved nothing
+	sent      bool // an admission was sent: it may be stored even if no answer came
+	complete  bool // we committed every forward step of this order, so order is complete
+	casMisses int  // tries in a row that moved nothing
 
-	attempt   *attempt     // of a step that reaches outside: under way, or answered and not committed
+	call      *call        // of a remote step: under way, or answered and not committed
 	preflight *preflight   // what was read before its call; nil: nothing yet
 	wait      string       // what a pending order is to be held for
 	waiters   atomic.Int32 // callers that wait for the end of the run
@@ -79,7 +79,7 @@ func (r *run) no() int64         { return r.order.OrderNo }
 func (r *run) status() fsm.State { return r.order.Status }
 
 // hasResult reports whether a call, or somebody without one, has given an answer that is to be committed.
-func (r *run) hasResult() bool { return r.attempt != nil && r.attempt.result != nil }
+func (r *run) hasResult() bool { return r.call != nil && r.call.result != nil }
 
 // isKnown opens the first latch. Only the holder calls it.
 func (r *run) isKnown() {
@@ -164,9 +164,9 @@ func (g *registry) claimed(row orders.Order) (r *run, driven bool) {
 	return r, false
 }
 
-// lead notes that these runs are driven by us from now on. For one that was, nothing
+// own notes that these runs are driven by us from now on. For one that was, nothing
 // changes: this does not reset its lease.
-func (g *registry) lead(runs []*run) {
+func (g *registry) own(runs []*run) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -177,15 +177,15 @@ func (g *registry) lead(runs []*run) {
 	}
 }
 
-func (g *registry) leads(orderNo int64) bool {
+func (g *registry) owns(orderNo int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, ok := g.driven[orderNo]
 	return ok
 }
 
-// unlead keeps the runs, as watched ones.
-func (g *registry) unlead(runs []*run) {
+// disown keeps the runs, as watched ones.
+func (g *registry) disown(runs []*run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range runs {

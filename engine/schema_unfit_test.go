@@ -15,7 +15,7 @@ import (
 
 // lasting is for engines that keep what they do not let go: no lease ends within a test.
 func lasting(log *lines) engine.Config {
-	return engine.Config{Lease: time.Hour, Poll: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))}
+	return engine.Config{Lease: time.Hour, RecoveryInterval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
 // TestSchemaChangesUnderOrders changes the schema under an engine whose orders are stored and on their way. None is kept:
@@ -143,7 +143,7 @@ func TestTriggerThatCannotRun(t *testing.T) {
 func TestSchemaChangesAtAProvider(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, spoil, mend string }{
-		{"the answer can't be recorded", `ALTER TABLE step_attempts RENAME COLUMN finished_at TO over_at`, `ALTER TABLE step_attempts RENAME COLUMN over_at TO finished_at`},
+		{"the answer can't be recorded", `ALTER TABLE step_calls RENAME COLUMN finished_at TO over_at`, `ALTER TABLE step_calls RENAME COLUMN over_at TO finished_at`},
 		{"answers without a call can't be looked for", `ALTER TABLE step_answers RENAME COLUMN source TO origin`, `ALTER TABLE step_answers RENAME COLUMN origin TO source`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

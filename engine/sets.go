@@ -14,7 +14,7 @@ func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 	return yes, no
 }
 
-// groupBy groups runs by what one statement can take. A group may be the set itself.
+// groupBy groups runs by what one statement can take. A group may be the batch itself.
 func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
 	if len(set) == 0 {
 		return nil

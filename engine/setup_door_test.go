@@ -30,7 +30,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.behind.ServeHTTP(w, r)
 }
 
-// shut keeps calls to a path outside until open is called, at the latest by the end of the test. came counts them.
+// shut keeps calls to a path of a provider until open is called, at the latest by the end of the test. came counts them.
 func (d *door) shut(t testing.TB, path string) (came *atomic.Int32, open func()) {
 	t.Helper()
 	opened := make(chan struct{})

@@ -69,7 +69,7 @@ func (g *ghost) move(t testing.TB, seen []orders.Order) []ledger.Moved {
 // try is move for moves that may fail.
 func (g *ghost) try(t testing.TB, seen []orders.Order) ([]ledger.Moved, error) {
 	t.Helper()
-	set := ledger.Set{Expected: seen[0].Status, Fence: seen[0].Fence, Seq: seen[0].Seq}
+	set := ledger.Batch{Expected: seen[0].Status, Fence: seen[0].Fence, Seq: seen[0].Seq}
 	for _, order := range seen {
 		set.OrderNos = append(set.OrderNos, order.OrderNo)
 	}

@@ -13,7 +13,7 @@ import (
 func (s *shop) tokenOf(t testing.TB, orderID string) string {
 	t.Helper()
 	eventually(t, "the charge was called for", func() bool {
-		return value[int](t, s.Pool, `SELECT count(*) FROM books.step_attempts WHERE order_id = $1`, orderID) > 0
+		return value[int](t, s.Pool, `SELECT count(*) FROM books.step_calls WHERE order_id = $1`, orderID) > 0
 	})
 	no := value[int64](t, s.Pool, `SELECT order_no FROM orders WHERE order_id = $1`, orderID)
 	secret := value[[]byte](t, s.Pool, `SELECT callback_secret FROM installation`)

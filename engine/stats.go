@@ -18,9 +18,9 @@ import (
 type Stats struct {
 	Admitted       atomic.Int64 // orders this replica inserted
 	Known          atomic.Int64 // requests for orders that existed
-	Sets           atomic.Int64 // move statements that committed
+	Batches        atomic.Int64 // move statements that committed
 	Moves          atomic.Int64 // orders moved by them
-	Lost           atomic.Int64 // orders a move statement did not return
+	CASMisses      atomic.Int64 // orders a move statement did not return
 	Fenced         atomic.Int64 // orders found to be another's after a lost move
 	TakenOver      atomic.Int64 // orders claimed after their lease had ended
 	Held           atomic.Int64 // orders put on hold
@@ -30,21 +30,21 @@ type Stats struct {
 	UnknownPolicy  atomic.Int64 // due orders left alone: their policy is not known here
 	FencedAnswers  atomic.Int64 // answers of providers that came when the order was another's
 	Expired        atomic.Int64 // orders asked to stop because their time was up
-	Attempts       attemptCounts
+	Calls          callCounts
 }
 
-// attemptCounts counts calls by step, operation and outcome.
-type attemptCounts struct{ counts sync.Map } // AttemptCount without Count → *atomic.Int64
+// callCounts counts calls by step, operation and outcome.
+type callCounts struct{ counts sync.Map } // CallCount without Count → *atomic.Int64
 
-// AttemptCount is how many calls of a kind this replica made.
-type AttemptCount struct {
+// CallCount is how many calls of a kind this replica made.
+type CallCount struct {
 	Step, Operation, Outcome string
 	Count                    int64
 }
 
-func (c *attemptCounts) add(a *attempt) {
+func (c *callCounts) add(a *call) {
 	outcome, _ := namedResult(a.result)
-	key := AttemptCount{Step: string(a.step), Operation: string(a.operation), Outcome: outcome}
+	key := CallCount{Step: string(a.step), Operation: string(a.operation), Outcome: outcome}
 	n, ok := c.counts.Load(key)
 	if !ok {
 		n, _ = c.counts.LoadOrStore(key, new(atomic.Int64))
@@ -53,10 +53,10 @@ func (c *attemptCounts) add(a *attempt) {
 }
 
 // All returns the counts so far, in no order.
-func (c *attemptCounts) All() []AttemptCount {
-	var all []AttemptCount
+func (c *callCounts) All() []CallCount {
+	var all []CallCount
 	c.counts.Range(func(key, n any) bool {
-		k := key.(AttemptCount)
+		k := key.(CallCount)
 		k.Count = n.(*atomic.Int64).Load()
 		all = append(all, k)
 		return true
@@ -67,8 +67,8 @@ func (c *attemptCounts) All() []AttemptCount {
 // InFlight is the number of orders in this replica's memory.
 func (e *Engine) InFlight() int64 { return e.runs.size.Load() }
 
-// LaneStats is how busy this replica is with a step of a policy that is done outside.
-type LaneStats struct {
+// CallPoolStats is how busy this replica is with a step of a policy that is done remotely.
+type CallPoolStats struct {
 	Policy   int32
 	Step     fsm.Step
 	InFlight int // calls under way, or about to be
@@ -76,17 +76,17 @@ type LaneStats struct {
 	Breaker  gobreaker.State
 }
 
-// Lanes returns the steps this replica has made calls for, by policy and step.
-func (e *Engine) Lanes() []LaneStats {
+// CallPools returns the steps this replica has made calls for, by policy and step.
+func (e *Engine) CallPools() []CallPoolStats {
 	e.callPoolsMu.Lock()
 	defer e.callPoolsMu.Unlock()
-	all := make([]LaneStats, 0, len(e.callPools))
+	all := make([]CallPoolStats, 0, len(e.callPools))
 	for key, p := range e.callPools {
 		p.mu.Lock()
-		all = append(all, LaneStats{Policy: key.version, Step: key.step, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
+		all = append(all, CallPoolStats{Policy: key.version, Step: key.step, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
 		p.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b LaneStats) int {
+	slices.SortFunc(all, func(a, b CallPoolStats) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step))
 	})
 	return all

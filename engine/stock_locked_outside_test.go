@@ -7,8 +7,8 @@ import (
 	"pawl/simulator"
 )
 
-// A stock row that somebody holds stalls no other item, also where the confirmation is outside and the stock ours.
-func TestLockedStockRowOutside(t *testing.T) {
+// A stock row that somebody holds stalls no other item, also where the confirmation is remote and the stock ours.
+func TestLockedStockRowRemote(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, "charge: {executor: simulator, url: SIM}\nconfirm: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 20ms}, breaker: {open: 10ms}}\n")

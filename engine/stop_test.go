@@ -89,7 +89,7 @@ func TestStopWithoutGrace(t *testing.T) {
 			t.Parallel()
 			b := &bundle{Database: dbtest.New(t)}
 			p := newProxy(t, b.URL)
-			e := b.stoppable(t, p.URL, engine.Config{Poll: time.Hour, Lease: time.Hour})
+			e := b.stoppable(t, p.URL, engine.Config{RecoveryInterval: time.Hour, Lease: time.Hour})
 			var answers <-chan answer
 			unlock := func() {}
 			if c.statement == "" {
@@ -115,7 +115,7 @@ func TestStopWithoutGrace(t *testing.T) {
 				t.Errorf("%d orders still belong to the engine that is gone", n)
 			}
 			unlock()
-			b.engine = startEngine(t, b.URL, engine.Config{Poll: 10 * time.Millisecond})
+			b.engine = startEngine(t, b.URL, engine.Config{RecoveryInterval: 10 * time.Millisecond})
 			eventually(t, "another has finished the orders", func() bool { return value[int](t, b.Pool, unfinished) == 0 })
 			proveBooks(t, b.Pool)
 		})
@@ -127,7 +127,7 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)
-	e := b.stoppable(t, p.URL, engine.Config{Poll: time.Hour, Lease: time.Hour})
+	e := b.stoppable(t, p.URL, engine.Config{RecoveryInterval: time.Hour, Lease: time.Hour})
 	unlock := b.delay(t, "charging")
 	answers := ask(t, e, request("one"))
 	eventually(t, "the admission is at work", func() bool { return b.atWork(t, "OrdersAdmit") == 1 })
@@ -186,7 +186,7 @@ func TestStopWhileWatching(t *testing.T) {
 // TestOverload fills the memory that an engine was given.
 func TestOverload(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, engine.Config{Poll: time.Hour, MaxInFlight: 10})
+	b, p := setupBehind(t, engine.Config{RecoveryInterval: time.Hour, MaxInFlight: 10})
 	atCharge, release := p.stall(t, named("OrdersCharge"))
 	answers := ask(t, b.engine, requests("order", 10)...)
 	eventually(t, "the memory is full", func() bool { return b.engine.InFlight() == 10 && atCharge.Load() == 1 })

@@ -14,17 +14,17 @@ import (
 )
 
 // TestStorm has everything go wrong at once: four engines, one of them on a line that loses requests and replies, a
-// provider with every fault it knows, callers who leave, people who cancel, pause and resume, deadlines, turns. When it
-// is over, every order ends, nothing stands that must not, and no lane has lost a slot.
+// provider with every fault it knows, callers who leave, people who cancel, pause and resume, deadlines, permits. When it
+// is over, every order ends, nothing stands that must not, and no call pool has lost a permit.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	const orders = 150
-	s := openShop(t, 3, engine.Config{Poll: 20 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 3, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second})
 	line := newProxy(t, s.URL)
 	t.Cleanup(func() { line.On(nil) })
 	s.engines = append(s.engines, startEngine(t, line.URL, s.cfg))
-	step := "{executor: simulator, url: SIM, timeout: 1s, inFlight: 20, queue: 100, waitTimeout: 500ms, " +
-		"retry: {initial: 5ms, cap: 100ms, attempts: 5, budget: 5s}, breaker: {failures: 10, open: 50ms}}"
+	step := "{executor: simulator, url: SIM, timeout: 1s, inFlight: 20, queue: 100, callbackTimeout: 500ms, " +
+		"retry: {initial: 5ms, cap: 100ms, maxRetries: 4, budget: 5s}, breaker: {failures: 10, open: 50ms}}"
 	s.use(t, "charge: "+step+"\nreserve: "+step+"\nconfirm: "+step+"\nconcurrency: {by: item, limit: 30}\nreservationTtl: 3s\n")
 	s.faults(t, allFaults()...)
 	line.On(func(string) fate {
@@ -46,8 +46,8 @@ func TestStorm(t *testing.T) {
 	line.On(nil)
 	eventually(t, "every order has ended", func() bool { return s.comfort(t) == 0 })
 	for _, e := range s.engines {
-		eventually(t, "every slot is free", func() bool {
-			for _, l := range e.Lanes() {
+		eventually(t, "every permit is free", func() bool {
+			for _, l := range e.CallPools() {
 				if l.InFlight != 0 || l.Queued != 0 {
 					return false
 				}

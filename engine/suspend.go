@@ -16,12 +16,12 @@ import (
 func (e *Engine) suspend(key resultKey, set []*run) {
 	results := make(map[int64]suspension, len(set))
 	for _, r := range set {
-		results[r.no()] = judge{r.attempt.pool.cfg, r.attempt, &r.order, e.now(), rand.Float64()}.decide()
+		results[r.no()] = judge{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
 	}
-	statement := func(ctx context.Context, q *db.Queries, s ledger.Set) ([]ledger.Moved, error) {
-		return ledger.Suspend(ctx, q, ledger.Suspensions{Set: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
+		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
 	}
-	e.move(key.state, mover{statement: statement, outcome: stays, busy: e.later, moved: func(runs []*run) { e.suspended(runs, results) }}, set)
+	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(runs []*run) { e.suspended(runs, results) }}, set)
 }
 
 func suspensionsOf(orderNos []int64, results map[int64]suspension) []ledger.Suspension {
@@ -41,12 +41,12 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 		s := results[r.no()]
 		if s.hold == "" {
 			if s.outcome == "done" && r.preflight != nil { // after any other result an order goes on only to stop
-				r.preflight.voided(r.attempt)
+				r.preflight.voided(r.call)
 			}
 			if s.cleared {
 				r.order.InDoubtSince = nil
 			}
-			r.attempt = nil
+			r.call = nil
 			on = append(on, r)
 			continue
 		}
@@ -54,7 +54,7 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
 		}
-		r.order.Hold, r.attempt = &s.hold, nil
+		r.order.Hold, r.call = &s.hold, nil
 		held = append(held, r)
 	}
 	e.finish(nil, held...)
@@ -115,13 +115,13 @@ func (e *Engine) hold(key holdKey, set []*run) {
 		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
 	})
 	for _, r := range held {
-		r.moved, r.wait = false, ""
+		r.complete, r.wait = false, ""
 	}
 	e.finish(nil, held...)
 	if key.hold == fsm.HoldQueued {
 		for _, r := range held {
-			e.turns.ask(*r.order.ConcurrencyKey)
+			e.limiter.ask(*r.order.ConcurrencyKey)
 		}
 	}
-	e.lose(lost)
+	e.onCASMiss(lost)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // soon makes a replica look for due orders often, with a lease that a test can wait for.
-var soon = engine.Config{Poll: 10 * time.Millisecond, Lease: 500 * time.Millisecond}
+var soon = engine.Config{RecoveryInterval: 10 * time.Millisecond, Lease: 500 * time.Millisecond}
 
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
@@ -93,13 +93,13 @@ func TestStalledReplica(t *testing.T) {
 	for name, finished := range map[string]bool{"finds its orders finished": true, "finds its orders driven": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: time.Hour})
+			b, p := setupBehind(t, engine.Config{RecoveryInterval: time.Hour, Lease: time.Hour})
 			answers, release := b.gather(t, p, "OrdersReserve", requests("order", n)...)
 			_, resume := p.stall(t, everything) // also what it does by the clock
 			b.exec(t, `UPDATE orders SET due_at = now() WHERE status = 'reserving'`)
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
-			startPatient(t, other, engine.Config{Poll: 10 * time.Millisecond})
+			startPatient(t, other, engine.Config{RecoveryInterval: 10 * time.Millisecond})
 			eventually(t, "the other replica has taken the orders over", func() bool {
 				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
 			})
@@ -111,7 +111,7 @@ func TestStalledReplica(t *testing.T) {
 			}
 			release()
 			resume()
-			eventually(t, "the late write has come and found nothing", func() bool { return b.engine.Stats.Lost.Load() == n })
+			eventually(t, "the late write has come and found nothing", func() bool { return b.engine.Stats.CASMisses.Load() == n })
 			if !finished {
 				eventually(t, "the replica knows that the orders are another's", func() bool { return b.engine.Stats.Fenced.Load() == n })
 				goOn()
@@ -164,7 +164,7 @@ func TestMoveForgetsTakeOvers(t *testing.T) {
 // statements for most of the time, while these wait for the stock row.
 func TestLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
-	b := setupWith(t, engine.Config{Poll: time.Hour, Lease: 5 * time.Second})
+	b := setupWith(t, engine.Config{RecoveryInterval: time.Hour, Lease: 5 * time.Second})
 	b.exec(t, `INSERT INTO inventory (item) VALUES ('hot')`)
 	b.replica(t, soon)
 	unlock := b.lock(t, lockStock)
@@ -183,7 +183,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 // TestLostRenewals loses every other renewal, while the next move of the orders waits in the wire.
 func TestLostRenewals(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 6 * time.Second})
+	b, p := setupBehind(t, engine.Config{RecoveryInterval: time.Hour, Lease: 6 * time.Second})
 	b.replica(t, soon)
 	gate := make(chan struct{})
 	release := sync.OnceFunc(func() { close(gate) })
@@ -212,7 +212,7 @@ func TestLostRenewals(t *testing.T) {
 // waits for it; afterwards whoever comes first goes on.
 func TestLeaseOfLockedRow(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, engine.Config{Poll: time.Hour, Lease: 4 * time.Second})
+	b, p := setupBehind(t, engine.Config{RecoveryInterval: time.Hour, Lease: 4 * time.Second})
 	answers, release := b.gather(t, p, "OrdersCharge", requests("order", 2)...)
 	unlock := b.lock(t, `SELECT o.seq FROM orders AS o WHERE o.order_id = 'order 000' FOR UPDATE`)
 	b.replica(t, soon)

@@ -6,23 +6,23 @@ import (
 )
 
 const (
-	turnsInterval = 10 * time.Second // between looks at turns that a process that died did not give
-	expiredMost   = 1000
-	keysMost      = 1000
+	permitsInterval = 10 * time.Second // between looks for permits that a process that died did not give
+	expiredMost     = 1000
+	keysMost        = 1000
 )
 
-// timerLoop does what the clock asks for: deadlines, and turns that somebody who died was
+// timerLoop does what the clock asks for: deadlines, and permits that a process that died was
 // about to give.
 func (e *Engine) timerLoop(ctx context.Context) {
 	var swept time.Time
 	for ctx.Err() == nil {
-		e.pause(e.cfg.Poll)
+		e.pause(e.cfg.RecoveryInterval)
 		if e.stopping.Load() || ctx.Err() != nil {
 			return
 		}
 		e.expire()
-		if time.Since(swept) >= turnsInterval {
-			e.askTurns()
+		if time.Since(swept) >= permitsInterval {
+			e.askForPermits()
 			swept = time.Now()
 		}
 	}
@@ -40,13 +40,13 @@ func (e *Engine) expire() {
 	}
 }
 
-// askTurns finds keys whose turn nobody has given.
-func (e *Engine) askTurns() {
+// askForPermits finds keys of which nobody has given the free permits.
+func (e *Engine) askForPermits() {
 	keys, err := e.query.ConcurrencyKeysQueued(e.ctx, keysMost)
 	if err != nil {
 		e.log.Warn("look for queued orders", "error", err)
 	}
 	for _, key := range keys {
-		e.turns.ask(key)
+		e.limiter.ask(key)
 	}
 }

@@ -195,7 +195,7 @@ func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
 	s.use(t, `
 charge: {executor: simulator, url: SIM}
 reserve: {executor: simulator, url: SIM}
-confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, attempts: 1000}, breaker: {failures: 1000000}}`)
+confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}}`)
 	s.faults(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
 	in := request("pivot")
 	in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour

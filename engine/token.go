@@ -13,7 +13,7 @@ import (
 
 // A token is what a provider completes a step with: the number of the order, the
 // generation, the step, and a code over them that only this installation can make. It
-// needs no row to be known by, and is the same on every attempt, as the body it is sent in
+// needs no row to be known by, and is the same on every call, as the body it is sent in
 // must be. The code is over the id of the order, too: in a database that was restored the
 // same number may be another order's.
 const (
@@ -23,15 +23,15 @@ const (
 
 var tokenText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// told is what a token is for.
-type told struct {
+// callbackTarget is what a token is for.
+type callbackTarget struct {
 	orderNo    int64
 	generation int32
 	step       fsm.Step
 }
 
 // token makes the token of a step. It is 47 lower-case letters and digits.
-func (who *identity) token(t told, orderID string) string {
+func (who *identity) token(t callbackTarget, orderID string) string {
 	fields := make([]byte, 0, tokenFields+tokenCode)
 	fields = binary.BigEndian.AppendUint64(fields, uint64(t.orderNo))
 	fields = binary.BigEndian.AppendUint32(fields, uint32(t.generation))
@@ -49,7 +49,7 @@ func (who *identity) code(fields []byte, orderID string) []byte {
 
 // readToken says what a token claims to be for; false: it is no token. Whether it is
 // genuine can be said when the order is known: it is what token makes then.
-func readToken(token string) (t told, ok bool) {
+func readToken(token string) (t callbackTarget, ok bool) {
 	data, err := tokenText.DecodeString(strings.ToUpper(token))
 	if err != nil || len(data) != tokenFields+tokenCode {
 		return t, false
@@ -59,11 +59,11 @@ func readToken(token string) (t told, ok bool) {
 	if of >= len(steps) {
 		return t, false
 	}
-	return told{int64(binary.BigEndian.Uint64(data)), int32(binary.BigEndian.Uint32(data[8:])), steps[of]}, true
+	return callbackTarget{int64(binary.BigEndian.Uint64(data)), int32(binary.BigEndian.Uint32(data[8:])), steps[of]}, true
 }
 
 // genuine reports whether a token is ours for this order, in a time that tells nothing of
 // the right one.
-func (who *identity) genuine(token string, t told, orderID string) bool {
+func (who *identity) genuine(token string, t callbackTarget, orderID string) bool {
 	return hmac.Equal([]byte(token), []byte(who.token(t, orderID)))
 }

@@ -122,7 +122,7 @@ func openKeeperWith(t *testing.T, k *keeper, cfg engine.Config) *shop {
 func (s *shop) aDayPasses(t *testing.T, k *keeper) {
 	t.Helper()
 	s.exec(t, `UPDATE orders SET in_doubt_since = in_doubt_since - interval '26 hours'`)
-	s.exec(t, `UPDATE step_attempts SET started_at = started_at - interval '26 hours', finished_at = finished_at - interval '26 hours'`)
+	s.exec(t, `UPDATE step_calls SET started_at = started_at - interval '26 hours', finished_at = finished_at - interval '26 hours'`)
 	k.says(func(k *keeper) { clear(k.keys) })
 }
 

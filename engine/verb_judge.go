@@ -107,8 +107,8 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 // forgotten reports whether the provider may have forgotten the key that would be sent
 // again and can't be asked after it either. An undo is not asked after; it may go by a name.
 func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
-	p, known := e.policies.of(version)
-	if !known || p == nil || o.Status.Step() == "" || !p.Of(o.Status.Step()).Executor.Outside() {
+	p, known := e.policies.byVersion(version)
+	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
 		return false, nil
 	}
 	pool := e.callPool(*version, o.Status.Step(), p)
@@ -121,7 +121,7 @@ func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32)
 }
 
 // hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
-// before it is charged. Only a charge outside is preceded by their undoing.
+// before it is charged. Only a remote charge is preceded by their undoing.
 func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
 	generation := o.Generation
 	if o.Status == fsm.Failed {
@@ -140,9 +140,9 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 	if version != nil && active == nil {
 		return orders.ErrUnavailable // not known here, or not yet
 	}
-	pinned, known := e.policies.of(o.Policy)
+	pinned, known := e.policies.byVersion(o.Policy)
 	refused := !known || needsPinned(o, pinned, active)
-	if !refused && !howOf(active, fsm.Charge).Executor.Outside() {
+	if !refused && !howOf(active, fsm.Charge).Executor.Remote() {
 		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := howOf(pinned, s), howOf(other, s)
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
-			was.Executor.Outside() && was.KeyRetention < is.KeyRetention
+			was.Executor.Remote() && was.KeyRetention < is.KeyRetention
 	})
 }
 
@@ -180,5 +180,5 @@ func howOf(p *policy.Policy, s fsm.Step) *policy.Step {
 	if p == nil {
 		return &policy.Step{Executor: policy.Ledger}
 	}
-	return p.Of(s)
+	return p.Step(s)
 }

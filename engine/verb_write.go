@@ -90,7 +90,7 @@ func (c *change) goesOn() {
 // write sends the statement of a verb, and takes up the order if it is to go on. False
 // without an error: the order has changed since it was read, and nothing was written.
 func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *change) (bool, error) {
-	if _, runs := e.policies.of(c.policy); c.next == nextClaimed && !runs {
+	if _, runs := e.policies.byVersion(c.policy); c.next == nextClaimed && !runs {
 		c.next = nextDue
 	}
 	written, err := e.askUntilKnown(ctx, o, q, c)
@@ -100,7 +100,7 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	case fault != db.None:
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
-	if written[0].Hold == nil && e.takeUp(written) > 0 {
+	if written[0].Hold == nil && e.driveClaimed(written) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil
@@ -117,7 +117,7 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request,
 	if db.FaultOf(err) != db.Unknown {
 		return written, err
 	}
-	for try := 0; !db.Unfit(err) && e.ctx.Err() == nil; try++ {
+	for try := 0; !db.SchemaMismatch(err) && e.ctx.Err() == nil; try++ {
 		if fault := db.FaultOf(err); fault != db.Unknown && fault != db.Again {
 			break
 		}

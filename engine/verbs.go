@@ -145,7 +145,7 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 	reading, cancel := answering(ctx)
 	defer cancel()
 	order, err := e.Orders.GetDurable(reading, o.OrderID)
-	if err != nil || async || order.Status.Final() || order.Hold != nil && !comesBack(ctx, &order, e.now()) {
+	if err != nil || async || order.Status.Final() || order.Hold != nil && !resumesWithin(ctx, &order, e.now()) {
 		return order, err
 	}
 	if r := e.rejoin(&order); r != nil {

@@ -15,9 +15,9 @@ import (
 
 // combination is one way an order's row can be.
 type combination struct {
-	status             fsm.State
-	hold, stop         string
-	doubted, attempted bool
+	status         fsm.State
+	hold, stop     string
+	doubted, tried bool
 }
 
 // combinations are those that the database takes.
@@ -39,13 +39,13 @@ func combinations() (all []combination) {
 
 // combined stores every combination once for every verb.
 const combined = `WITH stored AS (
-	INSERT INTO orders (order_id, status, hold, stop_requested, in_doubt_since, attempts, tries, fence, seq, owner, due_at, ended_as, finished_at,
+	INSERT INTO orders (order_id, status, hold, stop_requested, in_doubt_since, calls, retries, fence, seq, owner, due_at, ended_as, finished_at,
 		outcome, failure_step, failure_code, currency, item, amount)
-	SELECT order_id, status, nullif(hold, ''), nullif(stop, ''), CASE WHEN doubted THEN now() END, CASE WHEN attempted THEN 1 END,
-		CASE WHEN attempted THEN 1 END, 1, 1, CASE WHEN ended IS NULL AND hold = '' THEN gen_random_uuid() END,
+	SELECT order_id, status, nullif(hold, ''), nullif(stop, ''), CASE WHEN doubted THEN now() END, CASE WHEN tried THEN 1 END,
+		CASE WHEN tried THEN 1 END, 1, 1, CASE WHEN ended IS NULL AND hold = '' THEN gen_random_uuid() END,
 		CASE WHEN ended IS NULL AND hold = '' THEN now() + interval '1 hour' END, ended, CASE WHEN ended IS NOT NULL THEN now() END,
 		nullif(ended, 'completed'), CASE WHEN ended = 'failed' THEN 'charge' END, CASE WHEN ended = 'failed' THEN 'declined' END, 'USD', 'widget', 1
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[]) AS x(order_id, status, hold, stop, doubted, attempted),
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[]) AS x(order_id, status, hold, stop, doubted, tried),
 	LATERAL (SELECT CASE WHEN status IN ('completed', 'failed', 'canceled') THEN status END) AS e(ended)
 	RETURNING order_no, status)
 	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, status, 1 FROM stored`
@@ -53,20 +53,20 @@ const combined = `WITH stored AS (
 func (b *bundle) combine(t testing.TB) (orderIDs []string) {
 	t.Helper()
 	var statuses, holds, stops []string
-	var doubts, attempts []bool
+	var doubts, calls []bool
 	for _, c := range combinations() {
 		for _, verb := range orders.Verbs {
-			orderIDs = append(orderIDs, fmt.Sprintf("%s, held %q, stop %q, in doubt %t, attempted %t: %s", c.status, c.hold, c.stop, c.doubted, c.attempted, verb))
+			orderIDs = append(orderIDs, fmt.Sprintf("%s, held %q, stop %q, in doubt %t, tried %t: %s", c.status, c.hold, c.stop, c.doubted, c.tried, verb))
 			statuses, holds, stops = append(statuses, string(c.status)), append(holds, c.hold), append(stops, c.stop)
-			doubts, attempts = append(doubts, c.doubted), append(attempts, c.attempted)
+			doubts, calls = append(doubts, c.doubted), append(calls, c.tried)
 		}
 	}
 	b.exec(t, "ALTER TABLE orders DISABLE TRIGGER orders_guard_insert")
-	b.exec(t, combined, orderIDs, statuses, holds, stops, doubts, attempts)
+	b.exec(t, combined, orderIDs, statuses, holds, stops, doubts, calls)
 	return orderIDs
 }
 
-// of is a request for a verb that lacks nothing.
+// byVersion is a request for a verb that lacks nothing.
 func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
 	q := engine.Request{Verb: verb, OrderID: orderID, Actor: "ann", Reason: "a test", Async: true}
 	if verb == orders.StepResult {

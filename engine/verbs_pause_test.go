@@ -16,7 +16,7 @@ func TestPause(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		called, open := p.door.shut(t, "/charge")
-		b := outside(t, engine.Config{}, p.quick(""))
+		b := remote(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		paused := make(chan orders.Order, 1)
@@ -61,7 +61,7 @@ func TestPause(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
-		b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+		b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.quick(""))
 		// The callback may take an hour: longer than this caller has, who is told at once.
 		if o, err := b.engine.Process(within(t, patience), request("order")); err != nil || text(o.Hold) != "callback" {
 			t.Fatalf("%v, held %s", err, text(o.Hold))
@@ -74,7 +74,7 @@ func TestPause(t *testing.T) {
 		}
 		b.refused(t, q, orders.RefusedAnswered)
 		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
-		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE step = 'charge'`); calls != 1 {
+		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`); calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
 	})
@@ -84,7 +84,7 @@ func TestPauseOfWhatWaits(t *testing.T) {
 	t.Parallel()
 	t.Run("does not stop the time of a deadline", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, engine.Config{Poll: 20 * time.Millisecond})
+		b := setupWith(t, engine.Config{RecoveryInterval: 20 * time.Millisecond})
 		in := request("order")
 		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
 		if _, err := b.engine.Admit(t.Context(), in); err != nil {

@@ -16,7 +16,7 @@ func TestApproval(t *testing.T) {
 	const large = "approval:\n  - {amountOver: 50, currency: USD, timeout: 1h}\n"
 	waiting := func(t *testing.T) *bundle {
 		t.Helper()
-		b := outside(t, engine.Config{}, large)
+		b := remote(t, engine.Config{}, large)
 		if o := b.process(t, request("order")); text(o.Hold) != "approval" || o.Status != fsm.Pending {
 			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 		}
@@ -129,7 +129,7 @@ func TestStepResult(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		called, open := p.door.shut(t, "/charge")
-		b := outside(t, engine.Config{}, p.quick(""))
+		b := remote(t, engine.Config{}, p.quick(""))
 		answers := ask(t, b.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		var refusal *orders.NotApplicable
@@ -148,7 +148,7 @@ func TestStepResultOfAnUndo(t *testing.T) {
 		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
 			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
-		b.exec(t, `UPDATE step_attempts SET named = NULL`) // it goes by the key
+		b.exec(t, `UPDATE step_calls SET undo_reference = NULL`) // it goes by the key
 		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
 		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
 		b.ends(t, o, p, fsm.Failed)

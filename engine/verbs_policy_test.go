@@ -21,7 +21,7 @@ charge:
   url: %s/charge
   undoUrl: %s/charge/undo
   timeout: 1m
-  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 1ms}
+  retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 1ms}
 `, p.url, p.url)
 }
 
@@ -31,7 +31,7 @@ func TestForgottenKeys(t *testing.T) {
 		t.Helper()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-		b := outside(t, engine.Config{}, p.deaf())
+		b := remote(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '23 hours'`)
 		return b, p
@@ -73,8 +73,8 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 	t.Run("goes on with it", func(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
-		b := outside(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
-			"  retry: {initial: 30m, cap: 30m, attempts: 1, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
+		b := remote(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
+			"  retry: {initial: 30m, cap: 30m, maxRetries: 0, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
 		if _, err := b.engine.Admit(t.Context(), request("order")); err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-		b := outside(t, engine.Config{}, p.deaf())
+		b := remote(t, engine.Config{}, p.deaf())
 		b.process(t, request("order"))
 		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days', hold_reason = 'outcome_unknown: so it says'`)
 		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
@@ -113,7 +113,7 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: "charge"})
-		b := outside(t, engine.Config{}, p.quick(""))
+		b := remote(t, engine.Config{}, p.quick(""))
 		b.process(t, request("order"))
 		b.activate(t, "reservationTtl: 1h\n")
 		b.refused(t, active, orders.RefusedPolicySwitch)

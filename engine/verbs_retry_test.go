@@ -19,11 +19,11 @@ func TestRetry(t *testing.T) {
 			t.Run(fmt.Sprintf("of a %s that was answered %s goes on with the same key", step, fault), func(t *testing.T) {
 				t.Parallel()
 				b, p := stuck(t, simulator.Rule{Fault: fault, Step: step})
-				tried := value[int32](t, b.Pool, `SELECT attempts FROM books.orders`)
+				tried := value[int32](t, b.Pool, `SELECT calls FROM books.orders`)
 				p.fail(t)
 				b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
-				if last := value[int32](t, b.Pool, `SELECT max(attempt) FROM books.step_attempts`); last <= tried {
-					t.Errorf("attempt %d after %d", last, tried)
+				if last := value[int32](t, b.Pool, `SELECT max(call) FROM books.step_calls`); last <= tried {
+					t.Errorf("call %d after %d", last, tried)
 				}
 			})
 		}
@@ -41,8 +41,8 @@ func TestRetry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.WindowFrom.After(*before.WindowFrom) {
-			t.Errorf("held %s, window from %s", text(o.Hold), o.WindowFrom)
+		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.RetryWindowStartedAt.After(*before.RetryWindowStartedAt) {
+			t.Errorf("held %s, window from %s", text(o.Hold), o.RetryWindowStartedAt)
 		}
 	})
 }
@@ -79,11 +79,11 @@ func TestRedrive(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t)
 			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
-			b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.quick(""))
+			b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.quick(""))
 			b.ends(t, b.process(t, request("order")), p, fsm.Failed)
 			p.fail(t)
 			b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
-			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_attempts WHERE generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`); n == 0 {
+			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`); n == 0 {
 				t.Error("the charge of generation 0 was not voided")
 			}
 		})

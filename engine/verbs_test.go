@@ -25,7 +25,7 @@ func (p *simulated) impatient(timeout time.Duration) string {
   executor: simulator
   url: %s
   timeout: %s
-  retry: {initial: 1ms, cap: 5ms, attempts: 1, budget: 0s}
+  retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 0s}
 `, step, p.url, timeout)
 	}
 	return text
@@ -47,7 +47,7 @@ func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 	if slices.ContainsFunc(rules, func(r simulator.Rule) bool { return r.Fault == simulator.TimeoutAfter }) {
 		timeout = 2 * time.Second // it is waited for
 	}
-	b := outside(t, engine.Config{Poll: 20 * time.Millisecond}, p.impatient(timeout))
+	b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.impatient(timeout))
 	if o := b.process(t, request("order")); text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}

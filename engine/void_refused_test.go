@@ -188,7 +188,7 @@ func TestVoidRefused(t *testing.T) {
 		s.until(t, "one", "failed")
 		s.verb(t, orders.Retry, nil)
 		eventually(t, "the old key is being undone", func() bool {
-			return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM step_attempts WHERE operation = 'undo' AND step = 'reserve' AND finished_at IS NULL)`)
+			return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM step_calls WHERE operation = 'undo' AND step = 'reserve' AND finished_at IS NULL)`)
 		})
 		s.verb(t, orders.Cancel, nil)
 		close(k.voids)

@@ -57,7 +57,7 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 			return value[bool](t, s.Pool, `SELECT EXISTS (SELECT FROM books.late_undos WHERE order_id = 'one' AND step = 'charge' AND generation = 0
 				AND finished_at IS NOT NULL)`)
 		})
-		if keys := column[string](t, s.Pool, `SELECT DISTINCT format('%s of generation %s', operation, generation) FROM step_attempts WHERE generation > 0`); len(keys) > 0 {
+		if keys := column[string](t, s.Pool, `SELECT DISTINCT format('%s of generation %s', operation, generation) FROM step_calls WHERE generation > 0`); len(keys) > 0 {
 			t.Errorf("called: %q", keys)
 		}
 		s.verified(t)
@@ -92,8 +92,8 @@ func TestAVoidThatKillsItsDriverIsHeld(t *testing.T) {
 			}
 			return
 		}
-		rows, err := g.query.AttemptsBegin(t.Context(), db.AttemptsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
-			Step: "charge", Operation: "undo", Names: []string{""}, Generation: new(int32(0)), CallSeconds: 1, LeaseSeconds: 1})
+		rows, err := g.query.CallsBegin(t.Context(), db.CallsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
+			Step: "charge", Operation: "undo", UndoReferences: []string{""}, Generation: new(int32(0)), CallSeconds: 1, LeaseSeconds: 1})
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("%v, begun: %v", err, rows)
 		}

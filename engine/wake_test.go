@@ -22,7 +22,7 @@ func TestCallbackWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	t.Cleanup(release)
 	s.proxy.On(func(statement string) fate {
 		switch statement {
-		case "AttemptsFinish":
+		case "CallsSuspend":
 			finished.Store(true)
 		case "OrdersByNo":
 			if finished.Load() && !held.Swap(true) {
@@ -54,7 +54,7 @@ func openBehind(t *testing.T) *behind {
 	t.Helper()
 	s := openShop(t, 0+1, quick)
 	p := newProxy(t, s.URL)
-	e := startEngine(t, p.URL, engine.Config{Poll: 10 * time.Millisecond, Lease: time.Hour, PublicURL: s.cfg.PublicURL})
+	e := startEngine(t, p.URL, engine.Config{RecoveryInterval: 10 * time.Millisecond, Lease: time.Hour, PublicURL: s.cfg.PublicURL})
 	stop(t, s.engine)
 	s.engine, s.engines = e, []*engine.Engine{e}
 	s.use(t, allAtTheSimulator)
@@ -97,7 +97,7 @@ func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	eventually(t, "the second was given its turn", func() bool {
-		return value[int](t, s.Pool, `SELECT count(*) FROM transitions WHERE verb = 'turn'`) == 2
+		return value[int](t, s.Pool, `SELECT count(*) FROM transitions WHERE verb = 'permit'`) == 2
 	})
 	release()
 	eventually(t, "the second is completed", func() bool { return status(t, s.Pool, "second") == "completed" })

@@ -49,7 +49,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 		return orders.Unavailable("take up an order", err)
 	}
 	for _, row := range rows {
-		e.takeUp([]orders.Order{row.Order})
+		e.driveClaimed([]orders.Order{row.Order})
 		e.watches.add(nil)
 	}
 	return nil
@@ -77,8 +77,8 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 // answer, at a step of Stripe's whose effect is not known. A signature counts for the
 // orders of the account it is of.
 func (e *Engine) heeds(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
-	p, _ := e.policies.of(o.Policy)
-	return p != nil && p.Charge.WebhookSecret == secret && p.Of(o.Status.Step()).Executor == policy.Stripe &&
+	p, _ := e.policies.byVersion(o.Policy)
+	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
 		o.Hold != nil && (*o.Hold == fsm.HoldCallback || *o.Hold == fsm.HoldRetry)
 }

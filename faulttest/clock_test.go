@@ -87,7 +87,7 @@ func (s *shop) exec(sql string, args ...any) {
 
 // late makes a replica look for orders that are due so seldom that it does not hear the time from the database by that
 // while a test runs.
-var late = []string{"--lease", "10m", "--poll", "10m"}
+var late = []string{"--lease", "10m", "--recovery-interval", "10m"}
 
 // TestWallClockStepsForward sets the clock of the machine a day ahead while the first call of a charge is under way, which
 // gets no answer: the key is a second old, whatever that clock says.
@@ -134,7 +134,7 @@ func TestWallClockStepsBack(t *testing.T) {
 	first := len(d.seen())
 	clock.step(-3 * time.Hour)
 	s.exec(`UPDATE orders SET in_doubt_since = in_doubt_since - interval '24 hours'`)
-	s.exec(`UPDATE step_attempts SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
+	s.exec(`UPDATE step_calls SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
 	retry := request{http.MethodPost, r.addresses()[0] + "/api/orders/one/retry", `{"actor":"test","reason":"test"}`, "respond-async"}
 	if a := s.client.send(t.Context(), retry); a.code != http.StatusConflict || a.body.Code != "outcome_unknown" {
 		t.Errorf("retry: %s", a)

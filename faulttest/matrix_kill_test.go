@@ -13,7 +13,7 @@ import (
 	"pawl/simulator"
 )
 
-// path is a way of an order whose steps are all outside, with the statements that take it there.
+// path is a way of an order whose steps are all remote, with the statements that take it there.
 type path struct {
 	name  string
 	rules []simulator.Rule
@@ -22,18 +22,18 @@ type path struct {
 	pivot int // the number of the statement after which the confirmation that will be refused is called for
 }
 
-// On the way forward a move and the attempt of the next step are one commit; on the way back each is its own.
+// On the way forward a move and the call of the next step are one commit; on the way back each is its own.
 var paths = []path{
-	{"forward", nil, "completed", []string{"OrdersAdmitWith", "OutsideCharged", "OutsideReserved", "OutsideConfirmed"}, 0},
+	{"forward", nil, "completed", []string{"OrdersAdmitWithTerms", "RemoteCharged", "RemoteReserved", "RemoteConfirmed"}, 0},
 	{"declined", []simulator.Rule{{Fault: simulator.Decline, Step: "charge"}}, "failed",
-		[]string{"OrdersAdmitWith", "OutsideRefused"}, 0},
+		[]string{"OrdersAdmitWithTerms", "RemoteRefused"}, 0},
 	{"back", []simulator.Rule{{Fault: simulator.Decline, Step: "confirm"}}, "failed",
-		[]string{"OrdersAdmitWith", "OutsideCharged", "OutsideReserved", "OutsideRefused",
-			"AttemptsBegin", "OutsideReleased", "AttemptsBegin", "OutsideRefunded"}, 3},
+		[]string{"OrdersAdmitWithTerms", "RemoteCharged", "RemoteReserved", "RemoteRefused",
+			"CallsBegin", "RemoteReleased", "CallsBegin", "RemoteRefunded"}, 3},
 	{"again", []simulator.Rule{{Fault: simulator.NotDone, Step: "charge", Times: 1}}, "completed",
-		[]string{"OrdersAdmitWith", "AttemptsFinish"}, 0}, // then it is due for anybody
+		[]string{"OrdersAdmitWithTerms", "CallsSuspend"}, 0}, // then it is due for anybody
 	{"later", []simulator.Rule{{Fault: simulator.Async, Step: "reserve", Delay: 100 * time.Millisecond}}, "completed",
-		[]string{"OrdersAdmitWith", "OutsideCharged", "AttemptsFinish"}, 0},
+		[]string{"OrdersAdmitWithTerms", "RemoteCharged", "CallsSuspend"}, 0},
 }
 
 // calls are the moments in a call at which its process ends: when the provider has the request and its effect is still to
@@ -201,7 +201,7 @@ func (s *shop) doom(d *doomed) {
 		if statement == "LeasesDue" || statement == "LateUndosClaim" { // what others left behind is not for it
 			<-victim.exited
 		}
-		if !strings.HasPrefix(statement, "Outside") && statement != "OrdersAdmitWith" && statement != "AttemptsBegin" && statement != "AttemptsFinish" {
+		if !strings.HasPrefix(statement, "Remote") && statement != "OrdersAdmitWithTerms" && statement != "CallsBegin" && statement != "CallsSuspend" {
 			return dbtest.Passes
 		}
 		mu.Lock()

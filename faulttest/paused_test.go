@@ -28,7 +28,7 @@ func TestPausedReplica(t *testing.T) {
 			settle(t, s.database, patience)
 			s.wake()
 		}
-		s.proves("pawl_moves_lost_total")
+		s.proves("pawl_cas_misses_total")
 	})
 	t.Run("wakes up when another holds its orders and stands still", func(t *testing.T) {
 		t.Parallel()
@@ -76,7 +76,7 @@ func newSleeper(t *testing.T, lease string) *sleeper {
 	stockUp(t, s.url, scarce, stock)
 	s.load = &traffic{url: r.any, callers: 48, seed: seed(t), order: smallOrders("pause")}
 	s.load.start(t)
-	s.other = startReplicas(t, 1, database.URL, "--poll", "100ms", "--lease", lease).all[0]
+	s.other = startReplicas(t, 1, database.URL, "--recovery-interval", "100ms", "--lease", lease).all[0]
 	return s
 }
 

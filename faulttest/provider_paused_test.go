@@ -25,7 +25,7 @@ func TestPausedInACall(t *testing.T) {
 
 func pausedInACall(t *testing.T) {
 	t.Helper()
-	const late = `SELECT count(*) FROM books.step_attempts AS a WHERE a.order_id = $1 AND a.step = $2 AND a.fence = 1 AND a.fenced`
+	const late = `SELECT count(*) FROM books.step_calls AS a WHERE a.order_id = $1 AND a.step = $2 AND a.fence = 1 AND a.fenced`
 	s := openShop(t, looking, 10*time.Second)
 	steps := []string{"charge", "reserve", "confirm"}
 	var rules []simulator.Rule
@@ -67,5 +67,5 @@ func pausedInACall(t *testing.T) {
 	}
 	s.prove()
 	t.Logf("taken over and finished in %s; late answers: %v", took, query[string](t, s.database.URL,
-		`SELECT format('%s %s %s', a.order_id, a.outcome, a.code) FROM books.step_attempts AS a WHERE a.fenced`))
+		`SELECT format('%s %s %s', a.order_id, a.outcome, a.code) FROM books.step_calls AS a WHERE a.fenced`))
 }

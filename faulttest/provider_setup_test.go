@@ -37,9 +37,9 @@ type shop struct {
 // come in time, it has long. The breaker stays out of it: nearly every call has a fault.
 const brief = `%s:
 %s  timeout: %s
-  waitTimeout: 4s
+  callbackTimeout: 4s
   inFlight: 256
-  retry: {initial: 5ms, cap: 50ms, attempts: 6, budget: 20s}
+  retry: {initial: 5ms, cap: 50ms, maxRetries: 5, budget: 20s}
   breaker: {failures: 1000000, open: 1ms}
 `
 
@@ -252,8 +252,8 @@ func (s *shop) settle(limit time.Duration) time.Duration {
 	}
 }
 
-const stuckOrders = `SELECT format('%s: %s, hold %s, due %s, in doubt %s, attempts %s, fence %s, seq %s', o.order_id, o.status, o.hold,
-	o.due_at - now(), o.in_doubt_since - now(), o.attempts, o.fence, o.seq)
+const stuckOrders = `SELECT format('%s: %s, hold %s, due %s, in doubt %s, calls %s, fence %s, seq %s', o.order_id, o.status, o.hold,
+	o.due_at - now(), o.in_doubt_since - now(), o.calls, o.fence, o.seq)
 	FROM books.orders AS o WHERE o.finished_at IS NULL AND o.hold IS DISTINCT FROM 'attention' ORDER BY o.order_id LIMIT 10`
 
 // trace is what happened to an order, here and at the provider.
@@ -265,13 +265,13 @@ func (s *shop) trace(id string) string {
 		SELECT t.at, format('  %s %s %s -> %s fence %s %s %s', t.at, t.seq, t.from_status, t.to_status, t.fence, t.verb, t.reason) AS line
 		FROM books.transitions AS t WHERE t.order_id = $1
 		UNION ALL
-		SELECT a.started_at, format('  %s attempt %s %s %s generation %s fence %s until %s: %s %s %s fenced %s', a.started_at, a.attempt, a.operation, a.step,
-		  a.generation, a.fence, a.finished_at, a.outcome, a.code, a.detail, a.fenced) FROM books.step_attempts AS a WHERE a.order_id = $1
+		SELECT a.started_at, format('  %s call %s %s %s generation %s fence %s until %s: %s %s %s fenced %s', a.started_at, a.call, a.operation, a.step,
+		  a.generation, a.fence, a.finished_at, a.outcome, a.code, a.detail, a.fenced) FROM books.step_calls AS a WHERE a.order_id = $1
 		) AS x ORDER BY x.at, x.line`, id) {
 		fmt.Fprintln(&text, line)
 	}
 	for _, r := range s.provider.Requests(id) {
-		fmt.Fprintf(&text, "  provider %s %s %s attempt %d fence %d fault %q: %s replayed %v answered %v\n",
+		fmt.Fprintf(&text, "  provider %s %s %s call %d fence %d fault %q: %s replayed %v answered %v\n",
 			r.At.Format(time.TimeOnly+".000"), r.Operation, r.Step, r.Attempt, r.Fence, r.Fault, r.Outcome, r.Replayed, r.Answered)
 	}
 	for _, e := range s.provider.Books(id) {

@@ -12,7 +12,7 @@ import (
 
 // hasty are the settings of a replica that notices soon when another one has gone. A busy machine may keep a process from
 // renewing its leases for a second.
-var hasty = []string{"--lease", hastyLease.String(), "--poll", "100ms", "--grace", "10s"}
+var hasty = []string{"--lease", hastyLease.String(), "--recovery-interval", "100ms", "--grace", "10s"}
 
 const hastyLease = 2 * time.Second
 

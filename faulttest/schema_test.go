@@ -15,7 +15,7 @@ func TestSchemaChangedUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := seed(t)
 	database := dbtest.New(t)
-	r := startReplicas(t, 2, database.URL, "--lease", "1h", "--poll", "100ms", "--grace", "10s")
+	r := startReplicas(t, 2, database.URL, "--lease", "1h", "--recovery-interval", "100ms", "--grace", "10s")
 	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, callers: 24, seed: s, order: smallOrders("schema")}
 	load.start(t)
@@ -44,7 +44,7 @@ func TestSchemaOfAnotherProgram(t *testing.T) {
 	build(t)
 	t.Parallel()
 	for _, c := range []struct{ name, spoil, says string }{
-		{"a column that is missing", `ALTER TABLE late_undos RENAME COLUMN tries TO attempts`, `LateUndo`},
+		{"a column that is missing", `ALTER TABLE late_undos RENAME COLUMN claims TO claimed`, `LateUndo`},
 		{"a migration that was changed", `UPDATE migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2`, "00002_guard.sql"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

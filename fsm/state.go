@@ -15,7 +15,7 @@ const (
 	// Reserving: charged; the reservation is under way. Ours.
 	Reserving State = "reserving"
 	// Confirming: reserved; the confirmation is under way. It is the pivot: once
-	// its first attempt is committed, nothing stops the order. Ours.
+	// its first call is committed, nothing stops the order. Ours.
 	Confirming State = "confirming"
 	// Completed: charged, reserved and confirmed. Nobody's.
 	Completed State = "completed"

@@ -59,10 +59,10 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
 	got, err := s.engine.Answer(ctx, r.PathValue("token"), told)
-	var unfit *engine.InvalidCallback
+	var invalid *engine.InvalidCallback
 	switch {
-	case errors.As(err, &unfit):
-		return newProblem("invalid_input", unfit.Error()+".")
+	case errors.As(err, &invalid):
+		return newProblem("invalid_input", invalid.Error()+".")
 	case err != nil:
 		return err
 	}

@@ -38,7 +38,7 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	t.Cleanup(provider.Close)
 	policy := fmt.Sprintf("charge: {executor: http, url: %q, undoUrl: %q, timeout: 60s}", provider.URL+"/do", provider.URL+"/undo")
 	b.activate(t, policy)
-	b.serve(t, b.URL, engine.Config{Poll: 10 * time.Millisecond, PublicURL: "https://shop.example/pawl/"}, Config{Wait: patience})
+	b.serve(t, b.URL, engine.Config{RecoveryInterval: 10 * time.Millisecond, PublicURL: "https://shop.example/pawl/"}, Config{ResponseTimeout: patience})
 	return b, func() string {
 		deadline := time.Now().Add(patience)
 		for last.Load() == nil {
@@ -70,7 +70,7 @@ func TestCallback(t *testing.T) {
 	if o := a.wantStatus(t, 202); o.Hold != "callback" { // an hour: longer than the caller waits
 		t.Errorf("%+v", o)
 	}
-	for _, shown := range []string{`"policy":1`, `"attempts":1`, `"inDoubt":true`, `"nextAttemptAt":"`, `"action":{"redirect":"https://bank.example/<3ds>"}`} {
+	for _, shown := range []string{`"policy":1`, `"calls":1`, `"inDoubt":true`, `"resumesAt":"`, `"action":{"redirect":"https://bank.example/<3ds>"}`} {
 		if !strings.Contains(a.body, shown) {
 			t.Errorf("%s is not in %s", shown, a.body)
 		}
@@ -117,7 +117,7 @@ func TestCallbackOfNobody(t *testing.T) {
 	}
 }
 
-func TestAttempts(t *testing.T) {
+func TestCalls(t *testing.T) {
 	t.Parallel()
 	b, path := withProvider(t)
 	b.process(t, body("orderId", `"o"`), "Prefer", "wait=10").wantStatus(t, 202)
@@ -128,21 +128,21 @@ func TestAttempts(t *testing.T) {
 	if a := b.get(t, "/api/orders/o"); !strings.Contains(a.body, `"charge":{"completed":true,"reference":"ref-1"}`) {
 		t.Error(a.body)
 	}
-	page := b.get(t, "/api/orders/o/attempts")
-	var got struct{ Attempts []attempt }
-	if err := json.Unmarshal([]byte(page.body), &got); err != nil || len(got.Attempts) != 1 {
+	page := b.get(t, "/api/orders/o/calls")
+	var got struct{ Calls []call }
+	if err := json.Unmarshal([]byte(page.body), &got); err != nil || len(got.Calls) != 1 {
 		t.Fatalf("%s, %v", page.body, err)
 	}
-	first := got.Attempts[0]
-	if first.Attempt != 1 || first.Step != "charge" || first.Operation != "do" || first.Outcome != "waiting" || first.Reference != "r" ||
+	first := got.Calls[0]
+	if first.Call != 1 || first.Step != "charge" || first.Operation != "do" || first.Outcome != "waiting" || first.Reference != "r" ||
 		*first.Policy != 1 || first.FinishedAt.Before(first.StartedAt) {
 		t.Errorf("%+v", first)
 	}
-	if page := b.get(t, "/api/orders/o/attempts?after=1&limit=1"); page.body != `{"attempts":[]}` {
+	if page := b.get(t, "/api/orders/o/calls?after=1&limit=1"); page.body != `{"calls":[]}` {
 		t.Error(page.body)
 	}
-	b.get(t, "/api/orders/none/attempts").wantProblem(t, 404, "not_found")
-	b.get(t, "/api/orders/o/attempts?limit=0").wantProblem(t, 422, "invalid_parameter")
+	b.get(t, "/api/orders/none/calls").wantProblem(t, 404, "not_found")
+	b.get(t, "/api/orders/o/calls?limit=0").wantProblem(t, 422, "invalid_parameter")
 }
 
 func TestStripeEvents(t *testing.T) {
@@ -159,7 +159,7 @@ func TestStripeEvents(t *testing.T) {
 	for _, name := range []string{"PAWL_TEST_WEBHOOK_OLD", "PAWL_TEST_WEBHOOK"} {
 		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_TEST_KEY, webhookSecret: env:"+name+"}")
 	}
-	b.serve(t, b.URL, engine.Config{}, Config{Wait: patience})
+	b.serve(t, b.URL, engine.Config{}, Config{ResponseTimeout: patience})
 	for _, secret := range []string{"whsec_old", "whsec_new"} {
 		b.accepts(t, send(event, secret), `{"accepted":true}`)
 	}

@@ -159,7 +159,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	want := []string{
 		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/orders", "GET /api/orders/{orderId}",
-		"GET /api/orders/{orderId}/attempts", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
+		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/resume", "POST /api/bulk/retry",
 		"POST /api/callbacks/{token}", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",

@@ -36,7 +36,7 @@ func (o *order) append(b []byte) []byte {
 	}
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
-	b = appendOptionalTime(b, `,"nextAttemptAt":`, o.NextAttemptAt)
+	b = appendOptionalTime(b, `,"resumesAt":`, o.ResumesAt)
 	b = appendOptional(b, `,"stopRequested":`, o.StopRequested)
 	if o.Failure != nil {
 		b = appendRare(append(b, `,"failure":`...), o.Failure)

@@ -21,18 +21,18 @@ type input struct {
 	order engine.Input
 	// The amount can only be checked when the currency is known, which may come
 	// behind it. Nil when there is none, or a fault has been noted.
-	amount   []byte
-	currency iso4217.Currency
-	given    struct{ orderID, amount, item bool }
-	timed    bool             // it has times
-	clock    func() time.Time // what they are compared with
-	newOnly  int              // faults that only a new order has
+	amount      []byte
+	currency    iso4217.Currency
+	given       struct{ orderID, amount, item bool }
+	timed       bool             // it has times
+	clock       func() time.Time // what they are compared with
+	rejectIfNew int              // faults that only a new order has
 }
 
 // decodeInput reads and checks the body of a process request. The amount of an
 // order that names no currency is checked as if it had named the fallback; its
 // Currency stays empty. Times are compared with the clock. When all that is wrong would not be with an order that is stored
-// already, the error is a *newOnly. Nothing in the result refers to data.
+// already, the error is a *rejectIfNew. Nothing in the result refers to data.
 func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (engine.Input, error) {
 	in := input{currency: fallback, clock: clock}
 	err := decode(data, inputNames, in.field, in.finish)
@@ -40,21 +40,21 @@ func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time)
 		return in.order, nil
 	}
 	// What stands behind the object is another fault.
-	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.newOnly {
-		return engine.Input{}, &newOnly{order: in.order, error: err}
+	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.rejectIfNew {
+		return engine.Input{}, &rejectIfNew{order: in.order, error: err}
 	}
 	return engine.Input{}, err
 }
 
-// newOnly refuses an order that would be good if it were stored: the deadline was not over
+// rejectIfNew refuses an order that would be good if it were stored: the deadline was not over
 // when it came first, and its amount had no more fraction digits than the fallback of that
 // day. Only the books tell.
-type newOnly struct {
+type rejectIfNew struct {
 	order engine.Input
 	error
 }
 
-func (n *newOnly) Unwrap() error { return n.error }
+func (n *rejectIfNew) Unwrap() error { return n.error }
 
 func (in *input) field(d *decoder, name string) {
 	switch name {
@@ -95,7 +95,7 @@ func (in *input) finish(d *decoder) {
 	}
 	if code == tooManyDigits && in.order.Currency == "" {
 		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
-			in.newOnly++
+			in.rejectIfNew++
 		}
 	}
 	in.order.Amount = amount

@@ -44,7 +44,7 @@ func (in *input) checkTimes(d *decoder, now time.Time) {
 		d.fault("/completeBy", "out_of_range", "must be after startAt")
 	case !t.CompleteBy.After(now):
 		d.fault("/completeBy", "in_the_past", "must be in the future")
-		in.newOnly++
+		in.rejectIfNew++
 	}
 }
 

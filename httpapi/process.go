@@ -88,7 +88,7 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 // have, if the order exists: it is compared in the currency it was stored in. With no such
 // order, or any other refusal, that is the error.
 func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, error) {
-	var known *newOnly
+	var known *rejectIfNew
 	if !errors.As(refused, &known) {
 		return engine.Input{}, refused
 	}

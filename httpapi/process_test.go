@@ -134,7 +134,7 @@ func TestProcessAfterTheDefaultCurrencyChanged(t *testing.T) {
 	before := b.process(t, body)
 	before.wantStatus(t, 200)
 	yen := &bundle{Database: b.Database, grace: patience}
-	yen.serve(t, b.URL, engine.Config{Currency: "JPY"}, Config{Currency: "JPY", Wait: patience})
+	yen.serve(t, b.URL, engine.Config{Currency: "JPY"}, Config{Currency: "JPY", ResponseTimeout: patience})
 
 	t.Run("the same request gets the same answer", func(t *testing.T) {
 		t.Parallel()
@@ -261,7 +261,7 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 	t.Parallel()
 	t.Run("too many at work is 503 overloaded", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, engine.Config{MaxInFlight: 1}, Config{Wait: patience})
+		b := setupWith(t, engine.Config{MaxInFlight: 1}, Config{ResponseTimeout: patience})
 		b.elsewhere(t, "other")
 		b.process(t, ask("other"), "Prefer", "wait=0")
 		a := b.process(t, ask("o"))

@@ -19,9 +19,9 @@ type Config struct {
 	// Currency of orders that name none: one that iso4217 knows.
 	// Empty means USD.
 	Currency string
-	// Wait is how long a caller who says nothing of it waits for the end of an
+	// ResponseTimeout is how long a caller who says nothing of it waits for the end of an
 	// order, up to a minute. Zero means not at all: 202 as soon as it is stored.
-	Wait time.Duration
+	ResponseTimeout time.Duration
 	// Metrics answers GET /metrics. Nil means there is no such path.
 	Metrics http.Handler
 	// Registerer takes the metrics of requests. Nil means nobody reads them.
@@ -64,7 +64,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		engine:   e,
 		clock:    e.Now,
 		currency: known,
-		wait:     min(max(cfg.Wait, 0), maxWait),
+		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
 		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 		mux:      http.NewServeMux(),
 		own:      map[string]http.HandlerFunc{},
@@ -89,7 +89,7 @@ func (s *server) routes() {
 	get(s, getOrderOperation, s.getOrder)                                                   // GET  /api/orders/{orderId}: one order
 	get(s, listOrdersOperation, s.listOrders)                                               // GET  /api/orders: many, newest first
 	get(s, listTransitionsOperation, s.listTransitions)                                     // GET  /api/orders/{orderId}/transitions: its history
-	get(s, listAttemptsOperation, s.listAttempts)                                           // GET  /api/orders/{orderId}/attempts: the calls made for it
+	get(s, listCallsOperation, s.listCalls)                                                 // GET  /api/orders/{orderId}/calls: the calls made for it
 	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)                 // POST /api/callbacks/{token}: a provider's answer to a step
 	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)                       // POST /api/webhooks/stripe: Stripe says that something happened
 	post[anyVerbRequest, orderAnswer](s, cancelOperation, s.verb(orders.Cancel))            // POST /api/orders/{orderId}/cancel: stop and undo it

@@ -28,7 +28,7 @@ type bundle struct {
 
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	return setupWith(t, engine.Config{}, Config{Wait: patience})
+	return setupWith(t, engine.Config{}, Config{ResponseTimeout: patience})
 }
 
 func setupWith(t testing.TB, of engine.Config, cfg Config) *bundle {
@@ -77,7 +77,7 @@ func withoutDatabase(t testing.TB) *bundle {
 	b := &bundle{grace: time.Second / 10} // its orders are never stored, and would be waited for
 	pool := open(t, proxy.URL)
 	proxy.On(func(string) dbtest.Fate { return dbtest.LoseRequest })
-	b.serveOn(t, pool, engine.Config{}, Config{Wait: patience})
+	b.serveOn(t, pool, engine.Config{}, Config{ResponseTimeout: patience})
 	return b
 }
 

@@ -80,7 +80,7 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 		t.Errorf("%+v, again after %s", o, a.header.Get("Retry-After"))
 	}
 	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` + deadline.Format(time.RFC3339Nano),
-		`"nextAttemptAt":"` + start.Format(time.RFC3339Nano)} {
+		`"resumesAt":"` + start.Format(time.RFC3339Nano)} {
 		if !strings.Contains(a.body, shown) {
 			t.Errorf("%s is not in %s", shown, a.body)
 		}

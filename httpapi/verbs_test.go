@@ -201,7 +201,7 @@ func TestVerbsAnswer(t *testing.T) {
 	t.Run("a confirmation in doubt is not canceled", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "attention", "confirming", "doubted")
-		b.exec(t, `UPDATE orders SET in_doubt_since = now(), attempts = 1, tries = 1 WHERE order_id = 'doubted'`)
+		b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = 'doubted'`)
 		p := b.cancel(t, "doubted", "").wantProblem(t, 409, "confirm_in_doubt")
 		if !slices.Equal(p.AllowedActions, []string{"retry", "step-result"}) || p.Order == nil {
 			t.Errorf("%+v", p)

@@ -31,7 +31,7 @@ type order struct {
 	*OrderTerms
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
-	NextAttemptAt  *time.Time `json:"nextAttemptAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or its turn, lets it go on."`
+	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or its turn, lets it go on."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`
@@ -46,7 +46,7 @@ type OrderTerms struct {
 	CompleteBy    *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
 	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"Until when the reservation waits for its confirmation."`
 	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"Until when a person can approve; then the policy decides. Absent also where there is no such time."`
-	Attempts      int32      `json:"attempts,omitempty" minimum:"1" doc:"Calls made to providers."`
+	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
 }
@@ -82,9 +82,9 @@ type transition struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// attempt is one call of a step that reaches outside.
-type attempt struct {
-	Attempt    int32      `json:"attempt" doc:"Number of the call, over all steps of the order. Below zero: an effect that was reported too late was undone."`
+// call is one call of a remote step.
+type call struct {
+	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Below zero: an effect that was reported too late was undone."`
 	Step       string     `json:"step" enum:"charge,reserve,confirm"`
 	Operation  string     `json:"operation" enum:"do,undo,lookup"`
 	Generation int32      `json:"generation" minimum:"0" doc:"The generation whose key was sent."`
@@ -124,7 +124,7 @@ func orderOf(o *orders.Order) order {
 		out.Failure = &failure{Step: or(o.FailureStep, ""), Code: *o.FailureCode, Detail: or(o.FailureDetail, "")}
 	}
 	if o.Hold != nil && slices.Contains([]string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldApproval}, *o.Hold) {
-		out.NextAttemptAt = utc(o.DueAt)
+		out.ResumesAt = utc(o.DueAt)
 	}
 	return out
 }
@@ -140,8 +140,8 @@ func termsOf(row *orders.Order) *OrderTerms {
 		Policy: row.Policy, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
 		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
 	}
-	if row.Attempts != nil {
-		terms.Attempts = *row.Attempts
+	if row.Calls != nil {
+		terms.Calls = *row.Calls
 	}
 	if until := row.ApprovalUntil; until != nil && until.Before(forever) {
 		terms.ApprovalUntil = utc(until)
@@ -189,9 +189,9 @@ func transitionOf(row *db.Transition) transition {
 	}
 }
 
-func attemptOf(row *db.StepAttempt) attempt {
-	return attempt{
-		Attempt: row.Attempt, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
+func callOf(row *db.StepCall) call {
+	return call{
+		Call: row.Call, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
 	}

@@ -1,4 +1,4 @@
-// Package ledger moves orders in the database. A move is one statement for a set of orders: it compares status, fence and
+// Package ledger moves orders in the database. A move is one statement for a batch of orders: it compares status, fence and
 // seq, sets the next status, and writes the effect and the history row, all in one commit. So the effect exists
 // if and only if the move won.
 //

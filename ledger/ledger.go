@@ -8,9 +8,9 @@ import (
 	"pawl/fsm"
 )
 
-// Set is a group of orders that are expected at the same status, fence and seq. The
+// Batch is a group of orders that are expected at the same status, fence and seq. The
 // numbers need no order: the statements lock in theirs.
-type Set struct {
+type Batch struct {
 	OrderNos []int64
 	Expected fsm.State
 	Fence    int64
@@ -25,10 +25,10 @@ type Moved struct {
 	At       time.Time
 }
 
-// Move takes a set out of its state, effect and history included, in one commit. The
-// orders returned have moved if and only if the error is nil; an order of the set that
+// Move takes a batch out of its state, effect and history included, in one commit. The
+// orders returned have moved if and only if the error is nil; an order of the batch that
 // is not returned has not been touched.
-type Move func(ctx context.Context, q *db.Queries, set Set) ([]Moved, error)
+type Move func(ctx context.Context, q *db.Queries, set Batch) ([]Moved, error)
 
 // Moves is the in-commit move of every state that is ours to leave.
 var Moves = map[fsm.State]Move{
@@ -62,7 +62,7 @@ type (
 )
 
 func inCommit[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
-	return func(ctx context.Context, q *db.Queries, set Set) ([]Moved, error) {
+	return func(ctx context.Context, q *db.Queries, set Batch) ([]Moved, error) {
 		return movedBy(statement(q, ctx, P(set)))
 	}
 }

@@ -125,16 +125,16 @@ func (l *books) stop(no int64) {
 }
 
 // set expects of all orders what the first one is.
-func (l *books) set(orderNos ...int64) ledger.Set {
+func (l *books) set(orderNos ...int64) ledger.Batch {
 	l.t.Helper()
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: orderNos[:1]})
 	l.must(err)
 	o := rows[0]
-	return ledger.Set{OrderNos: orderNos, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
+	return ledger.Batch{OrderNos: orderNos, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 
 // move sends the statement of the state the set is expected in.
-func (l *books) move(set ledger.Set) []ledger.Moved {
+func (l *books) move(set ledger.Batch) []ledger.Moved {
 	l.t.Helper()
 	moved, err := ledger.Moves[set.Expected](l.t.Context(), l.query, set)
 	l.must(err)
@@ -142,7 +142,7 @@ func (l *books) move(set ledger.Set) []ledger.Moved {
 }
 
 // all moves a set of which nothing may stay behind.
-func (l *books) all(set ledger.Set) {
+func (l *books) all(set ledger.Batch) {
 	l.t.Helper()
 	if moved := l.move(set); len(moved) != len(set.OrderNos) {
 		l.t.Fatalf("%d of %d orders left %s", len(moved), len(set.OrderNos), set.Expected)
@@ -150,7 +150,7 @@ func (l *books) all(set ledger.Set) {
 }
 
 // stays checks that a statement moved nothing and wrote nothing.
-func (l *books) stays(set ledger.Set) {
+func (l *books) stays(set ledger.Batch) {
 	l.t.Helper()
 	before := l.snapshot()
 	if moved := l.move(set); len(moved) > 0 {

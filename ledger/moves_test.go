@@ -109,7 +109,7 @@ func after(outcome string) string {
 }
 
 // stands checks the row and the history of an order that has moved.
-func (l *books) stands(set ledger.Set, moved ledger.Moved, outcome string) {
+func (l *books) stands(set ledger.Batch, moved ledger.Moved, outcome string) {
 	l.t.Helper()
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: set.OrderNos})
 	l.must(err)

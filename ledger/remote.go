@@ -9,9 +9,9 @@ import (
 	"pawl/fsm"
 )
 
-// Results is a set whose calls came to the same outcome, with what differs between them.
+// Results is a batch whose calls came to the same outcome, with what differs between them.
 type Results struct {
-	Set
+	Batch
 	Outcome  fsm.Outcome
 	Step     fsm.Step
 	Executor string           // empty: the ledger did it
@@ -19,9 +19,9 @@ type Results struct {
 	Sells    bool             // the reservation is the ledger's, and confirming sells it
 	Consumes bool             // the answers came without a call
 	Doubted  bool             // an earlier call than the refused one is still in doubt
-	Begins   bool             // the move into the next state begins the attempt of its step
+	Begins   bool             // the move into the next state begins the call of its step
 	Call     time.Duration    // how long it may take
-	Lease    time.Duration    // of orders whose attempt begins, if theirs ends before the call
+	Lease    time.Duration    // of orders whose call begins, if theirs ends before the call
 	Of       map[int64]Answer // by order number
 }
 
@@ -31,16 +31,16 @@ type Answer struct {
 	Code, Detail    string // of a refusal
 }
 
-// SaveResults takes a set whose step was done outside out of its state: the effect goes into
-// the books, the attempt is closed, the history row written, in one commit. The orders
+// SaveResults takes a batch whose step was done remotely out of its state: the effect goes into
+// the books, the call is closed, the history row written, in one commit. The orders
 // returned have moved if and only if the error is nil.
 func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error) {
 	switch {
 	case a.Outcome == fsm.Stopped:
-		return movedBy(q.OutsideStopped(ctx, db.OutsideStoppedParams{
+		return movedBy(q.RemoteStopped(ctx, db.RemoteStoppedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Executor: a.Executor}))
 	case a.Outcome == fsm.Refused:
-		return movedBy(q.OutsideRefused(ctx, db.OutsideRefusedParams{
+		return movedBy(q.RemoteRefused(ctx, db.RemoteRefusedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Step: string(a.Step), Consumes: a.Consumes,
 			Executor: a.Executor, Doubted: a.Doubted,
 			Codes: a.each(func(x Answer) string { return x.Code }), Details: a.each(func(x Answer) string { return x.Detail })}))
@@ -48,23 +48,23 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 	refs, data := a.each(func(x Answer) string { return x.Reference }), a.each(func(x Answer) string { return x.Data })
 	switch a.Expected {
 	case fsm.Charging:
-		return movedBy(q.OutsideCharged(ctx, db.OutsideChargedParams{
+		return movedBy(q.RemoteCharged(ctx, db.RemoteChargedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
 			Executor: a.Executor, Capture: a.Capture, Consumes: a.Consumes,
 			Begins: a.Begins, CallSeconds: a.Call.Seconds(), LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Reserving:
-		return movedBy(q.OutsideReserved(ctx, db.OutsideReservedParams{
+		return movedBy(q.RemoteReserved(ctx, db.RemoteReservedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
 			Executor: a.Executor, Consumes: a.Consumes, Begins: a.Begins, CallSeconds: a.Call.Seconds(), LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Confirming:
-		return movedBy(q.OutsideConfirmed(ctx, db.OutsideConfirmedParams{
+		return movedBy(q.RemoteConfirmed(ctx, db.RemoteConfirmedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
 			Executor: a.Executor, Sells: a.Sells, Consumes: a.Consumes}))
 	case fsm.Releasing:
-		return movedBy(q.OutsideReleased(ctx, db.OutsideReleasedParams{
+		return movedBy(q.RemoteReleased(ctx, db.RemoteReleasedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
 	case fsm.Refunding:
-		return movedBy(q.OutsideRefunded(ctx, db.OutsideRefundedParams{
+		return movedBy(q.RemoteRefunded(ctx, db.RemoteRefundedParams{
 			OrderNos: a.OrderNos, Refs: refs, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
 	default:
 		return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
@@ -86,23 +86,23 @@ type Suspension struct {
 	Delay        time.Duration // negative: until somebody acts
 	Counts       bool          // as a try
 	Cleared      bool          // nothing is in doubt any more
-	Outcome      string        // of the attempt; empty: there was none
+	Outcome      string        // of the call; empty: there was none
 	Code, Detail string
 	Reference    string
 	Action       string // JSON, or empty
 }
 
-// Suspensions is a set whose orders stay in their state.
+// Suspensions is a batch whose orders stay in their state.
 type Suspensions struct {
-	Set
-	Of       []Suspension // in the order of the set's numbers
+	Batch
+	Of       []Suspension // in the order of the batch's numbers
 	Consumes bool         // the answers came without a call
 }
 
-// Suspend closes the attempts of a set and holds its orders, without a move.
+// Suspend closes the calls of a batch and holds its orders, without a move.
 func Suspend(ctx context.Context, q *db.Queries, set Suspensions) ([]Moved, error) {
 	n := len(set.Of)
-	p := db.AttemptsFinishParams{
+	p := db.CallsSuspendParams{
 		OrderNos: set.OrderNos, Expected: set.Expected, Fence: set.Fence, Seq: set.Seq, Consumes: set.Consumes,
 		Holds: make([]string, n), Reasons: make([]string, n), Delays: make([]float64, n), Counts: make([]bool, n),
 		Cleared: make([]bool, n), Outcomes: make([]string, n), Codes: make([]string, n), Details: make([]string, n),
@@ -114,7 +114,7 @@ func Suspend(ctx context.Context, q *db.Queries, set Suspensions) ([]Moved, erro
 		p.Outcomes[i], p.Codes[i], p.Details[i] = h.Outcome, h.Code, h.Detail
 		p.Refs[i], p.Actions[i] = h.Reference, h.Action
 	}
-	return movedBy(q.AttemptsFinish(ctx, p))
+	return movedBy(q.CallsSuspend(ctx, p))
 }
 
 // movedBy turns the rows of a statement into verdicts.

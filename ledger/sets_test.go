@@ -43,7 +43,7 @@ func TestSets(t *testing.T) {
 		l := open(t)
 		l.orders(fsm.Charging, "widget", 1)
 		for state := range ledger.Moves {
-			l.stays(ledger.Set{OrderNos: []int64{}, Expected: state, Fence: 1, Seq: 1})
+			l.stays(ledger.Batch{OrderNos: []int64{}, Expected: state, Fence: 1, Seq: 1})
 		}
 	})
 	t.Run("only those that are as expected move", func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestEffectsExistIfAndOnlyIfTheMoveWon(t *testing.T) {
 }
 
 // race sends the same set from six callers until all of it has moved.
-func (l *books) race(set ledger.Set, state fsm.State) {
+func (l *books) race(set ledger.Batch, state fsm.State) {
 	l.t.Helper()
 	var mu sync.Mutex
 	won := map[int64]int{}

@@ -15,7 +15,7 @@ var bookColumns = map[string]string{
 		"fence bigint, seq integer, due_at timestamp with time zone, owner uuid, hold text, hold_reason text, " +
 		"stop_requested text, outcome text, failure_step text, failure_code text, failure_detail text, metadata jsonb, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, policy integer, customer_id text, " +
-		"attempts integer, tries integer, in_doubt_since timestamp with time zone, start_at timestamp with time zone, " +
+		"calls integer, retries integer, in_doubt_since timestamp with time zone, start_at timestamp with time zone, " +
 		"complete_by timestamp with time zone, reserved_until timestamp with time zone, " +
 		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text",
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
@@ -25,10 +25,10 @@ var bookColumns = map[string]string{
 	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text",
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
 		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean",
-	"step_attempts": "order_id text, step text, generation integer, attempt integer, operation text, fence bigint, policy integer, " +
+	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
 		"reference text, fenced boolean",
-	"late_undos": "order_id text, step text, generation integer, reason text, tries integer, due_at timestamp with time zone, " +
+	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint",
 }

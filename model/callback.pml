@@ -84,7 +84,7 @@ drive:
   :: answer != 0 -> consume(); goto idle
   :: answer == 0
   fi;
-  atomic { /* the attempt */
+  atomic { /* the call */
     locked == NOBODY;
     if
     :: !mine || hold != NONE || status != CHARGING -> goto idle

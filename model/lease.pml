@@ -1,7 +1,7 @@
 /* Who drives an order, when replies of the database get lost.
 
    Two replicas admit the order, claim it from each other (a lease may end at any moment) and,
-   while they drive it, commit attempts: writes that keep the status. The reply of any statement
+   while they drive it, commit calls: writes that keep the status. The reply of any statement
    may be lost, and a statement whose reply is lost may have been executed, may be executed
    later, when its replica has long gone on, or never. Then the row is read back. Once, somebody
    asks to stop, which raises seq and leaves the fence.
@@ -10,7 +10,7 @@
      NOOWNER    after a lost reply the fence alone says whose claim or admission it was
      NOFENCE    neither a write nor the row read back is compared by fence
      NOSEQ      a write is not compared by seq: sent again, it is done again
-     SEQTELLS   the row read back shows the seq that was asked for, so the attempt is taken for
+     SEQTELLS   the row read back shows the seq that was asked for, so the call is taken for
                 committed, whoever raised it; without the switch it is begun again
      BLIND      after a lost reply a claim is taken for done                                      */
 #define NOBODY 255
@@ -24,7 +24,7 @@ bit stopRequested;
 
 /* What each replica believes: the fence it drives with, 0 when it does not. */
 byte drives[2];
-/* How often each attempt of each replica was committed. */
+/* How often each call of each replica was committed. */
 byte committed[4];
 
 /* A statement that is still on its way though nobody waits for it, one for each replica. */
@@ -120,7 +120,7 @@ taken:
 #ifdef SEQTELLS
        :: sameFence && !known && seq == seenSeq + 1 -> seenSeq = seq; goto call
 #endif
-       :: sameFence && seq == seenSeq /* as it was left: the same attempt is sent again */
+       :: sameFence && seq == seenSeq /* as it was left: the same call is sent again */
        :: sameFence && seq != seenSeq -> seenSeq = seq; number++ /* it has gone on: the next one */
        fi;
        seenFence = 0; hit = 0; known = 0;
@@ -130,7 +130,7 @@ call:
      atomic {
        if
        :: committed[me * ATTEMPTS + number] == 0 ->
-          printf("violated: no call without a committed attempt\n"); assert(false)
+          printf("violated: no call that was not committed before\n"); assert(false)
        :: else
        fi;
        number++; seenFence = 0; hit = 0; known = 0
@@ -170,7 +170,7 @@ end:
      }
   :: atomic {
        committed[0] > 1 || committed[1] > 1 || committed[2] > 1 || committed[3] > 1 ->
-       printf("violated: an attempt is committed once\n"); assert(false)
+       printf("violated: a call is committed once\n"); assert(false)
      }
   fi
 }

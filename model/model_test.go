@@ -18,12 +18,12 @@ const (
 	stopped       = "what was to stop is not completed"
 	oneDriver     = "one fence, one driver"
 	ownerWrites   = "who writes owns the order"
-	committedOnce = "an attempt is committed once"
-	callCommitted = "no call without a committed attempt"
+	committedOnce = "a call is committed once"
+	callCommitted = "no call that was not committed before"
 	noWait        = "an answered order does not wait for its time-out"
 	firstAnswer   = "the first answer is used, once"
 	inTheBooks    = "what is charged in the books is charged"
-	sameUndo      = "an undo says the same on every attempt"
+	sameUndo      = "an undo says the same on every call"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -47,7 +47,7 @@ var weakened = []struct {
 	{"saga", "NOFENCE", []string{nothingLive, whole, charged, single}},
 	{"saga", "EFFECTFIRST", []string{charged, whole}},
 	{"saga", "NOTOMB", []string{nothingLive}},
-	{"saga", "ATTEMPTKEY", []string{single, whole, charged}},
+	{"saga", "CALLKEY", []string{single, whole, charged}},
 	{"saga", "ONEKEY", []string{nothingLive}},
 	{"saga", "DOUBTASFAILED", []string{nothingLive}},
 	{"saga", "STOPLOST", []string{stopped}},

@@ -15,7 +15,7 @@
    calls a charge, or does not; a person may.
 
    An undo names what it takes back, where that is known when the first one is sent; it says the
-   same on every attempt.
+   same on every call.
 
    Switches. Each takes one safeguard away:
      SENDSOLD       a forgotten key is sent again
@@ -111,7 +111,7 @@ inline waits(lookOnly) {
   if
   :: stop == CANCEL && !lookOnly && status == CHARGING -> hold = FREE
   :: !(stop == CANCEL && !lookOnly && status == CHARGING) -> hold = TRY
-  :: !(stop == CANCEL && !lookOnly && status == CHARGING) -> hold = ATTENTION /* tries are spent */
+  :: !(stop == CANCEL && !lookOnly && status == CHARGING) -> hold = ATTENTION /* retries are spent */
   fi
 }
 
@@ -205,7 +205,7 @@ chargeAnswered:
           hold = UNCLEAR; before = 0; goto end
        :: else -> calling = 1; begins();
           if
-          :: body == NAMELESS && byName -> printf("violated: an undo says the same on every attempt\n"); assert(false)
+          :: body == NAMELESS && byName -> printf("violated: an undo says the same on every call\n"); assert(false)
           :: else
           fi;
           if :: byName -> body = NAMED :: else -> body = NAMELESS fi

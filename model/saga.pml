@@ -1,4 +1,4 @@
-/* An order on its way through charge, reserve and confirm, each done by somebody outside.
+/* An order on its way through charge, reserve and confirm, each done by somebody else.
 
    Two workers drive it. A lease may end at any moment (pause, crash, partition), so either may
    claim the order whenever the other has it; who lost it does not know and goes on with what it
@@ -14,12 +14,12 @@
      NOFENCE        compare-and-set looks at the status only
      EFFECTFIRST    a refund is sent first, the status changed afterwards
      NOTOMB         the other side forgets an undo of a key that it has not seen
-     ATTEMPTKEY     the key contains the attempt: the other side sees a new one each time
+     CALLKEY     the key contains the call: the other side sees a new one each time
      ONEKEY         an undo has the key of its do: it is answered with the stored answer
      DOUBTASFAILED  no answer is taken for a refusal
      STOPLOST       the request to stop is read before, not by the compare-and-set itself
      RETRYCLEARS    "this call did nothing" is taken for "nothing was ever done"
-     REFUSALCLEARS  a refusal settles also what earlier attempts left in doubt
+     REFUSALCLEARS  a refusal settles also what earlier calls left in doubt
      NOVOID         a new generation does not begin with the undo of the old keys
    and these change the question:
      KEEPS          the other side remembers every refusal
@@ -32,7 +32,7 @@ mtype = { DONE, REFUSED, RETRY, UNKNOWN };
 
 /* What the other side knows of a key: of one step in one generation. */
 typedef Key {
-  byte live;    /* effects that stand; more than one only with ATTEMPTKEY */
+  byte live;    /* effects that stand; more than one only with CALLKEY */
   bit  undone;  /* undone, or never to be done */
   bit  refused; /* refused, and remembered */
   bit  late     /* a call is on its way that nobody waits for any more */
@@ -67,7 +67,7 @@ bit  generation, doubt, stop, voided;
 #endif
 
 /* Another Do would change nothing. Such a call is not kept on its way: fewer states. */
-#ifdef ATTEMPTKEY
+#ifdef CALLKEY
 #define settled(key) (key.undone || key.refused)
 #else
 #define settled(key) (key.undone || key.refused || key.live > 0)
@@ -82,7 +82,7 @@ inline arrive(key, reply) {
 #ifndef KEEPS
   :: !key.undone && !key.refused && key.live == 0 -> reply = REFUSED
 #endif
-#ifdef ATTEMPTKEY
+#ifdef CALLKEY
   :: !key.undone && !key.refused && key.live > 0 -> key.live = 2; reply = DONE
 #else
   :: !key.undone && !key.refused && key.live > 0 -> reply = DONE
@@ -151,7 +151,7 @@ inline goBack(to) {
 }
 inline stopAt(to) { outcome = CANCELED; move(to) }
 
-/* The attempt is committed before the call. */
+/* A call is committed before it is made. */
 inline begin(state, clean, inDoubt) {
   atomic {
     if
@@ -167,7 +167,7 @@ inline begin(state, clean, inDoubt) {
 proctype worker() {
   byte s;      /* the status as far as this worker knows */
   bit g;       /* and the generation */
-  bit before;  /* something was in doubt before this attempt */
+  bit before;  /* something was in doubt before this call */
   mtype answer = DONE;
 #ifdef STOPLOST
   bit seenStop;

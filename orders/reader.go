@@ -56,15 +56,15 @@ func (r *Reader) Transitions(ctx context.Context, orderID string, after, limit i
 	return rows, Unavailable("read history", err)
 }
 
-// Attempts reads the calls of an order with a larger number than the given one, by number. Numbers below zero are
+// Calls reads the calls of an order with a larger number than the given one, by number. Numbers below zero are
 // those of calls that undid what was reported too late. Errors: ErrNotFound, ErrUnavailable.
-func (r *Reader) Attempts(ctx context.Context, orderID string, after, limit int32) ([]db.StepAttempt, error) {
+func (r *Reader) Calls(ctx context.Context, orderID string, after, limit int32) ([]db.StepCall, error) {
 	order, err := r.Get(ctx, orderID)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r.query.AttemptsOf, db.AttemptsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
-	return rows, Unavailable("read attempts", err)
+	rows, err := Read(ctx, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
+	return rows, Unavailable("read calls", err)
 }
 
 // repeatFor is how long a read is repeated whose connection was lost. A connection is lost now and then, by itself; a
@@ -75,7 +75,7 @@ const repeatFor = time.Second
 func Read[P, T any](ctx context.Context, read func(context.Context, P) (T, error), params P) (T, error) {
 	for began, try := time.Now(), 0; ; try++ {
 		v, err := read(ctx, params)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.Unfit(err) ||
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.SchemaMismatch(err) ||
 			ctx.Err() != nil || time.Since(began) > repeatFor {
 			return v, err
 		}

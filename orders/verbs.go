@@ -109,10 +109,10 @@ func heldForVoid(o *Order) bool {
 // what came of it is in doubt or has come to a person, a callback or another try.
 func canBeSettled(o *Order) bool {
 	return called(o) && o.Hold != nil && !heldForVoid(o) &&
-		(o.InDoubtSince != nil || o.Tries != nil && HeldFor(o, fsm.HoldAttention, fsm.HoldCallback, fsm.HoldRetry))
+		(o.InDoubtSince != nil || o.Retries != nil && HeldFor(o, fsm.HoldAttention, fsm.HoldCallback, fsm.HoldRetry))
 }
 
 // called: the order is at a step, and calls were made for it.
 func called(o *Order) bool {
-	return !o.Status.Final() && o.Status != fsm.Pending && o.Attempts != nil && *o.Attempts > 0
+	return !o.Status.Final() && o.Status != fsm.Pending && o.Calls != nil && *o.Calls > 0
 }

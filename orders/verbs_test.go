@@ -34,10 +34,10 @@ func TestAllowedActions(t *testing.T) {
 		{"waits to be tried again", held(fsm.HoldRetry), []string{"cancel", "retry", "pause"}},
 		{"needs attention", held(fsm.HoldAttention), []string{"cancel", "retry"}},
 		{"paused", held(fsm.HoldPaused), []string{"cancel", "resume"}},
-		{"paused, in doubt", orders.Order{Status: fsm.Charging, Hold: &paused, InDoubtSince: &now, Attempts: &one}, []string{"cancel", "resume", "step-result"}},
-		{"waits for a callback", orders.Order{Status: fsm.Charging, Hold: new(fsm.HoldCallback), Attempts: &one, Tries: &one}, []string{"cancel", "pause", "step-result"}},
-		{"held as unknown", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &unknown, InDoubtSince: &now, Attempts: &one}, []string{"cancel", "step-result"}},
-		{"held for a refused void", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &void, Attempts: &one, Tries: &one}, []string{"cancel", "retry"}},
+		{"paused, in doubt", orders.Order{Status: fsm.Charging, Hold: &paused, InDoubtSince: &now, Calls: &one}, []string{"cancel", "resume", "step-result"}},
+		{"waits for a callback", orders.Order{Status: fsm.Charging, Hold: new(fsm.HoldCallback), Calls: &one, Retries: &one}, []string{"cancel", "pause", "step-result"}},
+		{"held as unknown", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &unknown, InDoubtSince: &now, Calls: &one}, []string{"cancel", "step-result"}},
+		{"held for a refused void", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &void, Calls: &one, Retries: &one}, []string{"cancel", "retry"}},
 	} {
 		if got := orders.AllowedActions(&c.is); !slices.Equal(got, c.want) {
 			t.Errorf("%s: allowed %q, want %q", c.order, got, c.want)
@@ -56,7 +56,7 @@ func TestRefusalFor(t *testing.T) {
 	}{
 		{orders.Cancel, orders.Order{Status: fsm.Confirming, InDoubtSince: &now}, orders.RefusedConfirmInDoubt},
 		{orders.Retry, orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &unknown}, orders.RefusedUnknown},
-		{orders.StepResult, orders.Order{Status: fsm.Charging, Attempts: &one}, orders.RefusedBusy},
+		{orders.StepResult, orders.Order{Status: fsm.Charging, Calls: &one}, orders.RefusedBusy},
 		{orders.Approve, orders.Order{Status: fsm.Charging}, orders.RefusedState},
 	} {
 		if got := c.verb.RefusalFor(&c.is); c.verb.Applies(&c.is) || got != c.want {

@@ -27,11 +27,11 @@ func same(t *testing.T, got, want any) {
 	}
 }
 
-// outside is a step of which nothing was given but the executor.
-func outside(executor policy.Executor, timeout time.Duration, attempts int) policy.Step {
+// remote is a step of which nothing was given but the executor.
+func remote(executor policy.Executor, timeout time.Duration, maxRetries int) policy.Step {
 	return policy.Step{
-		Executor: executor, Timeout: timeout, KeyRetention: 24 * time.Hour, WaitTimeout: time.Hour, InFlight: 256, Queue: 10_000,
-		Retry:   policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: attempts, Budget: 15 * time.Minute},
+		Executor: executor, Timeout: timeout, KeyRetention: 24 * time.Hour, CallbackTimeout: time.Hour, InFlight: 256, Queue: 10_000,
+		Retry:   policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, MaxRetries: maxRetries, Budget: 15 * time.Minute},
 		Breaker: policy.Breaker{Failures: 20, Open: 5 * time.Second},
 	}
 }
@@ -48,17 +48,17 @@ func TestDefaults(t *testing.T) {
 	t.Run("simulator", func(t *testing.T) {
 		t.Parallel()
 		p := parse(t, "charge: &a {executor: simulator, url: 'http://a'}\nreserve: {executor: simulator, url: 'http://b'}\nconfirm: {executor: simulator, url: 'http://c'}\n")
-		charge := outside(policy.Simulator, 30*time.Second, 8)
+		charge := remote(policy.Simulator, 30*time.Second, 7)
 		charge.URL = "http://a"
-		reserve := outside(policy.Simulator, 5*time.Second, 20)
+		reserve := remote(policy.Simulator, 5*time.Second, 19)
 		reserve.URL = "http://b"
-		confirm := outside(policy.Simulator, 10*time.Second, 20)
+		confirm := remote(policy.Simulator, 10*time.Second, 19)
 		confirm.URL = "http://c"
 		same(t, p, &policy.Policy{Charge: charge, Reserve: reserve, Confirm: confirm})
 	})
 	t.Run("stripe takes the money at once", func(t *testing.T) {
 		t.Parallel()
-		charge := outside(policy.Stripe, 30*time.Second, 8)
+		charge := remote(policy.Stripe, 30*time.Second, 7)
 		charge.Secret, charge.Capture = "env:KEY", policy.CaptureImmediately
 		same(t, parse(t, "charge: {executor: stripe, secret: 'env:KEY'}"), &policy.Policy{Charge: charge, Reserve: ledger, Confirm: ledger})
 	})
@@ -67,7 +67,7 @@ func TestDefaults(t *testing.T) {
 		p := parse(t, `
 charge: {executor: stripe, url: "http://127.0.0.1:12111", secret: "file:/run/secrets/key", webhookSecret: "env:HOOK", capture: on_confirm}
 confirm: {executor: stripe, timeout: 20s}`)
-		confirm := outside(policy.Stripe, 20*time.Second, 20)
+		confirm := remote(policy.Stripe, 20*time.Second, 19)
 		confirm.URL, confirm.Secret, confirm.WebhookSecret = "http://127.0.0.1:12111", "file:/run/secrets/key", "env:HOOK"
 		same(t, p.Confirm, confirm)
 	})
@@ -88,10 +88,10 @@ charge:
   secret: env:PAYMENTS_SECRET
   timeout: 1m30s
   keyRetention: 72h
-  waitTimeout: 48h
+  callbackTimeout: 48h
   inFlight: 10000
   queue: 1
-  retry: {initial: 1s, factor: 1.5, cap: 30m, attempts: 3, budget: 0s, nonRetryable: [card_declined, "402"]}
+  retry: {initial: 1s, factor: 1.5, cap: 30m, maxRetries: 2, budget: 0s, nonRetryable: [card_declined, "402"]}
   breaker: {failures: 1, open: 1h}
 reservationTtl: 30m
 completeWithin: 24h
@@ -104,8 +104,8 @@ concurrency: {by: concurrencyKey, limit: 1000000}`)
 		Charge: policy.Step{
 			Executor: policy.HTTP, URL: "https://payments.internal/charges?shop=1", UndoURL: "https://payments.internal/refunds",
 			LookupURL: "https://payments.internal/charges", Secret: "env:PAYMENTS_SECRET",
-			Timeout: 90 * time.Second, KeyRetention: 72 * time.Hour, WaitTimeout: 48 * time.Hour, InFlight: 10_000, Queue: 1,
-			Retry: policy.Retry{Initial: time.Second, Factor: 1.5, Cap: 30 * time.Minute, Attempts: 3, Budget: 0,
+			Timeout: 90 * time.Second, KeyRetention: 72 * time.Hour, CallbackTimeout: 48 * time.Hour, InFlight: 10_000, Queue: 1,
+			Retry: policy.Retry{Initial: time.Second, Factor: 1.5, Cap: 30 * time.Minute, MaxRetries: 2, Budget: 0,
 				NonRetryable: []string{"card_declined", "402"}},
 			Breaker: policy.Breaker{Failures: 1, Open: time.Hour},
 		},
@@ -122,7 +122,7 @@ concurrency: {by: concurrencyKey, limit: 1000000}`)
 func TestKeyRetentionAtItsLimit(t *testing.T) {
 	t.Parallel()
 	parse(t, http("url: http://a/do\n  keyRetention: 2h15m"))
-	parse(t, http("url: http://a/do\n  waitTimeout: 22h45m"))
+	parse(t, http("url: http://a/do\n  callbackTimeout: 22h45m"))
 }
 
 func TestLongest(t *testing.T) {
@@ -132,10 +132,10 @@ func TestLongest(t *testing.T) {
 		retry policy.Retry
 		want  time.Duration
 	}{
-		{"the budget", policy.Retry{Initial: time.Second, Factor: 2, Cap: time.Minute, Attempts: 2, Budget: time.Hour}, time.Hour},
-		{"the attempts", policy.Retry{Initial: time.Second, Factor: 2, Cap: 3 * time.Second, Attempts: 4}, 4*10*time.Second + 9*time.Second},
-		{"the attempts without growth", policy.Retry{Initial: time.Second, Factor: 1, Cap: time.Hour, Attempts: 1000}, 11_000 * time.Second},
-		{"the most there can be", policy.Retry{Initial: 30 * time.Minute, Factor: 10, Cap: 30 * time.Minute, Attempts: 1000}, 10_000*time.Second + 500*time.Hour},
+		{"the budget", policy.Retry{Initial: time.Second, Factor: 2, Cap: time.Minute, MaxRetries: 1, Budget: time.Hour}, time.Hour},
+		{"the retries", policy.Retry{Initial: time.Second, Factor: 2, Cap: 3 * time.Second, MaxRetries: 3}, 4*10*time.Second + 9*time.Second},
+		{"the retries without growth", policy.Retry{Initial: time.Second, Factor: 1, Cap: time.Hour, MaxRetries: 999}, 11_000 * time.Second},
+		{"the most there can be", policy.Retry{Initial: 30 * time.Minute, Factor: 10, Cap: 30 * time.Minute, MaxRetries: 999}, 10_000*time.Second + 500*time.Hour},
 	} {
 		if got := c.retry.Longest(10 * time.Second); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -147,7 +147,7 @@ func TestOf(t *testing.T) {
 	t.Parallel()
 	p := &policy.Policy{}
 	for s, want := range map[fsm.Step]*policy.Step{fsm.Charge: &p.Charge, fsm.Reserve: &p.Reserve, fsm.Confirm: &p.Confirm} {
-		if p.Of(s) != want {
+		if p.Step(s) != want {
 			t.Errorf("%s is another step", s)
 		}
 	}

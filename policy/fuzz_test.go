@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Add([]byte("charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\nconfirm: {executor: stripe}\n"))
-	f.Add([]byte("confirm: {executor: http, url: 'http://a/do', retry: {attempts: 3}}\napproval: [{amountOver: 5, currency: USD}]\n"))
+	f.Add([]byte("confirm: {executor: http, url: 'http://a/do', retry: {maxRetries: 2}}\napproval: [{amountOver: 5, currency: USD}]\n"))
 	f.Fuzz(func(t *testing.T, source []byte) {
 		p, err := policy.Parse(source)
 		var all policy.Problems
@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, s := range fsm.Steps() {
-			reliable(t, s, p.Of(s))
+			reliable(t, s, p.Step(s))
 		}
 		if p.ReservationTTL < 0 || p.CompleteWithin < 0 || p.Concurrency != nil && p.Concurrency.Limit < 1 {
 			t.Errorf("%+v", p)
@@ -51,15 +51,15 @@ func reliable(t *testing.T, s fsm.Step, how *policy.Step) {
 	}
 	r := how.Retry
 	for what, holds := range map[string]bool{
-		"an executor":                 how.Executor.Outside(),
+		"an executor":                 how.Executor.Remote(),
 		"a place":                     how.URL != "" || how.Executor == policy.Stripe,
 		"a place to undo":             how.UndoURL != "" || how.Executor != policy.HTTP || s == fsm.Confirm,
 		"a secret":                    how.Secret != "" || how.Executor != policy.Stripe,
 		"a time-out":                  how.Timeout > 0 && how.Timeout <= 10*time.Minute,
 		"room":                        how.InFlight >= 1 && how.Queue >= 1,
-		"delays":                      r.Initial > 0 && r.Initial <= r.Cap && r.Factor >= 1 && r.Attempts >= 1,
+		"delays":                      r.Initial > 0 && r.Initial <= r.Cap && r.Factor >= 1 && r.MaxRetries >= 0,
 		"a breaker":                   how.Breaker.Failures >= 1 && how.Breaker.Open > 0,
-		"a key that is not forgotten": r.Longest(how.Timeout)+how.WaitTimeout+time.Hour <= how.KeyRetention,
+		"a key that is not forgotten": r.Longest(how.Timeout)+how.CallbackTimeout+time.Hour <= how.KeyRetention,
 	} {
 		if !holds {
 			t.Errorf("%s without %s: %+v", s, what, how)

@@ -35,7 +35,7 @@ func (r *reader) policy(n *yaml.Node) *Policy {
 	p := &Policy{}
 	steps := map[fsm.Step]mapping{}
 	for _, s := range fsm.Steps() {
-		*p.Of(s), steps[s] = r.step(m, s)
+		*p.Step(s), steps[s] = r.step(m, s)
 	}
 	r.capture(p, steps)
 	m.duration("reservationTtl", &p.ReservationTTL, 0, maxTerm)
@@ -71,16 +71,16 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 	a := Approval{AmountOver: m.amount("amountOver"), Items: m.texts("items"), Customers: m.texts("customers")}
 	if currency, ok := m.scalar("currency", "a currency such as USD", "!!str"); ok {
 		if a.Currency = currency; !iso4217.Known(currency) {
-			m.wants(m.values["currency"], m.of("currency"), "a currency of ISO 4217, in capital letters")
+			m.wants(m.values["currency"], m.pathOf("currency"), "a currency of ISO 4217, in capital letters")
 		}
 	}
 	if m.values["amountOver"] != nil && m.values["currency"] == nil {
-		m.add(m.at("amountOver"), m.of("amountOver"), "means nothing without a currency: want currency beside it")
+		m.add(m.at("amountOver"), m.pathOf("amountOver"), "means nothing without a currency: want currency beside it")
 	}
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
 	if m.values["onTimeout"] != nil && a.Timeout == 0 {
-		m.add(m.at("onTimeout"), m.of("onTimeout"), "there is no time-out: want timeout beside it")
+		m.add(m.at("onTimeout"), m.pathOf("onTimeout"), "there is no time-out: want timeout beside it")
 	}
 	return a
 }
@@ -96,7 +96,7 @@ func (m mapping) amount(key string) *decimal.Decimal {
 	}
 	amount, err := decimal.Parse(text)
 	if err != nil || !amountText.MatchString(text) {
-		m.wants(m.values[key], m.of(key), want)
+		m.wants(m.values[key], m.pathOf(key), want)
 		return nil
 	}
 	return &amount
@@ -105,7 +105,7 @@ func (m mapping) amount(key string) *decimal.Decimal {
 func (r *reader) concurrency(n *yaml.Node) *Concurrency {
 	m := r.mapping(n, "concurrency", []string{"by", "limit"})
 	c := &Concurrency{By: m.word("by", "", ByItem, ByCustomer, ByKey)}
-	m.count("limit", &c.Limit, maxLimit)
+	m.wholeNumber("limit", &c.Limit, 1, maxLimit)
 	m.needs("by", "limit")
 	return c
 }
@@ -117,7 +117,7 @@ func (m mapping) needs(keys ...string) {
 	}
 	for _, key := range keys {
 		if m.values[key] == nil {
-			m.add(m.node, m.of(key), "is missing")
+			m.add(m.node, m.pathOf(key), "is missing")
 		}
 	}
 }

@@ -42,7 +42,7 @@ var refusals = []struct {
 	// keys
 	{"an unknown key", "charges: {}\n", "line 1, column 1: unknown key charges; want one of charge, reserve, "},
 	{"a key in other letters", "charge:\n  executor: http\n  url: http://a/do\n  undoUrl: http://a/undo\n  lookup_url: http://a/\n", "line 5, column 3: charge: unknown key lookup_url; want lookupUrl"},
-	{"a key of another place", "retry: {attempts: 3}\n", "line 1, column 1: unknown key retry"},
+	{"a key of another place", "retry: {maxRetries: 2}\n", "line 1, column 1: unknown key retry"},
 	{"a key given twice", "charge: {}\nreserve: {}\ncharge: {}\n", "line 3, column 1: charge: given twice, first in line 1"},
 	{"a key without a value", "charge:\nreserve: {}\n", "line 1, column 8: charge: no value; leave the key out, or give keys with values"},
 	{"a step that is a word", "charge: http\n", "line 1, column 9: charge: want keys with values: executor, url, "},
@@ -100,7 +100,7 @@ var refusals = []struct {
 	{"a count in hexadecimal", http("url: http://a/do\n  queue: 0x10"), "charge.queue: want a whole number"},
 	{"a count in quotes", http("url: http://a/do\n  queue: '10'"), "charge.queue: want a whole number"},
 	{"retries that are no mapping", http("url: http://a/do\n  retry: 3"), "line 5, column 10: charge.retry: want keys with values: initial, factor, "},
-	{"no attempts", http("url: http://a/do\n  retry: {attempts: 0}"), "charge.retry.attempts: want a whole number from 1 to 1000"},
+	{"less than no retries", http("url: http://a/do\n  retry: {maxRetries: -1}"), "charge.retry.maxRetries: want a whole number from 0 to 999"},
 	{"delays that shrink", http("url: http://a/do\n  retry: {factor: 0.5}"), "charge.retry.factor: want a number from 1 to 10"},
 	{"delays that explode", http("url: http://a/do\n  retry: {factor: .inf}"), "charge.retry.factor: want a number from 1 to 10"},
 	{"a factor that is none", http("url: http://a/do\n  retry: {factor: .nan}"), "charge.retry.factor: want a number from 1 to 10"},
@@ -116,9 +116,9 @@ var refusals = []struct {
 	{"a deadline that is a date", "completeWithin: 2030-01-01\n", "line 1, column 17: completeWithin: want a duration from 0s to 8760h"},
 
 	// keys that are forgotten
-	{"a wait that outlasts the key", http("url: http://a/do\n  waitTimeout: 24h"), "line 5, column 16: charge.keyRetention: 24h is too short: retries (up to 15m), waitTimeout (24h) and a margin of 1h need 25h15m"},
-	{"retries that outlast the key", http("url: http://a/do\n  retry: {budget: 23h}"), "line 5, column 10: charge.keyRetention: 24h is too short: retries (up to 23h), waitTimeout (1h)"},
-	{"attempts that outlast the key, whatever the budget", http("url: http://a/do\n  timeout: 10m\n  retry: {attempts: 200, budget: 1s}"), "charge.keyRetention: 24h is too short"},
+	{"a wait that outlasts the key", http("url: http://a/do\n  callbackTimeout: 24h"), "line 5, column 20: charge.keyRetention: 24h is too short: retries (up to 15m), callbackTimeout (24h) and a margin of 1h need 25h15m"},
+	{"retries that outlast the key", http("url: http://a/do\n  retry: {budget: 23h}"), "line 5, column 10: charge.keyRetention: 24h is too short: retries (up to 23h), callbackTimeout (1h)"},
+	{"retries that outlast the key, whatever the budget", http("url: http://a/do\n  timeout: 10m\n  retry: {maxRetries: 199, budget: 1s}"), "charge.keyRetention: 24h is too short"},
 	{"a key shorter than the margin", http("url: http://a/do\n  keyRetention: 1h"), "line 5, column 17: charge.keyRetention: 1h is too short"},
 	{"a key that misses the margin by a second", http("url: http://a/do\n  keyRetention: 2h14m59s"), "need 2h15m"},
 	{"a key Stripe has forgotten", "charge: {executor: stripe, secret: 'env:KEY', keyRetention: 48h}\n", "charge.keyRetention: Stripe promises to remember a key for 24h"},
@@ -171,7 +171,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
   executor: http
   url: payments
   timeout: soon
-  retry: {attempts: none, budget: 5}
+  retry: {maxRetries: none, budget: 5}
   undoUrl: http://a/undo
 reserve: {}
 approval:
@@ -183,8 +183,8 @@ color: blue
 `
 	const want = `line 3, column 8: charge.url: want an absolute
 line 4, column 12: charge.timeout: want a duration
-line 5, column 21: charge.retry.attempts: want a whole number
-line 5, column 35: charge.retry.budget: want a duration
+line 5, column 23: charge.retry.maxRetries: want a whole number
+line 5, column 37: charge.retry.budget: want a duration
 line 9, column 17: approval[0].amountOver: means nothing
 line 10, column 5: approval[0]: unknown key colour; want one of
 line 12, column 3: concurrency.limit: is missing

@@ -23,8 +23,8 @@ type Policy struct {
 	Concurrency              *Concurrency  // nil: no limit
 }
 
-// Of returns how a step is done.
-func (p *Policy) Of(s fsm.Step) *Step {
+// Step returns how a step is done.
+func (p *Policy) Step(s fsm.Step) *Step {
 	switch s {
 	case fsm.Charge:
 		return &p.Charge
@@ -39,7 +39,7 @@ func (p *Policy) Of(s fsm.Step) *Step {
 type Executor string
 
 // The executors. The ledger does its step in the database, in the commit of the move;
-// the others reach outside.
+// the others are remote.
 const (
 	Ledger    Executor = "ledger"
 	HTTP      Executor = "http"
@@ -47,8 +47,8 @@ const (
 	Simulator Executor = "simulator"
 )
 
-// Outside reports whether the executor does its step outside the database.
-func (e Executor) Outside() bool { return e != "" && e != Ledger }
+// Remote reports whether the executor does its step outside the database.
+func (e Executor) Remote() bool { return e != "" && e != Ledger }
 
 // When Stripe takes the money of a charge.
 const (
@@ -69,22 +69,22 @@ type Step struct {
 	WebhookSecret Secret // stripe: signs what Stripe sends to us
 	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm
 
-	Timeout      time.Duration // of one call; charge 30 s, reserve 5 s, confirm 10 s
-	KeyRetention time.Duration // how long the other side remembers a key; 24 h
-	WaitTimeout  time.Duration // how long an answer 202 may wait for its callback; 1 h
-	InFlight     int           // calls at a time, per replica; 256
-	Queue        int           // orders that wait for a call, per replica; 10,000
-	Retry        Retry
-	Breaker      Breaker
+	Timeout         time.Duration // of one call; charge 30 s, reserve 5 s, confirm 10 s
+	KeyRetention    time.Duration // how long the other side remembers a key; 24 h
+	CallbackTimeout time.Duration // how long an answer 202 may wait for its callback; 1 h
+	InFlight        int           // calls at a time, per replica; 256
+	Queue           int           // orders that wait for a call, per replica; 10,000
+	Retry           Retry
+	Breaker         Breaker
 }
 
-// Retry says how a step is tried again. The attempts and the budget of a window must
+// Retry says how a step is tried again. The retries and the budget of a window must
 // both be spent before a person is asked.
 type Retry struct {
 	Initial      time.Duration // 200 ms; the first delay is drawn from 0 to this
 	Factor       float64       // 2
 	Cap          time.Duration // 60 s
-	Attempts     int           // answers that were in doubt or retryable; charge 8, others 20
+	MaxRetries   int           // after the first call, of those that count; charge 7, others 19
 	Budget       time.Duration // 15 min
 	NonRetryable []string      // codes that end the step where the answer would have been tried again
 }

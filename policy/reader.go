@@ -40,7 +40,7 @@ func (r *reader) mapping(n *yaml.Node, path string, known []string) mapping {
 		case key.Kind != yaml.ScalarNode || !slices.Contains(known, key.Value):
 			r.add(key, path, unknownKey(key, known))
 		case m.keys[key.Value] != nil:
-			r.add(key, m.of(key.Value), fmt.Sprintf("given twice, first in line %d", m.keys[key.Value].Line))
+			r.add(key, m.pathOf(key.Value), fmt.Sprintf("given twice, first in line %d", m.keys[key.Value].Line))
 		default:
 			m.keys[key.Value], m.values[key.Value] = key, value
 		}
@@ -64,8 +64,8 @@ func unknownKey(key *yaml.Node, known []string) string {
 	return fmt.Sprintf("unknown key %s; want one of %s", key.Value, strings.Join(known, ", "))
 }
 
-// of is the path of a key.
-func (m mapping) of(key string) string {
+// pathOf is the path of a key.
+func (m mapping) pathOf(key string) string {
 	if m.path == "" {
 		return key
 	}

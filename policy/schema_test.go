@@ -95,7 +95,7 @@ func accepted(t *testing.T) []string {
 	return append(documented(t),
 		"{}\n",
 		"charge: {}\n",
-		http("url: HTTPS://a.b:8443?x=@1\n  secret: file:/run/secrets/key\n  timeout: 1.5m\n  waitTimeout: 1h30m\n  retry: {factor: 1}"),
+		http("url: HTTPS://a.b:8443?x=@1\n  secret: file:/run/secrets/key\n  timeout: 1.5m\n  callbackTimeout: 1h30m\n  retry: {factor: 1}"),
 		"charge: {executor: simulator, url: 'http://127.0.0.1:4000/', secret: 'env:KEY'}\n",
 		"confirm: {executor: http, url: 'http://[::1]:8080/do', lookupUrl: 'http://a/'}\n",
 		"approval: [{}, {amountOver: 0, currency: JPY}, {amountOver: 999999999999999.9999, currency: USD, timeout: 1h, onTimeout: approve}]\n",
@@ -118,7 +118,7 @@ func TestSchemaDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	given := []string{}
-	for _, key := range []string{"keyRetention", "waitTimeout", "inFlight", "queue"} {
+	for _, key := range []string{"keyRetention", "callbackTimeout", "inFlight", "queue"} {
 		given = append(given, key+": "+text(t, schema.Defs[key].Default))
 	}
 	for _, group := range []string{"retry", "breaker"} {

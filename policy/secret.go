@@ -71,9 +71,9 @@ func readSecretFile(name string) (string, error) {
 }
 
 // Usable returns nil if the secrets of a step can be read now. With anything else the
-// step must not be attempted.
+// step must not be tried.
 func (p *Policy) Usable(s fsm.Step) error {
-	how := p.Of(s)
+	how := p.Step(s)
 	for _, secret := range []Secret{how.Secret, how.WebhookSecret} {
 		if secret == "" {
 			continue

@@ -15,7 +15,7 @@ import (
 // Keys of a step, by who needs them.
 var (
 	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "lookupUrl", "secret", "webhookSecret", "capture"}, callKeys)
-	callKeys = []string{"timeout", "keyRetention", "waitTimeout", "inFlight", "queue", "retry", "breaker"}
+	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
 // executorKeys are the keys of a step that an executor has: those it must have first.
@@ -73,12 +73,12 @@ func (m mapping) fits(s fsm.Step, executor Executor) bool {
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.keys)) {
 		if key != "executor" && !slices.Contains(must, key) && !slices.Contains(may, key) {
-			m.add(m.keys[key], m.of(key), m.unused(key, s, executor))
+			m.add(m.keys[key], m.pathOf(key), m.unused(key, s, executor))
 		}
 	}
 	for _, key := range must {
 		if m.values[key] == nil {
-			m.add(m.at("executor"), m.of(key), fmt.Sprintf("is missing; %s needs it", executor))
+			m.add(m.at("executor"), m.pathOf(key), fmt.Sprintf("is missing; %s needs it", executor))
 		}
 	}
 	return len(m.problems) == before
@@ -105,14 +105,14 @@ func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 // defaults is a step of which nothing is given but who does it.
 func defaults(s fsm.Step, executor Executor) Step {
 	how := Step{
-		Executor: executor, Timeout: 10 * time.Second, KeyRetention: 24 * time.Hour, WaitTimeout: time.Hour,
+		Executor: executor, Timeout: 10 * time.Second, KeyRetention: 24 * time.Hour, CallbackTimeout: time.Hour,
 		InFlight: 256, Queue: 10_000,
-		Retry:   Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, Attempts: 20, Budget: 15 * time.Minute},
+		Retry:   Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, MaxRetries: 19, Budget: 15 * time.Minute},
 		Breaker: Breaker{Failures: 20, Open: 5 * time.Second},
 	}
 	switch s {
 	case fsm.Charge:
-		how.Timeout, how.Retry.Attempts = 30*time.Second, 8
+		how.Timeout, how.Retry.MaxRetries = 30*time.Second, 7
 		if executor == Stripe {
 			how.Capture = CaptureImmediately
 		}
@@ -127,7 +127,7 @@ func defaults(s fsm.Step, executor Executor) Step {
 func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
 	if how.URL != "" && how.URL == how.UndoURL {
-		m.add(m.at("undoUrl"), m.of("undoUrl"), "the same as url: want a place of its own, or an undo would do the step again")
+		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: want a place of its own, or an undo would do the step again")
 	}
 	how.Secret, how.WebhookSecret = m.secret("secret"), m.secret("webhookSecret")
 	if m.values["capture"] != nil {
@@ -157,7 +157,7 @@ func (m mapping) address(key string) string {
 		return ""
 	}
 	if _, err := ParseURL(text); err != nil || len(text) > maxURL {
-		m.wants(m.values[key], m.of(key), wantURL)
+		m.wants(m.values[key], m.pathOf(key), wantURL)
 		return ""
 	}
 	return text
@@ -166,7 +166,7 @@ func (m mapping) address(key string) string {
 func (m mapping) secret(key string) Secret {
 	text, ok := m.scalar(key, wantSecret, "!!str")
 	if ok && !Secret(text).valid() {
-		m.wants(m.values[key], m.of(key), wantSecret)
+		m.wants(m.values[key], m.pathOf(key), wantSecret)
 		return ""
 	}
 	return Secret(text)

@@ -19,7 +19,7 @@ func (m mapping) scalar(key, want string, tags ...string) (text string, ok bool)
 	if n == nil {
 		return "", false
 	}
-	return m.text(n, m.of(key), want, tags...)
+	return m.text(n, m.pathOf(key), want, tags...)
 }
 
 func (r *reader) text(n *yaml.Node, path, want string, tags ...string) (text string, ok bool) {
@@ -39,22 +39,22 @@ func (m mapping) duration(key string, into *time.Duration, least, most time.Dura
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < least || d > most || strings.ContainsAny(text, "+-") || text == "0" {
-		m.wants(m.values[key], m.of(key), want)
+		m.wants(m.values[key], m.pathOf(key), want)
 		return
 	}
 	*into = d
 }
 
-// count replaces the default in *into by what is given, from 1 to most.
-func (m mapping) count(key string, into *int, most int) {
-	want := fmt.Sprintf("a whole number from 1 to %d", most)
+// wholeNumber replaces the default in *into by what is given, from least to most.
+func (m mapping) wholeNumber(key string, into *int, least, most int) {
+	want := fmt.Sprintf("a whole number from %d to %d", least, most)
 	text, ok := m.scalar(key, want, "!!int")
 	if !ok {
 		return
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || strconv.Itoa(n) != text || n < 1 || n > most { // 010 is eight to some
-		m.wants(m.values[key], m.of(key), want)
+	if err != nil || strconv.Itoa(n) != text || n < least || n > most { // 010 is eight to some
+		m.wants(m.values[key], m.pathOf(key), want)
 		return
 	}
 	*into = n
@@ -69,7 +69,7 @@ func (m mapping) number(key string, into *float64, least, most float64) {
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(n) || n < least || n > most {
-		m.wants(m.values[key], m.of(key), want)
+		m.wants(m.values[key], m.pathOf(key), want)
 		return
 	}
 	*into = n
@@ -80,7 +80,7 @@ func (m mapping) word(key, otherwise string, words ...string) string {
 	want := strings.Join(words, " or ")
 	text, ok := m.scalar(key, want, "!!str")
 	if ok && !slices.Contains(words, text) {
-		m.wants(m.values[key], m.of(key), want)
+		m.wants(m.values[key], m.pathOf(key), want)
 		ok = false
 	}
 	if !ok {
@@ -98,7 +98,7 @@ const (
 func (m mapping) texts(key string) (all []string) {
 	want := fmt.Sprintf("text in quotes, of 1 to %d characters", maxText)
 	for i, n := range m.list(key, "a list of texts") {
-		path := fmt.Sprintf("%s[%d]", m.of(key), i)
+		path := fmt.Sprintf("%s[%d]", m.pathOf(key), i)
 		text, ok := m.text(n, path, want, "!!str")
 		switch {
 		case !ok:
@@ -119,9 +119,9 @@ func (m mapping) list(key, want string) []*yaml.Node {
 	switch {
 	case n == nil:
 	case n.Kind != yaml.SequenceNode || n.ShortTag() != "!!seq":
-		m.wants(n, m.of(key), want)
+		m.wants(n, m.pathOf(key), want)
 	case len(n.Content) == 0 || len(n.Content) > maxList:
-		m.wants(n, m.of(key), fmt.Sprintf("from 1 to %d entries, or leave the key out", maxList))
+		m.wants(n, m.pathOf(key), fmt.Sprintf("from 1 to %d entries, or leave the key out", maxList))
 	default:
 		return n.Content
 	}

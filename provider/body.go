@@ -12,8 +12,8 @@ import (
 )
 
 // Body is what an endpoint is told of Do or Undo, as JSON. It has the same bytes on
-// every attempt, from every replica and every version of this program: providers compare
-// it with the one they know under the key and refuse another. So nothing of an attempt is
+// every call, from every replica and every version of this program: providers compare
+// it with the one they know under the key and refuse another. So nothing of a call is
 // in it, the amount has no trailing zeroes, metadata has one order, and no library
 // decides how a character is escaped. The error is that of metadata that are no object of strings.
 func (c *Call) Body(op Operation) ([]byte, error) {

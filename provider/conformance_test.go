@@ -40,10 +40,10 @@ func conform(t *testing.T, of newSubject) {
 	t.Helper()
 	for name, part := range map[string]func(trial){
 		"a key that is sent twice has one effect":                    sameKey,
-		"an attempt sends what the one before it sent":               sameBytes,
+		"a call sends what the one before it sent":                   sameBytes,
 		"one key at the same time has one effect":                    sameTime,
-		"a lost reply is unknown, and the next attempt is done":      lostReplies,
-		"a lost request is unknown, and the next attempt is done":    lostRequests,
+		"a lost reply is unknown, and the next call is done":         lostReplies,
+		"a lost request is unknown, and the next call is done":       lostRequests,
 		"a slow answer is unknown at the deadline":                   slowAnswers,
 		"a call that is canceled before it begins did nothing":       canceledBefore,
 		"a call that is canceled on its way is unknown":              canceledDuring,
@@ -306,8 +306,8 @@ func refusals(t trial) {
 	}
 	c := s.call()
 	s.decline(c)
-	for _, attempt := range []*provider.Call{c, again(c)} {
-		if result, ok := s.Do(t.Context(), attempt).(provider.Refused); !ok || result.Code == "" {
+	for _, call := range []*provider.Call{c, again(c)} {
+		if result, ok := s.Do(t.Context(), call).(provider.Refused); !ok || result.Code == "" {
 			t.Errorf("%#v", result)
 		}
 	}

@@ -2,7 +2,7 @@
 // is told (Call) and what it answers (Result), the idempotency keys, and the rules for what others write into our books.
 //
 // An Executor makes one call and says what came of it. The engine calls it, with no transaction open and no lock held:
-// the attempt is committed before the call, the result after it, and every call of one operation carries the same idempotency key
+// A call is committed before it is made, the result after it, and every call of one operation carries the same idempotency key
 // and the same body. What is asked of the other side is in docs/guarantees.md; one suite of tests holds all executors to it.
 // They are in provider/endpoint and provider/stripe. The engine chooses one by the policy.
 //

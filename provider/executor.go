@@ -12,7 +12,7 @@ import (
 )
 
 // Executor does a step outside the database. It is called with no transaction and no
-// lock held, after the attempt has been committed; the answer is committed after it.
+// lock held, after the call has been committed; the answer is committed after it.
 // A call may come again, from this process or from another, at the same time too: each
 // has the same key and the same body. Methods are safe for concurrent use and return by
 // the end of ctx.
@@ -36,8 +36,8 @@ type Looker interface {
 	Lookup(ctx context.Context, c *Call) Result
 }
 
-// Call is what an executor is told. Nothing of it changes between the attempts of one
-// operation but Fence, Attempt, Clock and, of a Do, Reference.
+// Call is what an executor is told. Nothing of it changes between the calls of one
+// operation but Fence, Number, Clock and, of a Do, Reference.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
@@ -53,7 +53,7 @@ type Call struct {
 	CallbackURL   string          // where an answer 202 is completed; empty for Undo
 
 	Fence     int64
-	Attempt   int32
+	Number    int32
 	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
 	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
 }

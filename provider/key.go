@@ -10,7 +10,7 @@ import (
 
 // Key is the idempotency key of one operation of this call: `pawl-` and 52 characters of
 // lower-case base32, the SHA-256 of what the operation belongs to. It is the same on
-// every attempt, and another one for every other installation, order, step, generation
+// every call, and another one for every other installation, order, step, generation
 // and operation. It is a hash because an order id is no key: providers take 255 ASCII
 // characters, and HTTP drops the blanks around a header's value.
 func (c *Call) Key(op Operation) string {

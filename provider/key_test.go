@@ -31,7 +31,7 @@ func TestKeyStaysWhatItIs(t *testing.T) {
 		{" ordre \U0001f600", fsm.Reserve, provider.Do, 7, "pawl-hmhib3p464dfmmcijspc7c7sd6in6kytfsjpjl5kv4ytf6d7bzia"},
 	} {
 		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation}
-		c.Fence, c.Attempt, c.Reference = rand.Int64(), rand.Int32(), "ch_1"
+		c.Fence, c.Number, c.Reference = rand.Int64(), rand.Int32(), "ch_1"
 		if key := c.Key(v.operation); key != v.key {
 			t.Errorf("%q %s %s %d has key %s", v.orderID, v.of, v.operation, v.generation, key)
 		}

@@ -4,7 +4,7 @@
 -- The order that a callback is about, if that step was ever called for in that generation.
 SELECT o.* FROM full_orders AS o
 WHERE o.order_no = @order_no AND EXISTS (
-  SELECT FROM step_attempts AS t
+  SELECT FROM step_calls AS t
   WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
 
 -- name: AnswerStore :many
@@ -18,7 +18,7 @@ WITH target AS MATERIALIZED (
   SELECT o.order_no, coalesce(o.generation = @generation AND o.status = @waiting_in
     AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
   FROM orders AS o
-  WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.attempts > 0
+  WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.calls > 0
   FOR NO KEY UPDATE
 ), stored AS (
   INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
@@ -67,25 +67,25 @@ WHERE o.order_no = @order_no
   AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
     AND r.generation = @generation AND r.released_at IS NULL)
 ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
-    reference = coalesce(u.reference, excluded.reference), tries = 0, code = NULL, detail = NULL
+    reference = coalesce(u.reference, excluded.reference), claims = 0, code = NULL, detail = NULL
   WHERE u.finished_at IS NOT NULL OR u.reference IS NULL AND excluded.reference IS NOT NULL
 RETURNING order_no;
 
 -- name: LateUndosClaim :many
--- The lease is short: it lasts until the attempt is committed, which makes it outlast the
--- call. tries tells the claims apart. It is undone where it was done, not where an undo was
+-- The lease is short: it lasts until the call is committed, which makes it outlast the
+-- call. claims tells one claim from the next. It is undone where it was done, not where an undo was
 -- last sent from.
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), tries = u.tries + 1
+  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = u.claims + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
-  RETURNING u.order_no, u.generation, u.step, u.tries, u.code
+  RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.tries, coalesce(c.code, '') AS code, sqlc.embed(o),
-  (SELECT t.policy FROM step_attempts AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   AND t.operation = 'do' ORDER BY t.attempt DESC LIMIT 1) AS undo_policy
+SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, sqlc.embed(o),
+  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
+   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
 
 -- name: LateUndoBegin :many
@@ -96,7 +96,7 @@ FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
 -- begun an undo of the same key with another name. For his part he finds seq raised.
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM late_undos AS u
-  WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.tries = @tries AND u.finished_at IS NULL
+  WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
@@ -110,24 +110,24 @@ WITH claimed AS MATERIALIZED (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-SELECT k.order_no, coalesce((SELECT min(t.attempt) FROM step_attempts AS t WHERE t.order_no = @order_no AND t.attempt < 0), 0) - 1,
-  k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@named::text, '')
+INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+SELECT k.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
+  k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@undo_reference::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, attempt) DO NOTHING -- two of one order at one moment: the other has the number
-RETURNING attempt, started_at;
+ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
+RETURNING call, started_at;
 
 -- name: LateUndoFinish :exec
 -- Keeps the answer. One that was closed, opened again or claimed by somebody else
 -- meanwhile is left to them.
 WITH answered AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
-  WHERE t.order_no = @order_no AND t.attempt = @attempt
+  UPDATE step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+  WHERE t.order_no = @order_no AND t.call = @call
 )
 UPDATE late_undos AS u SET
   finished_at = CASE WHEN @outcome::text = 'done' THEN now() END, due_at = now() + make_interval(secs => @delay::float8),
   code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
-WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.tries = @tries AND u.finished_at IS NULL;
+WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL;
 
 -- name: LateUndoSettle :many
 -- A person has undone it by hand, and closes it. Written to the history of the order, which

@@ -11,13 +11,13 @@ WITH key_row AS (
 SELECT o.order_no, coalesce(o.policy, 0)::integer AS policy,
   coalesce((SELECT k.version FROM concurrency_keys AS k WHERE k.key = @key), (SELECT r.version FROM key_row AS r), 0)::bigint AS version,
   (SELECT count(*) FROM orders AS u WHERE u.concurrency_key = @key AND u.ended_as IS NULL
-    AND (u.status <> 'pending' OR u.turn_at IS NOT NULL)) AS under_way
+    AND (u.status <> 'pending' OR u.permit_at IS NOT NULL)) AS under_way
 FROM orders AS o
 WHERE o.concurrency_key = @key AND o.ended_as IS NULL AND o.hold = 'queued'
 ORDER BY o.concurrency_key, o.order_no LIMIT @most;
 
 -- name: ConcurrencyGrant :many
--- Gives turns to orders that were next when the version was read.
+-- Gives permits to orders that were next when the version was read.
 WITH seen AS (
   UPDATE concurrency_keys AS k SET version = k.version + 1 WHERE k.key = @key AND k.version = @version
   RETURNING k.key
@@ -27,13 +27,13 @@ WITH seen AS (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), granted AS (
   UPDATE orders AS o SET
-    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL, turn_at = now(),
+    fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL, permit_at = now(),
     due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
   WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h WHERE EXISTS (SELECT 1 FROM seen AS s))) AND o.hold = 'queued'
   RETURNING o.*
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT g.order_no, g.seq, g.status, g.status, g.fence, 'turn' FROM granted AS g
+  SELECT g.order_no, g.seq, g.status, g.status, g.fence, 'permit' FROM granted AS g
 )
 SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM granted AS w, no_effects AS e) AS full_orders;
 

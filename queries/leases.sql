@@ -29,7 +29,7 @@ WITH due AS MATERIALIZED (
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
     -- Its driver left it in doubt, or died in the call: an answer nobody heard counts as one.
-    tries = CASE WHEN o.hold IS NULL AND o.in_doubt_since IS NOT NULL THEN coalesce(o.tries, 0) + 1 ELSE o.tries END,
+    retries = CASE WHEN o.hold IS NULL AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
     hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
     hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,
     owner = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN @owner::uuid END,

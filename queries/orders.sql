@@ -23,11 +23,11 @@ WITH incoming AS (
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
--- name: OrdersAdmitWith :many
+-- name: OrdersAdmitWithTerms :many
 -- The same for orders that bring more: a policy, a customer, times, a key of which only
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
 -- pending and is held, for the first of what it waits for; the others go on like any,
--- and where the charge is outside and can be made at once, its attempt begins with them.
+-- and where the charge is remote and can be made at once, its call begins with them.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -45,7 +45,7 @@ WITH incoming AS (
 ), admitted AS (
   INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
-    attempts, window_from, in_doubt_since)
+    calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN @owner::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -67,8 +67,8 @@ WITH incoming AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.attempts IS NOT NULL
+  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
 SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM admitted AS w, no_effects AS e) AS full_orders;
 

@@ -5,7 +5,7 @@
 SELECT now()::timestamptz AS at;
 
 -- name: ProviderKeys :many
--- What was sent outside under a key, by order, and what the books say of it. An order is
+-- What was sent to providers under a key, by order, and what the books say of it. An order is
 -- settled when it had ended before the provider's books were read, and nothing of it has
 -- been undone late since. What the ledger did after all, because the order went on under
 -- another policy, is nothing that was sent: of the key the books say nothing stands.
@@ -19,7 +19,7 @@ SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amoun
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_attempts AS a
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
 JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no

@@ -14,8 +14,8 @@ WITH asked AS (
     policy = sqlc.narg('policy')::integer,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
     -- In doubt one try stays: a call was made that nobody has answered for.
-    tries = CASE WHEN NOT @renews::boolean THEN o.tries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
-    window_from = CASE WHEN NOT @renews::boolean THEN o.window_from END,
+    retries = CASE WHEN NOT @renews::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
+    retry_window_started_at = CASE WHEN NOT @renews::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE @next::text WHEN 'claimed' THEN @owner::uuid WHEN 'same' THEN o.owner END,
     take_overs = CASE WHEN @next::text = 'same' THEN o.take_overs ELSE 0 END, -- else it would be held again at once
@@ -38,8 +38,8 @@ WITH redriven AS (
   UPDATE orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
     outcome = NULL, ended_as = NULL, finished_at = NULL, failure_step = NULL, failure_code = NULL, failure_detail = NULL,
-    hold = NULL, hold_reason = NULL, stop_requested = NULL, tries = NULL, window_from = NULL, in_doubt_since = NULL,
-    action = NULL, turn_at = NULL, reserved_until = NULL,
+    hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
+    action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
     policy = sqlc.narg('policy')::integer,
     fence = o.fence + CASE WHEN @claims::boolean THEN 1 ELSE 0 END,
@@ -99,7 +99,7 @@ SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
-  EXISTS (SELECT 1 FROM step_attempts AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
+  EXISTS (SELECT 1 FROM step_calls AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
     AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
     AND w.operation = @operation AND w.consumed_at IS NULL) AS answered;

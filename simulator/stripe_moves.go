@@ -137,7 +137,7 @@ func (s *Simulator) charge(i *intent) {
 	}
 }
 
-// decline has the bank refuse. Another attempt needs another payment method.
+// decline has the bank refuse. Another try needs another payment method.
 func decline(i *intent, code string) verdict {
 	fault := declined(code, i)
 	kept := *fault

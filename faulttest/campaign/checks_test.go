@@ -29,20 +29,20 @@ type booked struct {
 	Charges, Standing   int // charges, and those that were not refunded
 	Reservations, Stand int
 	Rows, First, Last   int // of the history
-	StandingOutside     int // charges that a provider has made
-	ReservedOutside     int
+	StandingRemote      int // charges that a provider has made
+	ReservedRemote      int
 }
 
 func (f *field) readBooks() map[string]booked {
 	list := rows[booked](f, `
 		SELECT o.order_id, o.status, o.generation, o.seq, coalesce(o.policy, 0),
 			coalesce(c.n, 0), coalesce(c.standing, 0), coalesce(r.n, 0), coalesce(r.standing, 0),
-			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.outside, 0), coalesce(r.outside, 0)
+			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.remote, 0), coalesce(r.remote, 0)
 		FROM books.orders AS o
 		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE refunded_at IS NULL) AS standing,
-			count(*) FILTER (WHERE refunded_at IS NULL AND executor <> 'ledger') AS outside FROM books.charges GROUP BY 1) AS c USING (order_id)
+			count(*) FILTER (WHERE refunded_at IS NULL AND executor <> 'ledger') AS remote FROM books.charges GROUP BY 1) AS c USING (order_id)
 		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE released_at IS NULL) AS standing,
-			count(*) FILTER (WHERE released_at IS NULL AND executor <> 'ledger') AS outside FROM books.reservations GROUP BY 1) AS r USING (order_id)
+			count(*) FILTER (WHERE released_at IS NULL AND executor <> 'ledger') AS remote FROM books.reservations GROUP BY 1) AS r USING (order_id)
 		LEFT JOIN (SELECT order_id, count(*) AS n, min(seq) AS first, max(seq) AS last FROM books.transitions GROUP BY 1) AS t USING (order_id)`)
 	books := map[string]booked{}
 	for _, o := range list {
@@ -75,13 +75,13 @@ func (f *field) checkOrders(books map[string]booked) (broken []string) {
 
 // checkProvider: what the provider has is what the books say, and it was never asked for what it should not have been.
 func (f *field) checkProvider(books map[string]booked) (broken []string) {
-	outside := map[int]bool{} // version of a policy → the provider confirms
+	remote := map[int]bool{} // version of a policy → the provider confirms
 	for version := range replicasOfField {
 		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(version+1), "--database-url", f.server.url()).Output()
 		if err != nil {
 			f.t.Errorf("pawl policy show: %v", err)
 		}
-		outside[version+1] = strings.Contains(string(text), "confirm:")
+		remote[version+1] = strings.Contains(string(text), "confirm:")
 	}
 	p := f.provider
 	p.mu.Lock()
@@ -109,13 +109,13 @@ func (f *field) checkProvider(books map[string]booked) (broken []string) {
 	}
 	for id, o := range books {
 		confirmed := 0
-		if o.Status == "completed" && outside[o.Policy] {
+		if o.Status == "completed" && remote[o.Policy] {
 			confirmed = 1
 		}
 		has := live[id]
-		if has["charge"] != o.StandingOutside || has["reserve"] != o.ReservedOutside || has["confirm"] != confirmed {
+		if has["charge"] != o.StandingRemote || has["reserve"] != o.ReservedRemote || has["confirm"] != confirmed {
 			broken = append(broken, fmt.Sprintf("order %s: %s, and the provider has %v: want %d charges, %d reservations, %d confirmations",
-				id, o.Status, has, o.StandingOutside, o.ReservedOutside, confirmed))
+				id, o.Status, has, o.StandingRemote, o.ReservedRemote, confirmed))
 		}
 	}
 	return append(broken, p.complains...)

@@ -91,7 +91,7 @@ func holdLocks(ctx context.Context, f *field) {
 		"SELECT FROM orders WHERE due_at IS NOT NULL FOR UPDATE SKIP LOCKED",
 		"SELECT FROM orders ORDER BY order_no DESC LIMIT 50 FOR UPDATE",
 		"LOCK TABLE orders IN ACCESS EXCLUSIVE MODE",
-		"LOCK TABLE inventory, step_attempts IN SHARE MODE",
+		"LOCK TABLE inventory, step_calls IN SHARE MODE",
 	}
 	for pause(ctx, f.dice.between(100*time.Millisecond, 800*time.Millisecond)) {
 		if err := f.holdLock(ctx, statements[f.dice.IntN(len(statements))]); err != nil && ctx.Err() == nil {

@@ -55,8 +55,8 @@ const (
 // that can't, the ledger alone.
 func policies(provider string) []string {
 	step := func(name, more string) string {
-		return fmt.Sprintf(`%s: {executor: http, url: "%s/%s/do", timeout: 1s, waitTimeout: 3s, breaker: {failures: 50, open: 500ms}, `+
-			`retry: {initial: 50ms, cap: 1s, attempts: 6, budget: 5s}%s}`+"\n", name, provider, name, more)
+		return fmt.Sprintf(`%s: {executor: http, url: "%s/%s/do", timeout: 1s, callbackTimeout: 3s, breaker: {failures: 50, open: 500ms}, `+
+			`retry: {initial: 50ms, cap: 1s, maxRetries: 5, budget: 5s}%s}`+"\n", name, provider, name, more)
 	}
 	undo := func(name string) string { return fmt.Sprintf(`, undoUrl: "%s/%s/undo"`, provider, name) }
 	look := func(name string) string { return fmt.Sprintf(`, lookupUrl: "%s/%s/lookup"`, provider, name) }
@@ -80,7 +80,7 @@ func (f *field) prepare(ctx context.Context) {
 			f.t.Fatal(err)
 		}
 		f.posts = append(f.posts, post{program: f.yard.present(), flags: []string{"--policy", path, "--public-url", publicURL,
-			"--wait", "5s", "--lease", "2s", "--poll", "200ms", "--grace", "5s"}})
+			"--response-timeout", "5s", "--lease", "2s", "--recovery-interval", "200ms", "--grace", "5s"}})
 	}
 	f.startServer()
 	if f.row.prepare != nil {

@@ -69,7 +69,7 @@ func TestChecksFindWhatIsWrong(t *testing.T) { //nolint:paralleltest // beside i
 func (f *field) anyCompleted(t *testing.T) string {
 	t.Helper()
 	for id, o := range f.readBooks() {
-		if o.Status == "completed" && o.StandingOutside == 1 {
+		if o.Status == "completed" && o.StandingRemote == 1 {
 			return id
 		}
 	}

@@ -2,7 +2,7 @@
 // their contract.
 //
 // The engine makes an executor for each step whose policy names http or simulator, and calls it. It never decides what an
-// order does next, and never sends a request again: that is for the engine, which counts attempts.
+// order does next, and never sends a request again: that is for the engine, which counts calls.
 package endpoint
 
 import (

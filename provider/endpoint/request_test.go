@@ -28,7 +28,7 @@ func TestBodyIsWhatItAlwaysWas(t *testing.T) {
 		Installation: installation, OrderID: "order \"1\" \\ <é> \U0001f600\u2028", Step: fsm.Charge, Generation: 3,
 		Amount: decimal.MustParse("1234567890.5000"), Currency: "EUR", Item: "a\tb\x7f\xff", Quantity: 7, CustomerID: "c", PaymentMethod: "pm_1",
 		Metadata: []byte(`{"zz":"1","b":"\u0001","a":"\/&"}`), CallbackURL: "https://shop.example/api/callbacks/abc",
-		Fence: 9, Attempt: 4, Reference: "ch_1",
+		Fence: 9, Number: 4, Reference: "ch_1",
 	}
 	plain := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Reserve, Currency: "JPY", Item: "i", Quantity: 1,
 		Amount: decimal.MustParse("0.00"), Metadata: []byte(`{}`)}

@@ -48,7 +48,7 @@ func signingKey(secret policy.Secret) (text string, key []byte, err error) {
 
 // sign puts the three headers of a message under a key that is not nil, as Standard Webhooks 1.0.0 says: HMAC-SHA256 over
 // id, time and body, scheme v1. The id is that of the operation, so that a receiver that remembers ids drops repeats; the
-// time is that of the attempt, so that it can drop what somebody recorded.
+// time is that of the call, so that it can drop what somebody recorded.
 func sign(h http.Header, key []byte, m message, now time.Time) {
 	at := strconv.FormatInt(now.Unix(), 10)
 	h["Webhook-Id"] = []string{m.id}

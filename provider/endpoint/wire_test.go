@@ -60,16 +60,16 @@ func (w *wire) seen() []request {
 func aCall(of fsm.Step) *provider.Call {
 	return &provider.Call{
 		Installation: installation, OrderID: "order " + uuid.NewString(), Step: of, Amount: decimal.MustParse("99.90"), Currency: "USD",
-		Item: "widget", Quantity: 2, CustomerID: "c-7", PaymentMethod: "pm_card_visa", Fence: 1, Attempt: 1,
+		Item: "widget", Quantity: 2, CustomerID: "c-7", PaymentMethod: "pm_card_visa", Fence: 1, Number: 1,
 	}
 }
 
 var installation = uuid.MustParse("0f6c1f1e-6f0a-4d2a-9a53-0d4f0f1c2b3a")
 
-// again is the next attempt of a call, by another replica.
+// again is the next call of a call, by another replica.
 func again(c *provider.Call) *provider.Call {
 	next := *c
-	next.Fence, next.Attempt = c.Fence+1, c.Attempt+1
+	next.Fence, next.Number = c.Fence+1, c.Number+1
 	return &next
 }
 

@@ -28,7 +28,7 @@ type money struct {
 }
 
 // order returns what to charge, or what is known of a call without asking Stripe. It
-// depends on nothing that changes between attempts.
+// depends on nothing that changes between calls.
 func (s *charge) order(c *provider.Call) (money, provider.Result) {
 	if c.Amount.IsZero() {
 		return money{}, provider.Done{} // Stripe charges no zero

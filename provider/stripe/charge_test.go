@@ -42,7 +42,7 @@ func newStripeShop(t *testing.T, url, capture string) *stripeShop {
 	return shop
 }
 
-// as returns the call of a step; every attempt gets one of its own.
+// as returns the call of a step; every call gets one of its own.
 func (s *stripeShop) as(of fsm.Step) *provider.Call {
 	c := s.call
 	c.Step = of
@@ -355,7 +355,7 @@ func TestStripeRequests(t *testing.T) {
 	shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
 	shop.call.CustomerID, shop.call.Item = "cus_1", "boat"
 	want(t, "do", shop.do(), "done pi_1")
-	shop.call.Fence, shop.call.Attempt = 7, 3
+	shop.call.Fence, shop.call.Number = 7, 3
 	want(t, "do again", shop.do(), "done pi_1")
 	want(t, "sent", f.sent(), "create confirm create confirm read")
 	first, again := f.requests[0], f.requests[2]

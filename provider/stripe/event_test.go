@@ -42,13 +42,13 @@ func TestReadEvent(t *testing.T) {
 		})
 	}
 	for name, object := range map[string]string{
-		"without our metadata":   `{"object":"payment_intent","id":"pi_1","metadata":{"order":"a"}}`,
-		"without an intent":      `{"object":"charge","id":"ch_1","payment_intent":null,"metadata":` + metadata + `}`,
-		"of something else":      `{"object":"balance"}`,
-		"with other metadata":    `{"object":"payment_intent","id":"pi_1","metadata":[1]}`,
-		"with a strange place":   strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, "8c5b", "?", 1),
-		"with a strange attempt": strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, `"3"`, `"-3"`, 1),
-		"with no number of it":   strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, `"3"`, `"3e9"`, 1),
+		"without our metadata": `{"object":"payment_intent","id":"pi_1","metadata":{"order":"a"}}`,
+		"without an intent":    `{"object":"charge","id":"ch_1","payment_intent":null,"metadata":` + metadata + `}`,
+		"of something else":    `{"object":"balance"}`,
+		"with other metadata":  `{"object":"payment_intent","id":"pi_1","metadata":[1]}`,
+		"with a strange place": strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, "8c5b", "?", 1),
+		"with a strange call":  strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, `"3"`, `"-3"`, 1),
+		"with no number of it": strings.Replace(`{"object":"payment_intent","id":"pi_1","metadata":`+metadata+`}`, `"3"`, `"3e9"`, 1),
 	} {
 		t.Run("an event "+name+" is not ours", func(t *testing.T) {
 			t.Parallel()

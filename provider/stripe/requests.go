@@ -32,7 +32,7 @@ func metadataOf(c *provider.Call) map[string]string {
 }
 
 // create makes the payment intent of a call, or is answered with the one that was made.
-// Its parameters are a function of what does not change between attempts: Stripe compares
+// Its parameters are a function of what does not change between calls: Stripe compares
 // them. Without redirects an intent can be confirmed without an address to return to.
 func (a *api) create(ctx context.Context, c *provider.Call, m money) reply {
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {

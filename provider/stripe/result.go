@@ -76,7 +76,7 @@ func refunded(intent *stripe.PaymentIntent) bool {
 }
 
 // declined says why an intent has not become a charge: by the request's own words, or by
-// what the intent tells of its last attempt.
+// what the intent tells of the last try to pay.
 func (r *reply) declined(intent *stripe.PaymentIntent, otherwise string) provider.Refused {
 	fault := r.fault
 	if fault == nil || fault.Code == stripe.ErrorCodePaymentIntentUnexpectedState { // that is what it has become, not why

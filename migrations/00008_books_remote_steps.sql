@@ -6,7 +6,7 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
        o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
        o.created_at::timestamptz, o.finished_at::timestamptz,
-       o.policy, o.customer_id, coalesce(o.attempts, 0) AS attempts, coalesce(o.tries, 0) AS tries, o.in_doubt_since,
+       o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
        o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key
 FROM orders o;
 
@@ -28,17 +28,17 @@ SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
        coalesce(r.executor, 'ledger') AS executor, r.reference, coalesce(r.in_doubt, false) AS in_doubt
 FROM orders o JOIN reservations r ON r.order_no = o.order_no;
 
-CREATE VIEW books.step_attempts AS
-SELECT o.order_id::text, a.step, a.generation, a.attempt, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
+CREATE VIEW books.step_calls AS
+SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
        a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced
-FROM orders o JOIN step_attempts a ON a.order_no = o.order_no;
+FROM orders o JOIN step_calls a ON a.order_no = o.order_no;
 
 CREATE VIEW books.late_undos AS
-SELECT o.order_id::text, u.step, u.generation, u.reason, u.tries, u.due_at, u.created_at, u.finished_at, u.code, u.detail
+SELECT o.order_id::text, u.step, u.generation, u.reason, u.claims, u.due_at, u.created_at, u.finished_at, u.code, u.detail
 FROM orders o JOIN late_undos u ON u.order_no = o.order_no;
 
 -- +goose Down
-DROP VIEW books.late_undos, books.step_attempts, books.reservations, books.refunds, books.charges, books.orders;
+DROP VIEW books.late_undos, books.step_calls, books.reservations, books.refunds, books.charges, books.orders;
 
 CREATE VIEW books.orders AS
 SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,

@@ -1,13 +1,13 @@
--- The moves of orders whose step was done outside: what the ledger's statements do in one
+-- The moves of orders whose step was done remotely: what the ledger's statements do in one
 -- commit with the effect, these do with the answer. One more thing is written: the end
--- of the attempt. A move that no call led to (asked to stop before the first one, or
--- a ledger step beside one outside) finds no attempt to close.
+-- of the call. A move that no call led to (asked to stop before the first one, or
+-- a ledger step beside a remote one) finds no call to close.
 --
--- Where the next step is outside too and its call can be made at once, the move into its
--- state and the attempt are one commit (@begins). A lease that outlasts the call is left as
+-- Where the next step is remote, too, and its call can be made at once, the move into its
+-- state and the call are one commit (@begins). A lease that outlasts the call is left as
 -- it is: due_at is in an index, and a row whose due_at stays is changed on its page alone.
 
--- name: OutsideCharged :many
+-- name: RemoteCharged :many
 -- Asked to stop meanwhile, the charge is recorded all the same, and taken back.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
@@ -20,28 +20,28 @@ WITH answers AS MATERIALIZED (
   UPDATE orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'reserving' ELSE 'refunding' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
-    attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
-    window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, action = NULL,
+    calls = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.calls, 0) + 1 ELSE o.calls END,
+    retry_window_started_at = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     due_at = CASE WHEN NOT @begins::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.attempts, o.policy, o.in_doubt_since
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.calls, o.policy, o.in_doubt_since
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
     nullif(@capture::text, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
-    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+    AND t.call = m.calls - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
+  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
@@ -50,7 +50,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideReserved :many
+-- name: RemoteReserved :many
 -- The stock is the other system's: ours is not touched.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
@@ -64,27 +64,27 @@ WITH answers AS MATERIALIZED (
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'confirming' ELSE 'releasing' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
     reserved_until = now() + make_interval(secs => o.reservation_ttl),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, action = NULL,
-    attempts = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.attempts, 0) + 1 ELSE o.attempts END,
-    window_from = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, action = NULL,
+    calls = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN coalesce(o.calls, 0) + 1 ELSE o.calls END,
+    retry_window_started_at = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     in_doubt_since = CASE WHEN @begins::boolean AND o.stop_requested IS NULL THEN now() END,
     due_at = CASE WHEN NOT @begins::boolean OR o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts, o.policy, o.in_doubt_since
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls, o.policy, o.in_doubt_since
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
-    AND t.attempt = m.attempts - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
+    AND t.call = m.calls - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
+  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
@@ -93,7 +93,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideConfirmed :many
+-- name: RemoteConfirmed :many
 -- Once a call was made nothing stops the order, so a request to stop is not looked at.
 -- What the ledger reserved is sold by this move too; what it captured is money now.
 WITH answers AS MATERIALIZED (
@@ -107,10 +107,10 @@ WITH answers AS MATERIALIZED (
   UPDATE orders AS o SET
     status = 'completed', ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL, stop_requested = NULL,
     failure_step = NULL, failure_code = NULL, failure_detail = NULL,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls
 ), sold AS (
   INSERT INTO inventory AS i (item, reserved)
   SELECT m.item, sum(m.quantity) FROM moved AS m
@@ -127,9 +127,9 @@ WITH answers AS MATERIALIZED (
   UPDATE charges AS c SET captured_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture IS NOT NULL
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
@@ -139,7 +139,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideReleased :many
+-- name: RemoteReleased :many
 -- The reservation is undone at the other system.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
@@ -148,16 +148,16 @@ WITH locked AS MATERIALIZED (
 ), moved AS (
   UPDATE orders AS o SET
     status = 'refunding', outcome = coalesce(o.outcome, 'failed'),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), released AS (
   UPDATE reservations AS r SET released_at = now()
   WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
@@ -167,7 +167,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideRefunded :many
+-- name: RemoteRefunded :many
 -- The charge is undone at the provider. The order ends as its first undo move said.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference
@@ -180,10 +180,10 @@ WITH answers AS MATERIALIZED (
   UPDATE orders AS o SET
     status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'), ended_as = coalesce(o.outcome, 'failed'),
     finished_at = now(), due_at = NULL, owner = NULL,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, in_doubt_since = NULL, action = NULL
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
   UPDATE charges AS c SET refunded_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
@@ -193,9 +193,9 @@ WITH answers AS MATERIALIZED (
   SELECT r.order_no, r.generation, r.currency, r.amount, nullif(a.reference, '')
   FROM returned AS r JOIN answers AS a ON a.order_no = r.order_no ORDER BY r.order_no
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
@@ -205,7 +205,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideRefused :many
+-- name: RemoteRefused :many
 -- The step is not done: everything before it is undone. A refused charge has nothing
 -- before it, and the order ends. But where an earlier call is still in doubt, a refusal
 -- of a later one does not say that the earlier never arrives: not every provider remembers
@@ -229,12 +229,12 @@ WITH answers AS MATERIALIZED (
     due_at = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.owner END,
     failure_step = @step::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
     in_doubt_since = CASE WHEN @doubted::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.failure_code, o.failure_detail,
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
@@ -245,9 +245,9 @@ WITH answers AS MATERIALIZED (
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
   FROM moved AS m WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
+  UPDATE step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
@@ -257,7 +257,7 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
 RETURNING order_no, seq, to_status, at;
 
--- name: OutsideStopped :many
+-- name: RemoteStopped :many
 -- Leaves a state on request, without an answer. With nothing in doubt the step was
 -- certainly not done. In doubt it counts as done, is put down as such, and is undone:
 -- the undo of a key that was never seen makes a late call fail. It stays in doubt since
@@ -277,7 +277,7 @@ WITH locked AS MATERIALIZED (
     finished_at = CASE WHEN o.status = 'charging' AND o.in_doubt_since IS NULL THEN now() END,
     due_at = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR o.in_doubt_since IS NOT NULL THEN o.owner END,
-    seq = o.seq + 1, take_overs = 0, tries = NULL, window_from = NULL, action = NULL,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
     in_doubt_since = CASE WHEN o.status IN ('charging', 'reserving') THEN o.in_doubt_since END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
@@ -294,11 +294,11 @@ WITH locked AS MATERIALIZED (
 ), handed_over AS (
   INSERT INTO late_undos (order_no, generation, step, reason)
   SELECT DISTINCT u.order_no, u.generation, u.step, 'an undo that was not done when the order was stopped'
-  FROM step_attempts AS u JOIN moved AS m ON m.order_no = u.order_no
+  FROM step_calls AS u JOIN moved AS m ON m.order_no = u.order_no
   WHERE u.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n WHERE n.generation > 0))
     AND u.generation < m.generation AND u.operation = 'undo'
     AND NOT EXISTS (
-      SELECT 1 FROM step_attempts AS d WHERE d.order_no = u.order_no AND d.generation = u.generation AND d.step = u.step
+      SELECT 1 FROM step_calls AS d WHERE d.order_no = u.order_no AND d.generation = u.generation AND d.step = u.step
         AND d.operation = 'undo' AND d.outcome = 'done')
     AND NOT EXISTS (
       SELECT 1 FROM step_answers AS w WHERE w.order_no = u.order_no AND w.generation = u.generation AND w.step = u.step

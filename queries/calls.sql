@@ -1,9 +1,9 @@
--- Calls of steps that reach outside. An attempt is committed before its call, and closed
+-- Calls of remote steps. A call is committed before it is made, and closed
 -- with the answer by the write that acts on it. Results of several orders go in one
 -- statement; what differs between them comes in arrays, which are joined to the rows
 -- found, never to orders.
 
--- name: AttemptsBegin :many
+-- name: CallsBegin :many
 -- The intent: from here on the effect may be there. The lease outlasts the call, and is
 -- left as it is where it does. With a generation the call undoes a key of that earlier
 -- generation. It says nothing about the step of the present one, which may not have been
@@ -16,29 +16,29 @@ WITH locked AS MATERIALIZED (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE orders AS o SET
-    seq = o.seq + 1, attempts = coalesce(o.attempts, 0) + 1, take_overs = CASE WHEN sqlc.narg('generation')::integer IS NULL THEN 0 ELSE o.take_overs END,
-    window_from = coalesce(o.window_from, now()),
+    seq = o.seq + 1, calls = coalesce(o.calls, 0) + 1, take_overs = CASE WHEN sqlc.narg('generation')::integer IS NULL THEN 0 ELSE o.take_overs END,
+    retry_window_started_at = coalesce(o.retry_window_started_at, now()),
     in_doubt_since = CASE WHEN @operation::text = 'lookup' OR sqlc.narg('generation')::integer IS NOT NULL THEN o.in_doubt_since
       ELSE coalesce(o.in_doubt_since, now()) END,
     due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.attempts, o.policy, o.in_doubt_since,
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce(sqlc.narg('generation')::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO step_attempts (order_no, attempt, fence, generation, policy, step, operation, named)
-  SELECT m.order_no, m.attempts, m.fence, m.generation, m.policy, @step::text, @operation::text,
-    CASE WHEN @operation::text = 'undo' THEN nullif((@names::text[])[array_position(@order_nos::bigint[], m.order_no)], '') END
+  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, @step::text, @operation::text,
+    CASE WHEN @operation::text = 'undo' THEN nullif((@undo_references::text[])[array_position(@order_nos::bigint[], m.order_no)], '') END
   FROM moved AS m
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'attempt' FROM moved AS m
+  SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'call' FROM moved AS m
 )
-SELECT m.order_no, m.seq, m.attempts::integer AS attempt, m.in_doubt_since, now()::timestamptz AS at
+SELECT m.order_no, m.seq, m.calls::integer AS call, m.in_doubt_since, now()::timestamptz AS at
 FROM moved AS m;
 
--- name: AttemptsFinish :many
+-- name: CallsSuspend :many
 -- Answers that leave the order where it is: it is held, or with an empty hold goes on.
 -- A negative delay holds it until somebody acts.
 WITH answers AS MATERIALIZED (
@@ -57,18 +57,18 @@ WITH answers AS MATERIALIZED (
     hold = nullif(a.hold, ''), hold_reason = nullif(a.reason, ''),
     owner = CASE WHEN a.hold = '' THEN o.owner END,
     due_at = CASE WHEN a.hold = '' THEN o.due_at WHEN a.delay >= 0 THEN clock_timestamp() + make_interval(secs => a.delay) END,
-    tries = coalesce(o.tries, 0) + a.counts::integer, window_from = coalesce(o.window_from, now()),
+    retries = coalesce(o.retries, 0) + a.counts::integer, retry_window_started_at = coalesce(o.retry_window_started_at, now()),
     in_doubt_since = CASE WHEN NOT a.cleared THEN o.in_doubt_since END,
     action = nullif(a.action, '')::jsonb
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.attempts
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.calls
 ), finished AS (
-  UPDATE step_attempts AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
+  UPDATE step_calls AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
     detail = nullif(a.detail, ''), reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.attempt = m.attempts
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL AND a.outcome <> ''
 ), consumed AS (
   UPDATE step_answers AS w SET consumed_at = now()
@@ -78,17 +78,17 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, rea
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'), m.hold_reason FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
--- name: AttemptFenced :exec
+-- name: CallFenced :exec
 -- An answer that came when somebody else had taken the order over: it is kept, and moves
 -- nothing.
-UPDATE step_attempts AS t SET finished_at = now(), fenced = true, outcome = @outcome::text,
+UPDATE step_calls AS t SET finished_at = now(), fenced = true, outcome = @outcome::text,
   code = nullif(@code::text, ''), detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
-WHERE t.order_no = @order_no AND t.attempt = @attempt AND t.fence = @fence AND t.finished_at IS NULL;
+WHERE t.order_no = @order_no AND t.call = @call AND t.fence = @fence AND t.finished_at IS NULL;
 
--- name: AttemptsOf :many
+-- name: CallsOf :many
 -- The calls of an order, oldest first.
-SELECT t.* FROM step_attempts AS t
-WHERE t.order_no = @order_no AND t.attempt > @after ORDER BY t.attempt LIMIT @most;
+SELECT t.* FROM step_calls AS t
+WHERE t.order_no = @order_no AND t.call > @after ORDER BY t.call LIMIT @most;
 
 -- name: CallsPreflight :many
 -- What must be known before a call. For the key of each step asked about: an answer that came without a call and was not
@@ -110,10 +110,10 @@ WITH asked AS (
   UNION ALL
   SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), true, e.step
   FROM asked AS x CROSS JOIN LATERAL (
-    SELECT DISTINCT t.generation, t.step, t.policy FROM step_attempts AS t
+    SELECT DISTINCT t.generation, t.step, t.policy FROM step_calls AS t
     WHERE t.order_no = x.order_no AND t.generation < x.generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
       AND NOT EXISTS (
-        SELECT 1 FROM step_attempts AS u
+        SELECT 1 FROM step_calls AS u
         WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
       AND NOT EXISTS (
         SELECT 1 FROM step_answers AS w
@@ -128,17 +128,17 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
   coalesce(
     (SELECT c.reference FROM charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation),
-    (SELECT t.reference FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
-       AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.attempt DESC LIMIT 1),
+    (SELECT t.reference FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
+       AND t.operation = 'do' AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
     (SELECT l.reference FROM late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
   -- Not EXISTS: the planner may hash that, and reads the whole table for it.
-  coalesce((SELECT true FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+  coalesce((SELECT true FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
-  coalesce((SELECT t.named FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+  coalesce((SELECT t.undo_reference FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS undo_named,
-  coalesce((SELECT min(t.started_at) FROM step_attempts AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
+  coalesce((SELECT min(t.started_at) FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
     AND t.step = k.step AND t.operation = 'do'), now())::timestamptz AS sent_at,
   coalesce(a.source, '')::text AS source, coalesce(a.outcome, '')::text AS outcome, coalesce(a.code, '')::text AS code,
   coalesce(a.detail, '')::text AS detail, coalesce(a.reference, '')::text AS answer_reference, coalesce(a.data::text, '')::text AS data

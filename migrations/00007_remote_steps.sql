@@ -4,23 +4,23 @@
 ALTER TABLE installation ADD COLUMN callback_secret bytea NOT NULL
   DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
 
--- What steps that reach outside, people and clocks need to know of an order. All of it
+-- What remote steps, people and clocks need to know of an order. All of it
 -- may be null, so that an order that stays in the database pays nothing for it. There are
 -- no checks on these columns: PostgreSQL reads the text of every check of a table anew for
 -- every statement that writes it. What they would say, `pawl verify` looks for.
 ALTER TABLE orders
   ADD COLUMN policy          integer,          -- version it started with; null: the ledger for every step
-  ADD COLUMN attempts        integer,          -- calls ever made for it; the number of the last one
-  ADD COLUMN tries           integer,          -- answers that count, of the present retry window
-  ADD COLUMN window_from     timestamptz,      -- when that window began
-  ADD COLUMN in_doubt_since  timestamptz,      -- first attempt that may have had an effect nobody has confirmed
+  ADD COLUMN calls           integer,          -- calls ever made for it; the number of the last one
+  ADD COLUMN retries         integer,          -- retries asked for in the present retry window by answers that count
+  ADD COLUMN retry_window_started_at timestamptz, -- when that window began
+  ADD COLUMN in_doubt_since  timestamptz,      -- first call that may have had an effect nobody has confirmed
   ADD COLUMN start_at        timestamptz,      -- not before
   ADD COLUMN complete_by     timestamptz,      -- the deadline: unwinds
   ADD COLUMN reservation_ttl double precision, -- seconds a reservation waits for its confirmation
   ADD COLUMN reserved_until  timestamptz,      -- end of that time
   ADD COLUMN approval_until  timestamptz,      -- set when somebody was asked; the year 9999: no time-out
   ADD COLUMN approved_at     timestamptz,
-  ADD COLUMN turn_at         timestamptz,      -- when its turn came, of so many at a time
+  ADD COLUMN permit_at       timestamptz,      -- when it got its concurrency permit
   ADD COLUMN customer_id     text COLLATE "C",
   ADD COLUMN payment_method  text,             -- opaque; shown to nobody
   ADD COLUMN concurrency_key text COLLATE "C",
@@ -41,14 +41,14 @@ FOR EACH ROW WHEN (
 
 -- The audit of calls: a row is committed before its call and closed with the answer. One
 -- that was never closed belongs to a call whose process died or was stopped in it, or to
--- one that was not made, because nobody heard that its row was committed. An order's attempts
+-- one that was not made, because nobody heard that its row was committed. An order's calls
 -- are numbered through, over all its steps.
-CREATE TABLE step_attempts (
+CREATE TABLE step_calls (
   order_no    bigint NOT NULL,
   started_at  timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
   fence       bigint NOT NULL,
-  attempt     integer NOT NULL,
+  call        integer NOT NULL,
   generation  integer NOT NULL,
   policy      integer,
   fenced      boolean,           -- the answer came after somebody else had taken the order over
@@ -58,12 +58,12 @@ CREATE TABLE step_attempts (
   code        text,
   detail      text,
   reference   text,
-  CONSTRAINT step_attempts_pkey PRIMARY KEY (order_no, attempt),
-  CONSTRAINT step_attempts_words CHECK (step IN ('charge', 'reserve', 'confirm')
+  CONSTRAINT step_calls_pkey PRIMARY KEY (order_no, call),
+  CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
     AND operation IN ('do', 'undo', 'lookup')
     AND outcome IN ('done', 'refused', 'retry', 'waiting', 'unknown')
     AND (outcome IS NULL) = (finished_at IS NULL))
-) WITH (fillfactor = 70); -- closing an attempt stays on its page
+) WITH (fillfactor = 70); -- closing a call stays on its page
 
 -- Answers that did not come with a call: of a callback, a webhook, a person. Whoever
 -- next picks the order up uses them instead of calling.
@@ -93,7 +93,7 @@ CREATE TABLE late_undos (
   due_at      timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
   generation  integer NOT NULL,
-  tries       integer NOT NULL DEFAULT 0,
+  claims      integer NOT NULL DEFAULT 0,
   step        text COLLATE "C" NOT NULL,
   reason      text NOT NULL,
   code        text,
@@ -118,7 +118,7 @@ ALTER TABLE refunds ADD COLUMN reference text;
 ALTER TABLE reservations
   ADD COLUMN executor text COLLATE "C", ADD COLUMN reference text, ADD COLUMN data jsonb, ADD COLUMN in_doubt boolean;
 
--- A confirmation outside; that of the ledger is the final move itself.
+-- A remote confirmation; that of the ledger is the final move itself.
 CREATE TABLE confirmations (
   order_no   bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -138,11 +138,11 @@ ALTER TABLE charges DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN dat
 DROP TABLE concurrency_keys;
 DROP TABLE late_undos;
 DROP TABLE step_answers;
-DROP TABLE step_attempts;
+DROP TABLE step_calls;
 DROP TRIGGER orders_guard_terms ON orders;
 ALTER TABLE orders
-  DROP COLUMN policy, DROP COLUMN attempts, DROP COLUMN tries, DROP COLUMN window_from, DROP COLUMN in_doubt_since,
+  DROP COLUMN policy, DROP COLUMN calls, DROP COLUMN retries, DROP COLUMN retry_window_started_at, DROP COLUMN in_doubt_since,
   DROP COLUMN start_at, DROP COLUMN complete_by, DROP COLUMN reservation_ttl, DROP COLUMN reserved_until,
-  DROP COLUMN approval_until, DROP COLUMN approved_at, DROP COLUMN turn_at, DROP COLUMN customer_id, DROP COLUMN payment_method,
+  DROP COLUMN approval_until, DROP COLUMN approved_at, DROP COLUMN permit_at, DROP COLUMN customer_id, DROP COLUMN payment_method,
   DROP COLUMN concurrency_key, DROP COLUMN action;
 ALTER TABLE installation DROP COLUMN callback_secret;

@@ -12,9 +12,9 @@ import (
 	"pawl/orders"
 )
 
-// errUnfit is what callers are told whose order can't go on, or can't be taken, because of
+// errSchemaMismatch is what callers are told whose order can't go on, or can't be taken, because of
 // the schema: to ask again is safe.
-var errUnfit = fmt.Errorf("%w: %w", orders.ErrUnavailable, ErrNotMigrated)
+var errSchemaMismatch = fmt.Errorf("%w: %w", orders.ErrUnavailable, ErrNotMigrated)
 
 const (
 	standMin      = time.Second      // how long the engine stands still at least
@@ -22,15 +22,15 @@ const (
 	standRelapses = 10 * time.Second // after a standstill: an error within this time means that nothing has changed
 )
 
-// fitness is what this process knows of whether its statements can run on the schema.
+// schemaHealth is what this process knows of whether its statements can run on the schema.
 //
 // When the statement of a move or an admission meets an error that says they can't
-// (db.Unfit), the engine stands still: it admits and claims nothing, Ready says so, and each
+// (db.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
 // order whose statement met it is handed back. Keeping them would renew their leases for
 // ever and show nobody that they are stuck. The standstill ends when the statements can be
 // prepared. Some errors no preparing shows, as one in the body of a trigger: then it ends
 // all the same, after a pause that grows while the error comes again.
-type fitness struct {
+type schemaHealth struct {
 	log     *slog.Logger
 	proof   atomic.Pointer[proof] // the last one that passed
 	proving chan struct{}         // holds a token while a proof is made
@@ -43,12 +43,12 @@ type fitness struct {
 	ended time.Time
 }
 
-func newFitness(log *slog.Logger) *fitness {
-	return &fitness{log: log, proving: make(chan struct{}, 1)}
+func newSchemaHealth(log *slog.Logger) *schemaHealth {
+	return &schemaHealth{log: log, proving: make(chan struct{}, 1)}
 }
 
 // standStill begins a standstill, if the engine does not stand still already.
-func (f *fitness) standStill(doing string, why error) {
+func (f *schemaHealth) standStill(doing string, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.still.Load() {
@@ -67,7 +67,7 @@ func (f *fitness) standStill(doing string, why error) {
 
 // goOn ends a standstill whose time is over; the caller has seen that the statements can be
 // prepared. It returns why the engine stands still if it still does.
-func (f *fitness) goOn() error {
+func (f *schemaHealth) goOn() error {
 	if !f.still.Load() {
 		return nil
 	}
@@ -89,19 +89,19 @@ func (e *Engine) fit(ctx context.Context) error {
 	if err := checkSchema(ctx, e.query, e.cfg.SchemaVersion); err != nil {
 		return err
 	}
-	if err := e.fitness.prove(ctx, e.pool); err != nil {
+	if err := e.schemaHealth.prove(ctx, e.pool); err != nil {
 		return err
 	}
-	return e.fitness.goOn()
+	return e.schemaHealth.goOn()
 }
 
-// standsDown deals with a set whose statement can't run on the schema, and reports whether
+// standsDown deals with a batch whose statement can't run on the schema, and reports whether
 // that is what the error says. The statement was certainly rolled back.
 func (e *Engine) standsDown(doing string, err error, set []*run) bool {
-	if !db.Unfit(err) {
+	if !db.SchemaMismatch(err) {
 		return false
 	}
-	e.fitness.standStill(doing, err)
-	e.giveBack(errUnfit, set...)
+	e.schemaHealth.standStill(doing, err)
+	e.giveBack(errSchemaMismatch, set...)
 	return true
 }

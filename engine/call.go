@@ -12,23 +12,23 @@ import (
 	"pawl/provider"
 )
 
-// attempt is one call of an outside step. It exists from before the attempt is committed until
+// call is one call of a remote step. It exists from before it is committed until
 // its answer is committed, and belongs to whoever holds the run.
-type attempt struct {
-	pool       *callPool // whose executor it is
-	permit     *callPool // whose permit it takes; another one when an earlier generation is voided
-	state      fsm.State // where the order stands meanwhile
-	step       fsm.Step
-	generation int32 // of the key: that of the order, or an earlier one that is voided
-	operation  provider.Operation
-	number     int32
-	fence      int64
-	doubted    bool      // an earlier attempt may have had its effect
-	named      string    // the reference that an undo request gives
-	lookOnly   bool      // the provider may have forgotten the key: sending it could do the step twice, or undo nothing
-	uncalled   bool      // no call is made; only the result is recorded
-	asked      time.Time // just before the statement that begins it was sent, on the clocks of this machine
-	report     func(error)
+type call struct {
+	pool          *callPool // whose executor it is
+	permit        *callPool // whose permit it takes; another one when an earlier generation is voided
+	state         fsm.State // where the order stands meanwhile
+	step          fsm.Step
+	generation    int32 // of the key: that of the order, or an earlier one that is voided
+	operation     provider.Operation
+	number        int32
+	fence         int64
+	doubted       bool      // an earlier call may have had its effect
+	undoReference string    // the reference that an undo request gives
+	lookOnly      bool      // the provider may have forgotten the key: sending it could do the step twice, or undo nothing
+	uncalled      bool      // no call is made; only the result is recorded
+	asked         time.Time // just before the statement that begins it was sent, on the clocks of this machine
+	report        func(error)
 
 	result provider.Result // nil until it is answered
 	source string          // of an answer that came without a call: callback, webhook, operator
@@ -41,13 +41,13 @@ const (
 	byOperator = "operator"
 )
 
-// Results that no provider gave. stop: the order is to stop, so no answer is waited for.
-// beside: the ledger did this step of an order whose other steps are outside. attention: a
+// Results that no provider gave. stopRequested: the order is to stop, so no answer is waited for.
+// ledgerConfirm: the ledger did this step of an order whose other steps are remote. attention: a
 // person is needed.
 type (
-	stop      struct{ provider.Done }
-	beside    struct{ provider.Done }
-	attention struct {
+	stopRequested struct{ provider.Done }
+	ledgerConfirm struct{ provider.Done }
+	attention     struct {
 		provider.Unknown
 		reason string
 	}
@@ -59,9 +59,9 @@ var (
 	errUncalled = errors.New("not called")
 )
 
-// stands reports whether the order still is in the state that the attempt is for, and in its
+// stands reports whether the order still is in the state that the call is for, and in its
 // generation. An undo may be about an earlier generation.
-func (a *attempt) stands(o *orders.Order) bool {
+func (a *call) stands(o *orders.Order) bool {
 	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
 }
 
@@ -73,39 +73,39 @@ func operationIn(s fsm.State) provider.Operation {
 	return provider.Do
 }
 
-// newAttempt makes the attempt for the next call of a run.
-func (p *callPool) newAttempt(r *run) *attempt {
+// newCall makes the next call of a run ready.
+func (p *callPool) newCall(r *run) *call {
 	o := &r.order
-	a := &attempt{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
+	a := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
 		doubted: o.InDoubtSince != nil, lookOnly: p.forgotten(o, p.e.now())}
 	switch {
 	case r.preflight == nil:
 	case len(r.preflight.voids) > 0:
 		a.toVoid(&r.preflight.voids[0])
 	case a.operation == provider.Undo: // one that must not be sent has not come this far
-		a.named, a.lookOnly = r.preflight.own.undoName(p.cfg.Executor), false
+		a.undoReference, a.lookOnly = r.preflight.own.undoName(p.cfg.Executor), false
 	}
 	return a
 }
 
-// toVoid makes the attempt undo a key of an earlier generation. What the row says about doubt is
+// toVoid makes the call undo a key of an earlier generation. What the row says about doubt is
 // about the current generation, so it does not count here. Only the executor that did the step can
 // undo it; if this process can't use that executor, a person is asked.
-func (a *attempt) toVoid(key *sentKey) {
+func (a *call) toVoid(key *sentKey) {
 	e := a.pool.e
 	a.step, a.generation, a.operation, a.doubted, a.lookOnly = key.step, key.generation, provider.Undo, false, false
-	if p, ok := e.policies.of(&key.policy); ok && p != nil && p.Of(key.step).Executor.Outside() {
+	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
 		a.pool = e.callPool(key.policy, key.step, p)
 	} else {
 		a.pool = &callPool{e: e, step: key.step, cfg: a.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
 	}
-	a.named = key.voidName(a.pool.cfg.Executor)
+	a.undoReference = key.voidName(a.pool.cfg.Executor)
 }
 
-// answered is the attempt of an answer that came without a call, so that both go one way.
-func (p *callPool) answered(o *orders.Order, row *db.CallsPreflightRow) *attempt {
-	a := &attempt{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
-		number: value(o.Attempts), doubted: value(o.Tries) > 0, source: row.Source}
+// answered is the call of an answer that came without a call, so that both go one way.
+func (p *callPool) answered(o *orders.Order, row *db.CallsPreflightRow) *call {
+	a := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
+		number: value(o.Calls), doubted: value(o.Retries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
 		a.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}
@@ -120,16 +120,16 @@ func (p *callPool) answered(o *orders.Order, row *db.CallsPreflightRow) *attempt
 // refusedInDoubt reports whether an earlier call may still have its effect although a later
 // one was refused. Not if a person said refused: that is final. Not if the provider offers
 // look-ups: then it remembers what it refused, and the earlier call has no effect either.
-func (a *attempt) refusedInDoubt() bool {
+func (a *call) refusedInDoubt() bool {
 	_, refused := a.result.(provider.Refused)
 	_, remembers := a.pool.exec.(provider.Looker)
 	return refused && a.doubted && !remembers && a.source != byOperator
 }
 
-// expired reports whether the key of an attempt was too old to be sent when the attempt
+// expired reports whether the key of a call was too old to be sent when the call
 // was committed. now is the time of that statement, as the age of the key is: no clock of
 // this machine, nor its sleep, has a part in it.
-func (a *attempt) expired(r *run, now time.Time) bool {
+func (a *call) expired(r *run, now time.Time) bool {
 	if o := &r.order; a.operation != provider.Undo || a.generation != o.Generation {
 		return a.permit.forgotten(o, now)
 	}
@@ -139,18 +139,18 @@ func (a *attempt) expired(r *run, now time.Time) bool {
 // stoodStillCode is the code of a call that was not made because it would have come too late.
 const stoodStillCode = "stood_still"
 
-// stoodStill reports whether so much time has passed since the attempt was committed that
+// stoodStill reports whether so much time has passed since the call was committed that
 // its key may be too old by now, whatever its age was then: the process was stopped, or the
 // machine slept. The monotonic clock does not see the second and the wall clock may miss
 // either, so the one that counts more time is believed. If it is wrong, the call is only
-// made a little later, by another attempt.
-func (a *attempt) stoodStill() bool {
+// made a little later, by another call.
+func (a *call) stoodStill() bool {
 	now := time.Now()
 	return max(now.Sub(a.asked), now.Round(0).Sub(a.asked.Round(0))) > retentionMargin/2
 }
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.
-func (a *attempt) perform(ctx context.Context, c *provider.Call) provider.Result {
+func (a *call) perform(ctx context.Context, c *provider.Call) provider.Result {
 	if a.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}

@@ -9,35 +9,35 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-var listAttemptsOperation = failing(huma.Operation{
-	OperationID: "listAttempts", Method: http.MethodGet, Path: "/api/orders/{orderId}/attempts", Tags: []string{"orders"},
+var listCallsOperation = failing(huma.Operation{
+	OperationID: "listCalls", Method: http.MethodGet, Path: "/api/orders/{orderId}/calls", Tags: []string{"orders"},
 	Summary: "Read the calls made for an order",
 	Description: "One row for every call to a provider, by number. A row is stored before its call is made. " +
 		"Steps that are done in the database make no calls.",
 	RejectUnknownQueryParameters: true,
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
-type listAttemptsRequest struct {
+type listCallsRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
 	After   int32  `query:"after" minimum:"-2147483648" maximum:"2147483647" default:"-2147483648" doc:"Only calls with a larger number."`
 	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
 }
 
-type listAttemptsAnswer struct {
+type listCallsAnswer struct {
 	Body struct {
-		Attempts []attempt `json:"attempts" nullable:"false"`
-	} `nameHint:"Attempts"`
+		Calls []call `json:"calls" nullable:"false"`
+	} `nameHint:"Calls"`
 }
 
-func (s *server) listAttempts(ctx context.Context, in *listAttemptsRequest) (*listAttemptsAnswer, error) {
+func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (*listCallsAnswer, error) {
 	if !possible(in.OrderID) {
 		return nil, orders.ErrNotFound
 	}
-	rows, err := s.engine.Orders.Attempts(ctx, in.OrderID, in.After, in.Limit)
+	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, in.After, in.Limit)
 	if err != nil {
 		return nil, err
 	}
-	out := &listAttemptsAnswer{}
-	out.Body.Attempts = each(rows, attemptOf)
+	out := &listCallsAnswer{}
+	out.Body.Calls = each(rows, callOf)
 	return out, nil
 }
