@@ -134,11 +134,11 @@ func beginKeyOf(r *run) beginKey {
 // begin is the flush of the queue of calls: it commits that calls are about to be made, and makes them.
 func (e *Engine) begin(set []*run) {
 	for key, group := range groupBy(set, beginKeyOf) {
-		e.commitAttempts(key, group)
+		e.commitCalls(key, group)
 	}
 }
 
-func (e *Engine) commitAttempts(key beginKey, set []*run) {
+func (e *Engine) commitCalls(key beginKey, set []*run) {
 	asked := time.Now()
 	for _, r := range set {
 		r.call.asked = asked
@@ -146,7 +146,7 @@ func (e *Engine) commitAttempts(key beginKey, set []*run) {
 	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, set))
 	switch {
 	case db.FaultOf(err) == db.Bad:
-		e.split(set, func(half []*run) { e.commitAttempts(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
+		e.split(set, func(half []*run) { e.commitCalls(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
 		return
 	case err != nil:
 		notBegun(set...)
