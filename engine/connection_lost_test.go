@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,14 +151,10 @@ func TestExecutedAfterAll(t *testing.T) {
 			t.Parallel()
 			b, p := setupBehind(t, byCallers)
 			unlock := b.delay(t, c.toStatus)
-			var tries atomic.Int32
-			p.On(func(statement string) fate {
-				if statement == c.statement && tries.Add(1) == 1 {
-					return loseClient
-				}
-				return passes
-			})
+			tries, atWork := p.loseFirst(c.statement)
 			answers := ask(t, b.engine, requests("order", 1)...)
+			eventually(t, "the statement whose client is lost is at work", func() bool { return b.atWork(t, c.statement) == 1 })
+			atWork()
 			// In vain: its row is locked, or when the one at work has given up meanwhile, it waits as long.
 			eventually(t, "the move is tried again, in vain", func() bool { return tries.Load() >= 4 })
 			unlock()
@@ -172,14 +167,10 @@ func TestExecutedAfterAll(t *testing.T) {
 		b, p := setupBehind(t, soon)
 		newGhost(b.Pool).admit(t, time.Hour, "one")
 		unlock := b.delay(t, "charging")
-		var claims atomic.Int32
-		p.On(func(statement string) fate {
-			if statement == "LeasesClaim" && claims.Add(1) == 1 {
-				return loseClient
-			}
-			return passes
-		})
+		claims, atWork := p.loseFirst("LeasesClaim")
 		b.exec(t, `UPDATE orders SET due_at = now()`)
+		eventually(t, "the claim whose client is lost is at work", func() bool { return b.atWork(t, "LeasesClaim") == 1 })
+		atWork()
 		eventually(t, "the claim is lost, and tried again in vain", func() bool { return claims.Load() >= 3 })
 		unlock()
 		eventually(t, "the order is completed", func() bool { return status(t, b.Pool, "one") == "completed" })

@@ -70,6 +70,24 @@ func (p *proxy) stall(t testing.TB, match func(statement string) bool) (arrived 
 	return arrived, release
 }
 
+// loseFirst loses the client of the first statement of that name. The others are kept in the wire until atWork is called:
+// one of them could come to the server before the first.
+func (p *proxy) loseFirst(statement string) (tries *atomic.Int32, atWork func()) {
+	gate := make(chan struct{})
+	tries = &atomic.Int32{}
+	p.On(func(s string) fate {
+		if s != statement {
+			return passes
+		}
+		if tries.Add(1) == 1 {
+			return loseClient
+		}
+		<-gate
+		return passes
+	})
+	return tries, sync.OnceFunc(func() { close(gate) })
+}
+
 // named matches the statement of that name; everything matches all.
 func named(name string) func(string) bool { return func(s string) bool { return s == name } }
 
