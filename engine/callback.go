@@ -46,7 +46,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read installation", err)
 	}
-	rows, err := orders.Read(ctx, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	rows, err := orders.Read(ctx, e.Orders, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
@@ -70,7 +70,7 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	ctx = e.ctx // what was sent has to be found out, whoever still waits for it
-	kept, readErr := orders.Read(ctx, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	kept, readErr := orders.Read(ctx, e.Orders, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
 		return Receipt{}, orders.Unavailable("store an answer", cmp.Or(err, readErr))
 	}

@@ -47,7 +47,7 @@
 // follows a statement lead back up.
 //
 //	engine            what there is: queues, loops, settings
-//	policy_versions inventory bulk verbs verb_judge verb_write verb_applies webhook callback process calls orders stats
+//	inventory bulk verbs verb_judge verb_write webhook callback process stats
 //	                  what callers ask for
 //	late_undo timers concurrency watch recover
 //	                  what happens by itself
@@ -57,6 +57,6 @@
 //	                  the way of a call
 //	apply outcome readback handback
 //	                  a move, and what follows a statement
-//	schema_mismatch ready proof run reads sets row policies clock errors
+//	schema_mismatch ready proof run reads sets row policies executors clock
 //	                  tools
 package engine

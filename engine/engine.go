@@ -99,9 +99,9 @@ func New(pool *db.Pool, cfg Config) *Engine {
 		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
 		notReady: rate.Sometimes{Interval: time.Second},
 	}
-	e.query = db.New(pool)
-	e.Orders = orders.NewReader(e.query)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.query = db.New(pool)
+	e.Orders = orders.NewReader(e.ctx, e.query)
 	e.runs.init()
 	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.policies = newPolicies(e.query, e.log)

@@ -24,7 +24,7 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := orders.Read(ctx, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
+	row, err := orders.Read(ctx, e.Orders, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
 		return e.query.InstallationSecret(ctx)
 	}, struct{}{})
 	if err != nil {

@@ -104,7 +104,7 @@ type Waiting struct {
 
 // Waiting asks the database. Errors: orders.ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	rows, err := orders.Read(ctx, e.query.OrdersHeldCounts, CountsMost)
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldCounts, CountsMost)
 	if err != nil {
 		return Waiting{}, orders.Unavailable("count held orders", err)
 	}
@@ -112,7 +112,7 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	for _, row := range rows {
 		w.Held[row.Hold] = row.Orders
 	}
-	if w.LateUndos, err = orders.Read(ctx, e.query.LateUndosCount, CountsMost); err != nil {
+	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, orders.Unavailable("count late effects", err)
 	}
 	return w, nil

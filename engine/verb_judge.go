@@ -49,7 +49,7 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 	if q.Settle.Outcome != SettledDone {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
 	}
-	open, err := orders.Read(ctx, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	open, err := orders.Read(ctx, e.Orders, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
 	switch {
 	case err != nil:
 		return nil, orders.Unavailable("read late undos", err)
@@ -88,7 +88,7 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	if !redrives && !forgotten && q.Verb != orders.StepResult {
 		return "", nil
 	}
-	facts, err := orders.Read(ctx, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
+	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
 	switch {
 	case err != nil:
 		return "", orders.Unavailable("read effects", err)

@@ -109,7 +109,7 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := orders.Read(ctx, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.OrderNo, RequestID: q.RequestID})
+	row, err := orders.Read(ctx, e.Orders, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.OrderNo, RequestID: q.RequestID})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil

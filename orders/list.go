@@ -51,14 +51,14 @@ func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 	if f.CreatedTo.IsZero() {
 		w.to = never
 	} else {
-		at, err := Read(ctx, r.query.OrderNoAt, f.CreatedTo.Add(numberDelay))
+		at, err := Read(ctx, r, r.query.OrderNoAt, f.CreatedTo.Add(numberDelay))
 		if err != nil {
 			return window{}, err
 		}
 		w.before = min(w.before, at.FirstAfter)
 	}
 	if !f.CreatedFrom.IsZero() {
-		at, err := Read(ctx, r.query.OrderNoAt, f.CreatedFrom.Add(-numberDelay))
+		at, err := Read(ctx, r, r.query.OrderNoAt, f.CreatedFrom.Add(-numberDelay))
 		if err != nil {
 			return window{}, err
 		}
@@ -72,23 +72,23 @@ func (r *Reader) page(ctx context.Context, f Filter, w window) ([]Order, error) 
 	status := string(f.Status)
 	switch {
 	case f.Hold != "":
-		return Read(ctx, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
+		return Read(ctx, r, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
 		if f.Item != "" {
-			return Read(ctx, r.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
+			return Read(ctx, r, r.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
 				After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 		}
-		return Read(ctx, r.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
+		return Read(ctx, r, r.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	case f.Status != "" && f.Status != fsm.Completed:
-		return Read(ctx, r.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
+		return Read(ctx, r, r.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	case f.Item != "":
-		return Read(ctx, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
+		return Read(ctx, r, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	default:
-		return Read(ctx, r.query.OrdersList, db.OrdersListParams{Status: optional(status),
+		return Read(ctx, r, r.query.OrdersList, db.OrdersListParams{Status: optional(status),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	}
 }

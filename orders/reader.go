@@ -18,10 +18,14 @@ type Order = db.Order
 
 // Reader reads for callers, who can ask again: a read whose connection is lost is repeated for a moment, and then
 // fails with ErrUnavailable. It is safe for concurrent use.
-type Reader struct{ query *db.Queries }
+type Reader struct {
+	query *db.Queries
+	life  context.Context
+}
 
-// NewReader returns a reader on the database of these queries.
-func NewReader(query *db.Queries) *Reader { return &Reader{query} }
+// NewReader returns a reader on the database of these queries. Once life has ended, as when the process is about to, no
+// read is repeated: whoever waits for it is answered while there is still time.
+func NewReader(life context.Context, query *db.Queries) *Reader { return &Reader{query, life} }
 
 // Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
 // demand. Errors: ErrNotFound, ErrUnavailable.
@@ -36,7 +40,7 @@ func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) 
 }
 
 func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, error) {
-	rows, err := Read(ctx, r.query.OrdersByID, which)
+	rows, err := Read(ctx, r, r.query.OrdersByID, which)
 	if err != nil {
 		return Order{}, Unavailable("read order", err)
 	}
@@ -52,7 +56,7 @@ func (r *Reader) Transitions(ctx context.Context, orderID string, after, limit i
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
+	rows, err := Read(ctx, r, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read history", err)
 }
 
@@ -63,7 +67,7 @@ func (r *Reader) Calls(ctx context.Context, orderID string, after, limit int32) 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
+	rows, err := Read(ctx, r, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read calls", err)
 }
 
@@ -72,24 +76,25 @@ func (r *Reader) Calls(ctx context.Context, orderID string, after, limit int32) 
 const repeatFor = time.Second
 
 // Read sends a read for a caller, and repeats it for a moment while nobody answers it. The error is the database's own.
-func Read[P, T any](ctx context.Context, read func(context.Context, P) (T, error), params P) (T, error) {
+func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P) (T, error), params P) (T, error) {
 	for began, try := time.Now(), 0; ; try++ {
 		v, err := read(ctx, params)
 		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.SchemaMismatch(err) ||
-			ctx.Err() != nil || time.Since(began) > repeatFor {
+			ctx.Err() != nil || r.life.Err() != nil || time.Since(began) > repeatFor {
 			return v, err
 		}
-		pause(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
+		r.pause(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
 	}
 }
 
-// pause waits for about d, or until the caller has gone.
-func pause(ctx context.Context, d time.Duration) {
+// pause waits for about d, or until the caller has gone or the reader's life has ended.
+func (r *Reader) pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
+	case <-r.life.Done():
 	}
 }
 

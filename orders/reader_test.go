@@ -14,7 +14,7 @@ import (
 func TestGet(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	r := orders.NewReader(db.New(database.Pool))
+	r := orders.NewReader(t.Context(), db.New(database.Pool))
 	const stored = `WITH o AS (
 		INSERT INTO orders (order_id, status, fence, due_at, generation, currency, item, amount)
 		VALUES ('order', 'charging', 1, now(), 1, 'USD', 'widget', 5) RETURNING order_no
@@ -42,7 +42,7 @@ func TestGet(t *testing.T) {
 func TestReadFromADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	r := orders.NewReader(db.New(database.Pool))
+	r := orders.NewReader(t.Context(), db.New(database.Pool))
 	database.Pool.Close()
 	for name, read := range map[string]func() error{
 		"an order":    func() error { _, err := r.Get(t.Context(), "order"); return err },

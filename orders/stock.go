@@ -23,7 +23,7 @@ func (r *Reader) StockOfDurable(ctx context.Context, item string) (Stock, error)
 }
 
 func (r *Reader) stockOf(ctx context.Context, which db.InventoryGetParams) (Stock, error) {
-	row, err := Read(ctx, r.query.InventoryGet, which)
+	row, err := Read(ctx, r, r.query.InventoryGet, which)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Stock{}, ErrNotFound
 	}
@@ -32,6 +32,6 @@ func (r *Reader) stockOf(ctx context.Context, which db.InventoryGetParams) (Stoc
 
 // StockList reads up to limit items after the given one, in byte order of their names. Errors: ErrUnavailable.
 func (r *Reader) StockList(ctx context.Context, after string, limit int32) ([]Stock, error) {
-	rows, err := Read(ctx, r.query.InventoryList, db.InventoryListParams{After: after, Most: limit})
+	rows, err := Read(ctx, r, r.query.InventoryList, db.InventoryListParams{After: after, Most: limit})
 	return rows, Unavailable("list stock", err)
 }
