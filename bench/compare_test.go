@@ -29,14 +29,14 @@ func TestOptionsChooseTargets(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"":                               "baseline,pawl",
-		"--outside":                      "pawl",
+		"--remote":                       "pawl",
 		"--ledger-policy":                "pawl,ledger-policy",
 		"--against /old --ledger-policy": "pawl,earlier,ledger-policy",
 		"--against /old --only earlier":  "earlier",
 		"--only earlier":                 "",
-		"--outside --rate 0":             "",
-		"--outside --stored 5":           "",
-		"--outside --only baseline":      "",
+		"--remote --rate 0":              "",
+		"--remote --stored 5":            "",
+		"--remote --only baseline":       "",
 	} {
 		o, err := parseOptions(strings.Fields(args))
 		if want == "" {

@@ -23,7 +23,7 @@ type options struct {
 	json           string
 	targets        targets
 
-	outside      bool
+	remote       bool
 	rate         float64 // orders per second
 	ledgerPolicy bool
 }
@@ -34,7 +34,7 @@ keep-alive connections, random order ids, each run from an empty database.
   go run . [flags]                          # everything, about 5 minutes
   go run . --callers 64 --items hot --only pawl --seconds 5
   go run . --stored 5000000                 # also with so many orders in the table
-  go run . --outside                        # instead: every step at a provider
+  go run . --remote                        # instead: every step at a provider
   go run . --against ./old --rounds 5       # instead: beside another version
 
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
@@ -56,8 +56,8 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.databaseURL, "database-url", "", "a PostgreSQL to use (its user creates databases, and is superuser for --stored); default: a private one")
 	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
-	flags.BoolVar(&o.outside, "outside", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
-	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --outside offers")
+	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote offers")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
 	if err := flags.Parse(args); err != nil {
@@ -81,7 +81,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.outside:
+	case o.remote:
 		return []string{"pawl"}
 	case o.targets.earlier == "" && !o.ledgerPolicy:
 		return []string{"baseline", "pawl"}
@@ -97,8 +97,8 @@ func (o options) names(only string) []string {
 }
 
 func (o options) check() error {
-	if o.outside && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
-		return errors.New("--outside measures pawl, from an empty database, at a positive rate")
+	if o.remote && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote measures pawl, from an empty database, at a positive rate")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

@@ -62,7 +62,7 @@ func newPlan(ctx context.Context, o options, c *cluster, folder string) (*plan, 
 // all runs one target after the other under the same load, and the other way round in
 // every other round, so that what else the machine does falls on both.
 func (p *plan) all(ctx context.Context) error {
-	if p.outside {
+	if p.remote {
 		return p.withProvider(ctx)
 	}
 	for _, items := range p.items {
@@ -122,7 +122,7 @@ func (p *plan) measured(ctx context.Context, r run) (out result, err error) {
 		defer func() { err = errors.Join(err, r.database.drop(ctx)) }()
 	}
 	if r.provider != nil {
-		return r.measureOutside(ctx)
+		return r.measureRemote(ctx)
 	}
 	return r.measure(ctx)
 }

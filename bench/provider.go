@@ -39,7 +39,7 @@ func (p *provider) start(ctx context.Context, folder string) (policy string, err
 }
 
 func (p *provider) policy(folder string) (string, error) {
-	file, err := os.CreateTemp(folder, "outside-*.yaml")
+	file, err := os.CreateTemp(folder, "remote-*.yaml")
 	if err != nil {
 		return "", err
 	}

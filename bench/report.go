@@ -51,7 +51,7 @@ func (r report) print(w io.Writer) {
 		fmt.Fprint(w, "ratio: to the baseline's orders/s\n\n")
 		printTable(w, rows)
 	}
-	r.printOutside(w)
+	r.printRemote(w)
 	for _, x := range r.Results {
 		for _, problem := range x.problems() {
 			fmt.Fprintf(w, "\n%s: %s\n", x.setup, problem)

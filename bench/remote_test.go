@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestMeasureOutsideCountsWhatTheProviderDid(t *testing.T) {
+func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 	t.Parallel()
 	service := testTarget(t, "pawl")
 	for name, s := range map[string]setup{
@@ -21,7 +21,7 @@ func TestMeasureOutsideCountsWhatTheProviderDid(t *testing.T) {
 			t.Parallel()
 			r := run{setup: s, target: service, database: testDatabase(t), folder: t.TempDir(),
 				window: window{warmUp: 300 * time.Millisecond, length: time.Second}, provider: newProvider(service.binary)}
-			out, err := r.measureOutside(t.Context())
+			out, err := r.measureRemote(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,17 +6,17 @@ import (
 	"strconv"
 )
 
-var outsideColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
+var remoteColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
 	"CPU PostgreSQL", "CPU provider", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %"}
 
-// printOutside writes a table of the runs with remote steps; below it, for each, what
+// printRemote writes a table of the runs with remote steps; below it, for each, what
 // the provider counted and how the figures stand to the aims.
-func (r report) printOutside(w io.Writer) {
+func (r report) printRemote(w io.Writer) {
 	var runs []result
-	rows := [][]string{outsideColumns}
+	rows := [][]string{remoteColumns}
 	for _, x := range r.Results {
 		if x.Provider != nil {
-			runs, rows = append(runs, x), append(rows, outsideRow(x))
+			runs, rows = append(runs, x), append(rows, remoteRow(x))
 		}
 	}
 	if len(runs) == 0 {
@@ -34,7 +34,7 @@ func (r report) printOutside(w io.Writer) {
 	}
 }
 
-func outsideRow(x result) []string {
+func remoteRow(x result) []string {
 	return []string{x.load(), fmt.Sprintf("%.0f", x.OrdersPerSec),
 		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
 		fmt.Sprintf("%.2f", float64(x.Provider.Requests)/float64(max(x.Answered, 1))),
@@ -63,7 +63,7 @@ var aims = []aim{
 		func(x result) bool { return x.PostgresCPU > 0 }}, // else it is on another machine
 	{"p99 at 500/s offered, ms", 1000, func(x result) float64 { return x.P99 }, func(x result) bool { return x.Rate == 500 }},
 	{"memory of the service with 2,000 orders in flight, MiB", 300, func(x result) float64 { return x.MemoryMiB },
-		func(x result) bool { return x.Callers == outsideCallers }},
+		func(x result) bool { return x.Callers == remoteCallers }},
 }
 
 func always(result) bool { return true }

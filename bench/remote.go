@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	outsideCallers = 2000 // and the policy's limit of calls at a time, for each step
-	outsideItems   = 10_000
+	remoteCallers = 2000 // and the policy's limit of calls at a time, for each step
+	remoteItems   = 10_000
 
 	// So many callers that begin at the same moment go through their steps side by side
 	// at first, and the connections to the provider have to be made.
-	outsideWarmUp = 5 * time.Second
+	remoteWarmUp = 5 * time.Second
 )
 
 // withProvider measures the service with every step at a provider: with orders offered
 // at a rate, and with so many callers that wait.
 func (p *plan) withProvider(ctx context.Context) error {
 	w := p.window
-	w.warmUp = max(w.warmUp, outsideWarmUp)
+	w.warmUp = max(w.warmUp, remoteWarmUp)
 	service := p.built["pawl"]
 	for range p.rounds {
-		for _, s := range []setup{{Rate: p.rate}, {Callers: outsideCallers}} {
-			s.Target, s.Items = "pawl", outsideItems
+		for _, s := range []setup{{Rate: p.rate}, {Callers: remoteCallers}} {
+			s.Target, s.Items = "pawl", remoteItems
 			r := run{setup: s, target: service, folder: p.folder, window: w, stock: p.stock, provider: newProvider(service.binary)}
 			if err := p.do(ctx, r); err != nil {
 				return err
@@ -35,9 +35,9 @@ func (p *plan) withProvider(ctx context.Context) error {
 	return nil
 }
 
-// measureOutside is measure with a provider that begins with empty books, and is asked
+// measureRemote is measure with a provider that begins with empty books, and is asked
 // what it did after the service has ended.
-func (r run) measureOutside(ctx context.Context) (out result, err error) {
+func (r run) measureRemote(ctx context.Context) (out result, err error) {
 	policy, err := r.provider.start(ctx, r.folder)
 	if err != nil {
 		return out, err
