@@ -18,15 +18,28 @@ import (
 // Main runs the command that the arguments of the process name and returns its exit code. SIGTERM and SIGINT ask it to
 // end; a second one ends it at once.
 func Main() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2) // a second one is kept that comes right after the first
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go endBy(signals, cancel)
 	err := command().ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "pawl:", err)
 	return exitCode(err)
+}
+
+// endBy has the first signal end what runs, and the second one the process, as if nobody had listened to it.
+func endBy(signals chan os.Signal, cancel context.CancelFunc) {
+	<-signals
+	cancel()
+	second := <-signals
+	signal.Reset()
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Signal(second)
+	}
 }
 
 // command is the whole command line. Without a command it serves.

@@ -108,7 +108,7 @@ func stopWithoutHope(t *testing.T) {
 	proveFences(t, database.URL)
 }
 
-// stopTwice is somebody who does not want to wait. A signal that comes with the first one counts as that: he insists.
+// stopTwice is somebody who does not want to wait.
 func stopTwice(t *testing.T) {
 	t.Helper()
 	database := dbtest.New(t)
@@ -126,8 +126,5 @@ func stopTwice(t *testing.T) {
 	if !p.running() {
 		t.Fatal("ended with an order in hand")
 	}
-	eventually(t, endLimit, "it ends before its grace does", func() bool {
-		p.signal(syscall.SIGTERM)
-		return !p.running()
-	})
+	p.terminate() // it is waited for, but not for as long as its grace
 }
