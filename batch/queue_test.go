@@ -23,7 +23,7 @@ func Example() {
 
 	queue.Add("alone")
 	for queue.Len() > 0 {
-		time.Sleep(time.Millisecond) // until its commit is under way
+		<-time.After(time.Millisecond) // until its commit is under way
 	}
 	queue.Add("one", "two")
 	queue.Add("three", "four")
@@ -64,11 +64,11 @@ func TestPace(t *testing.T) {
 		const pace = 20 * time.Millisecond
 		q, flushed := started(t, batch.Options{Pace: func() time.Duration { return pace }}, time.Millisecond)
 		q.Add(1)
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 		q.Add(2)
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 		q.Add(3)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		q.Add(4)
 		if got, want := flushed(), []string{"0s [1]", "20ms [2 3]", "1.01s [4]"}; !slices.Equal(got, want) {
 			t.Errorf("flushed %q, want %q", got, want)
@@ -95,9 +95,9 @@ func TestBehind(t *testing.T) {
 				for i := range 20 {
 					q.Add(i)
 				}
-				time.Sleep(time.Nanosecond)
+				<-time.After(time.Nanosecond)
 				q.Add(20) // waits until those before it are through
-				time.Sleep(10*time.Second + time.Nanosecond)
+				<-time.After(10*time.Second + time.Nanosecond)
 				if got := q.Behind(5 * time.Second); got != c.want {
 					t.Error(got)
 				}

@@ -58,15 +58,12 @@ func postmaster(ctx context.Context, conn *pgx.Conn) (int, error) {
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 		return 0, fmt.Errorf("find postmaster: %w", err)
 	}
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, nil // no such process here: the server is on another machine
+	if process, err := procfs.NewProc(pid); err == nil {
+		if backend, err := process.Stat(); err == nil && (backend.Comm == "postgres" || backend.Comm == "postmaster") {
+			return backend.PPID, nil
+		}
 	}
-	backend, err := process.Stat()
-	if err != nil || backend.Comm != "postgres" && backend.Comm != "postmaster" {
-		return 0, nil
-	}
-	return backend.PPID, nil
+	return 0, nil // no such process here: the server is on another machine
 }
 
 // counters are what PostgreSQL has counted since it started.

@@ -73,6 +73,7 @@ func (w *wire) send() error {
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
+	defer response.Body.Close()
 	w.body.Reset()
 	if _, err := w.body.ReadFrom(response.Body); err != nil {
 		return fmt.Errorf("read body: %w", err)

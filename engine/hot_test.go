@@ -31,7 +31,7 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 				if e.overloaded("") {
 					t.Error("turned away at once")
 				}
-				time.Sleep(time.Hour)
+				<-time.After(time.Hour)
 				if got := e.overloaded(""); got != c.want {
 					t.Error(got)
 				}

@@ -66,7 +66,7 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, p.Step(of).Timeout)
 	defer cancel()
-	known, err := e.keyOf(ctx, row.Order.OrderNo, row.UndoGeneration, of, provider.Undo)
+	known, err := e.keyOf(ctx, row.Order.OrderNo, sentKey{step: of, generation: row.UndoGeneration}, provider.Undo)
 	switch {
 	case err != nil:
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0

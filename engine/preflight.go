@@ -86,9 +86,9 @@ func (e *Engine) readPreflight(ctx context.Context, set []*run) (map[int64]*pref
 }
 
 // keyOf reads what is known of one key, for somebody who waits for it, or who undoes it late.
-func (e *Engine) keyOf(ctx context.Context, orderNo int64, generation int32, of fsm.Step, operation provider.Operation) (*preflight, error) {
-	found, err := preflights(orders.Read(ctx, e.Orders, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{generation},
-		Steps: []string{string(of)}, Operations: []string{string(operation)}}))
+func (e *Engine) keyOf(ctx context.Context, orderNo int64, key sentKey, operation provider.Operation) (*preflight, error) {
+	found, err := preflights(orders.Read(ctx, e.Orders, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{key.generation},
+		Steps: []string{string(key.step)}, Operations: []string{string(operation)}}))
 	if err != nil {
 		return nil, orders.Unavailable("read what was sent before", err)
 	}

@@ -43,7 +43,7 @@ func (e *Engine) recoverLoop(ctx context.Context) {
 // floor of the next look, a little before this one began: an order that was locked comes
 // again with the next few looks, and with the sweep at the latest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
-	if e.overloaded("") || e.schemaHealth.still.Load() && e.fit(e.ctx) != nil {
+	if unfit := e.schemaHealth.still.Load() && e.fit(e.ctx) != nil; unfit || e.overloaded("") {
 		return floor, nil
 	}
 	if next, err = e.query.LeasesDueFloor(e.ctx); err != nil {

@@ -113,7 +113,7 @@ func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32)
 	}
 	pool := e.callPool(*version, o.Status.Step(), p)
 	if o.Status.Undoing() {
-		known, err := e.keyOf(ctx, o.OrderNo, o.Generation, pool.step, provider.Undo)
+		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
 		return err == nil && known.own.forgotten(pool.cfg, o, o.InDoubtSince, e.now()), err
 	}
 	_, looks := pool.exec.(provider.Looker)
@@ -129,7 +129,7 @@ func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, erro
 	} else if generation == 0 || o.Status.Undoing() {
 		return false, nil
 	}
-	known, err := e.keyOf(ctx, o.OrderNo, generation, fsm.Charge, provider.Do)
+	known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: fsm.Charge, generation: generation}, provider.Do)
 	return err == nil && len(known.voids) > 0, err
 }
 
