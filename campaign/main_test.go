@@ -47,7 +47,7 @@ func lookAtSources(t *testing.T) {
 }
 
 // root is the folder of the module.
-const root = "../.."
+const root = ".."
 
 // dice are random choices of one goroutine.
 type dice struct{ *rand.Rand }
