@@ -114,7 +114,7 @@ func newLedger(most int32) *ledger {
 			{Name: money, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
 			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, and a tracked item never has more reserved than on hand."},
 			{Name: orphans, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
-			{Name: calls, Proves: "Everything done outside the database has its call and its answer, and what was answered done is in the books."},
+			{Name: calls, Proves: "Every remote step that was done has its call and its answer, and what was answered done is in the books."},
 			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone."},
 			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
 		},

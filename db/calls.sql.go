@@ -103,8 +103,8 @@ type CallsBeginRow struct {
 // left as it is where it does. With a generation the call undoes a key of that earlier
 // generation. It says nothing about the step of the present one, which may not have been
 // called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
-// charged in the books for a call that nobody made. Such a call counts as no try when its
-// driver dies in it, so the take-overs are not forgotten before it is answered.
+// charged in the books for a call that nobody made. If its driver dies
+// in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
 func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]CallsBeginRow, error) {
 	rows, err := q.db.Query(ctx, callsBegin,
 		arg.OrderNos,

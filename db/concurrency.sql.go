@@ -173,7 +173,7 @@ type ConcurrencyReadRow struct {
 	UnderWay int64
 }
 
-// Turns of orders that share a key. Who has one is counted from the orders: whatever has
+// Concurrency permits of orders that share a key. Who has one is counted from the orders: whatever has
 // started and not ended, also in doubt or held for a person. A grant compares and sets
 // the version of the key, so that of two grants that counted the same only one counts;
 // an end only makes room.

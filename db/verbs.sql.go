@@ -94,7 +94,7 @@ type OrderRedriveRow struct {
 
 // A failed order starts anew, as its next generation: nothing of its old end is left, and
 // nothing that it did may stand or be still under way to be undone. A deadline that has
-// passed does not count any more. Its turn comes again.
+// passed does not count any more. It needs a concurrency permit again.
 func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]OrderRedriveRow, error) {
 	rows, err := q.db.Query(ctx, orderRedrive,
 		arg.Policy,
@@ -327,7 +327,7 @@ WITH asked AS (
     stop_requested = $3::text, failure_code = $4::text,
     policy = $5::integer,
     approved_at = CASE WHEN $6::boolean THEN now() ELSE o.approved_at END,
-    -- In doubt one try stays: a call was made that nobody has answered for.
+    -- In doubt one retry stays counted: a call was made that nobody has answered for.
     retries = CASE WHEN NOT $7::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     retry_window_started_at = CASE WHEN NOT $7::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN $8::text = 'claimed' THEN 1 ELSE 0 END,

@@ -136,7 +136,7 @@ func (e *Engine) ownAndDrive(runs []*run) {
 	}
 	e.runs.own(runs)
 	for _, r := range runs {
-		r.isKnown()
+		r.markKnown()
 	}
 	e.drive(runs)
 }

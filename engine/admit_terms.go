@@ -107,7 +107,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithTermsRow, wit
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
 		r.order = row.Order
-		r.isKnown()
+		r.markKnown()
 		switch {
 		case row.Order.Hold != nil:
 			held = append(held, r)

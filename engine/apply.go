@@ -100,7 +100,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 func (r *run) applyVerdict(v ledger.Moved) {
 	o, at := &r.order, v.At
 	event, _ := fsm.EventOf(o.Status, v.ToStatus)
-	o.Status, o.Seq, r.casMisses = v.ToStatus, v.Seq, 0
+	o.Status, o.Seq, r.vainTries = v.ToStatus, v.Seq, 0
 	switch event {
 	case fsm.Charged:
 		o.ChargedAt = &at

@@ -201,7 +201,7 @@ func notBegun(set ...*run) {
 // Every call of an order starts here.
 func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Time) {
 	o, a := &r.order, r.call
-	o.Calls, o.InDoubtSince, r.complete, r.casMisses = &number, inDoubtSince, false, 0
+	o.Calls, o.InDoubtSince, r.complete, r.vainTries = &number, inDoubtSince, false, 0
 	if o.RetryWindowStartedAt == nil {
 		o.RetryWindowStartedAt = &at
 	}

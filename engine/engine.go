@@ -111,8 +111,8 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	return e
 }
 
-// Start starts the goroutines: one per queue, one that watches the orders of other
-// replicas for our callers, one that claims what is due, one that renews leases.
+// Start starts the goroutines: one for each queue, and the loops that read policies, watch the orders of other replicas
+// for our callers, claim what is due, renew leases, give concurrency permits, and look for deadlines and late effects.
 func (e *Engine) Start() {
 	e.readClock()
 	e.startPolicies()

@@ -12,7 +12,7 @@ import (
 	"pawl/provider/stripe"
 )
 
-// newExecutor makes the executor that a policy names for a step outside the database.
+// newExecutor makes the executor that a policy names for a remote step.
 func newExecutor(s *policy.Step, of fsm.Step) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:

@@ -10,7 +10,7 @@ import (
 )
 
 // gate decides whether an order that is pending may start. It may wait for a time, then
-// for a person, then for its turn, in this order. It returns true when the order starts;
+// for a person, then for a concurrency permit, in this order. It returns true when the order starts;
 // otherwise somebody else has the run.
 func (e *Engine) gate(r *run, p *policy.Policy) bool {
 	o := &r.order
@@ -70,7 +70,7 @@ func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
 		return
 	}
 	if len(rows) == 1 {
-		r.casMisses = 0
+		r.vainTries = 0
 	}
 	e.readBack([]*run{r}) // the row says how it goes on
 }

@@ -68,7 +68,7 @@ func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 	for _, row := range rows {
 		r := inDoubt[row.OrderID]
 		r.order = row
-		r.isKnown()
+		r.markKnown()
 	}
 }
 

@@ -56,7 +56,7 @@ func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
 	}
 }
 
-// callLate undoes a key of an order that is at rest. An undo by an expired key finds nothing and reports success, so it
+// callLate undoes one key, whether or not somebody drives the order. An undo by an expired key finds nothing and reports success, so it
 // is not sent. The number of the call is 0 where none was made.
 func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)

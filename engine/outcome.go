@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/orders"
 )
 
 // failed goes on after a statement whose error is not the data's fault.
@@ -74,8 +75,8 @@ func (e *Engine) later(runs []*run) {
 func pauseAfter(runs []*run) time.Duration {
 	tries := 0
 	for _, r := range runs {
-		r.casMisses++
-		tries = max(tries, r.casMisses)
+		r.vainTries++
+		tries = max(tries, r.vainTries)
 	}
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
@@ -84,13 +85,13 @@ func pauseAfter(runs []*run) time.Duration {
 // straight forward is read first, so that what is shown is what is stored.
 func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
-		err = e.complete(runs)
+		err = e.readIncomplete(runs)
 	}
 	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
 		if err == nil {
-			r.isKnown()
-			e.turnOver(r)
+			r.markKnown()
+			e.askForNext(r)
 		}
 		r.end(err)
 	}
@@ -99,14 +100,15 @@ func (e *Engine) finish(err error, runs ...*run) {
 	}
 }
 
-// turnOver lets the next one of its key start when an order has ended.
-func (e *Engine) turnOver(r *run) {
+// askForNext has the limiter look for the next order of the key when an order has ended.
+func (e *Engine) askForNext(r *run) {
 	if key := r.order.ConcurrencyKey; key != nil && r.status().Final() {
 		e.limiter.ask(*key)
 	}
 }
 
-func (e *Engine) complete(runs []*run) error {
+// readIncomplete reads the orders of which more is stored than the moves have said. With an error they must not be shown.
+func (e *Engine) readIncomplete(runs []*run) error {
 	var unread []*run
 	for _, r := range runs {
 		if !r.complete {
@@ -123,6 +125,9 @@ func (e *Engine) complete(runs []*run) error {
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
 	if e.standsDown("read orders", err, nil) {
 		return errSchemaMismatch // they have ended, and what is shown of them can't be read
+	}
+	if len(rows) == 0 && e.ctx.Err() != nil { // nothing was read
+		return orders.ErrStopping
 	}
 	for _, row := range rows {
 		byNo[row.OrderNo].order = row

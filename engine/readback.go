@@ -56,7 +56,7 @@ func (e *Engine) settle(runs []*run, rows []orders.Order) {
 			ours = append(ours, r)
 		}
 		r.order, r.complete, r.preflight = *row, false, nil
-		r.isFound()
+		r.markFound()
 		if r.call != nil && (row.Owner == nil || *row.Owner != e.owner || r.call.fence != row.Fence) {
 			e.fenced(r)
 		}
@@ -107,7 +107,7 @@ func (e *Engine) end(runs []*run) {
 	}
 	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
-		e.turnOver(r)
+		e.askForNext(r)
 		r.end(nil)
 	}
 	e.driveClaimed(claimed)
@@ -122,7 +122,7 @@ func (e *Engine) watch(runs []*run) {
 		if e.runs.owns(r.no()) {
 			e.Stats.Fenced.Add(1)
 		}
-		r.isKnown()
+		r.markKnown()
 	}
 	e.runs.disown(runs)
 	e.watches.add(runs)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/orders"
 )
 
@@ -99,8 +100,8 @@ func (e *Engine) claim(orderNos []int64) int {
 	case e.standsDown("claim orders", err, nil):
 		return 0
 	case fault != db.None:
-		// It may have committed. The owner tells: it is written by admission and claim
-		// only, so a row that names us is ours.
+		// It may have committed. The owner tells: whatever writes this process as the owner
+		// of an order hands it the order, so a row that names us is ours.
 		e.unknown("claim orders", err)
 		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
 			return 0 // what became ours comes due when its lease ends
@@ -125,7 +126,7 @@ func (e *Engine) driveClaimed(rows []orders.Order) int {
 	n, takenOver := 0, 0
 	for i := range rows {
 		o := &rows[i]
-		if o.Hold != nil && *o.Hold == "attention" {
+		if o.Hold != nil && *o.Hold == fsm.HoldAttention {
 			e.Stats.Held.Add(1)
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
 			continue

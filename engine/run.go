@@ -40,13 +40,13 @@ type Terms struct {
 // concurrent callers wait.
 type run struct {
 	orderID string
-	input   Input        // of the request that made it; zero when a claim did
+	input   Input        // of the request that made it; when a claim did, only what registry.bytes counts, and no OrderID
 	stored  terms        // valid once known is closed; never changes then
 	order   orders.Order // the holder's; anybody's once done is closed
 
 	sent      bool // an admission was sent: it may be stored even if no answer came
 	complete  bool // we committed every forward step of this order, so order is complete
-	casMisses int  // tries in a row that moved nothing
+	vainTries int  // tries in a row that moved nothing
 
 	call      *call        // of a remote step: under way, or answered and not committed
 	preflight *preflight   // what was read before its call; nil: nothing yet
@@ -81,8 +81,8 @@ func (r *run) status() fsm.State { return r.order.Status }
 // hasResult reports whether a call, or somebody without one, has given an answer that is to be committed.
 func (r *run) hasResult() bool { return r.call != nil && r.call.result != nil }
 
-// isKnown opens the first latch. Only the holder calls it.
-func (r *run) isKnown() {
+// markKnown lets those go on who wait for the order to be stored. Only the holder calls it.
+func (r *run) markKnown() {
 	if !r.wasKnown {
 		r.wasKnown = true
 		o := &r.order
@@ -91,10 +91,10 @@ func (r *run) isKnown() {
 	}
 }
 
-// isFound is isKnown for an order whose row was read. Its maker wakes up once more for
+// markFound is markKnown for an order whose row was read. Its maker wakes up once more for
 // it, which the maker of a new order must not have to.
-func (r *run) isFound() {
-	r.isKnown()
+func (r *run) markFound() {
+	r.markKnown()
 	if !r.wasFound {
 		r.wasFound = true
 		close(r.found)

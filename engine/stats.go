@@ -18,12 +18,12 @@ import (
 type Stats struct {
 	Admitted       atomic.Int64 // orders this replica inserted
 	Known          atomic.Int64 // requests for orders that existed
-	Batches        atomic.Int64 // move statements that committed
-	Moves          atomic.Int64 // orders moved by them
+	Batches        atomic.Int64 // statements that committed for orders that we drive
+	Moves          atomic.Int64 // orders written by them
 	CASMisses      atomic.Int64 // orders a move statement did not return
 	Fenced         atomic.Int64 // orders found to be another's after a lost move
 	TakenOver      atomic.Int64 // orders claimed after their lease had ended
-	Held           atomic.Int64 // orders put on hold
+	Held           atomic.Int64 // orders held for attention
 	UnknownOutcome atomic.Int64 // statements whose outcome had to be read back
 	Retried        atomic.Int64 // statements sent again after a rollback
 	Overloaded     atomic.Int64 // requests turned away

@@ -108,12 +108,12 @@ func (e *Engine) hold(key holdKey, set []*run) {
 		e.failed("hold orders", err, set, e.later)
 		return
 	}
-	if key.hold == fsm.HoldAttention {
-		e.Stats.Held.Add(int64(len(set)))
-	}
 	held, lost := divide(set, func(r *run) bool {
 		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
 	})
+	if key.hold == fsm.HoldAttention {
+		e.Stats.Held.Add(int64(len(held)))
+	}
 	for _, r := range held {
 		r.complete, r.wait = false, ""
 	}

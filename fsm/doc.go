@@ -19,6 +19,6 @@
 // must never be shared between requests or be handed a context that may end.
 //
 // Everything else that knows the machine is generated from this package or
-// compared with it by a test: the CHECK on orders.status, the trigger that
+// compared with it by a test: the domain order_status, the trigger that
 // refuses illegal moves, the enum in the API, the diagram in the docs.
 package fsm

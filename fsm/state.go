@@ -8,25 +8,25 @@ type State string
 
 // The states of an order. The last words of each comment say whose move it is.
 const (
-	// Pending: accepted, nothing done yet, or held before the start. Ours.
+	// Pending: accepted, nothing done yet, or held before the start.
 	Pending State = "pending"
-	// Charging: the charge is under way. Ours, or the payment provider's.
+	// Charging: the charge is under way.
 	Charging State = "charging"
-	// Reserving: charged; the reservation is under way. Ours.
+	// Reserving: charged; the reservation is under way.
 	Reserving State = "reserving"
 	// Confirming: reserved; the confirmation is under way. It is the pivot: once
-	// its first call is committed, nothing stops the order. Ours.
+	// its first call is committed, nothing stops the order.
 	Confirming State = "confirming"
-	// Completed: charged, reserved and confirmed. Nobody's.
+	// Completed: charged, reserved and confirmed.
 	Completed State = "completed"
-	// Releasing: undoing the reservation. Ours.
+	// Releasing: undoing the reservation.
 	Releasing State = "releasing"
-	// Refunding: undoing the charge. Ours.
+	// Refunding: undoing the charge.
 	Refunding State = "refunding"
 	// Failed: a step failed for good and everything before it has been undone.
-	// Nobody's, until somebody redrives the order.
+	// It is final, until somebody redrives the order.
 	Failed State = "failed"
-	// Canceled: stopped on request and everything has been undone. Nobody's.
+	// Canceled: stopped on request and everything has been undone.
 	Canceled State = "canceled"
 )
 

@@ -38,7 +38,7 @@ var (
 	pauseOperation = verbOperation(orders.Pause, "Hold an order before its next step",
 		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")
 	resumeOperation = verbOperation(orders.Resume, "Go on with a paused order",
-		"The order goes on where it was. What it waited for before the pause, a time, an approval or its turn, it waits for again.")
+		"The order goes on where it was. What it waited for before the pause, a time, an approval or a concurrency permit, it waits for again.")
 	approveOperation = verbOperation(orders.Approve, "Approve an order",
 		"Lets an order start that a rule of its policy holds for a person.")
 	rejectOperation = verbOperation(orders.Reject, "Reject an order",

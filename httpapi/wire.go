@@ -31,7 +31,7 @@ type order struct {
 	*OrderTerms
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
-	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or its turn, lets it go on."`
+	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or the end of another order of its concurrency key, lets it go on."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`

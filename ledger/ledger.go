@@ -28,19 +28,19 @@ type Moved struct {
 // Move takes a batch out of its state, effect and history included, in one commit. The
 // orders returned have moved if and only if the error is nil; an order of the batch that
 // is not returned has not been touched.
-type Move func(ctx context.Context, q *db.Queries, set Batch) ([]Moved, error)
+type Move func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error)
 
-// Moves is the in-commit move of every state that is ours to leave.
+// Moves is the move of every state that is ours to leave.
 var Moves = map[fsm.State]Move{
-	fsm.Pending:    inCommit((*db.Queries).OrdersStart),
-	fsm.Charging:   inCommit((*db.Queries).OrdersCharge),
-	fsm.Reserving:  inCommit((*db.Queries).OrdersReserve),
-	fsm.Confirming: inCommit((*db.Queries).OrdersConfirm),
-	fsm.Releasing:  inCommit((*db.Queries).OrdersRelease),
-	fsm.Refunding:  inCommit((*db.Queries).OrdersRefund),
+	fsm.Pending:    moveOf((*db.Queries).OrdersStart),
+	fsm.Charging:   moveOf((*db.Queries).OrdersCharge),
+	fsm.Reserving:  moveOf((*db.Queries).OrdersReserve),
+	fsm.Confirming: moveOf((*db.Queries).OrdersConfirm),
+	fsm.Releasing:  moveOf((*db.Queries).OrdersRelease),
+	fsm.Refunding:  moveOf((*db.Queries).OrdersRefund),
 }
 
-// All moves take the parameters of Set and answer with the columns of Moved. sqlc
+// All moves take the parameters of Batch and answer with the columns of Moved. sqlc
 // gives each its own types; a statement that strays from the shape does not compile.
 type (
 	params interface {
@@ -61,8 +61,8 @@ type (
 	}
 )
 
-func inCommit[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
-	return func(ctx context.Context, q *db.Queries, set Batch) ([]Moved, error) {
-		return movedBy(statement(q, ctx, P(set)))
+func moveOf[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
+	return func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
+		return movedBy(statement(q, ctx, P(batch)))
 	}
 }

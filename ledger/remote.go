@@ -84,7 +84,7 @@ type Suspension struct {
 	Hold         string // empty: the order goes on
 	Reason       string
 	Delay        time.Duration // negative: until somebody acts
-	Counts       bool          // as a try
+	Counts       bool          // as a retry
 	Cleared      bool          // nothing is in doubt any more
 	Outcome      string        // of the call; empty: there was none
 	Code, Detail string

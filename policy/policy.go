@@ -47,7 +47,7 @@ const (
 	Simulator Executor = "simulator"
 )
 
-// Remote reports whether the executor does its step outside the database.
+// Remote reports whether a step with this executor is a remote step: it is not done by the database.
 func (e Executor) Remote() bool { return e != "" && e != Ledger }
 
 // When Stripe takes the money of a charge.

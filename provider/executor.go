@@ -11,7 +11,7 @@ import (
 	"pawl/fsm"
 )
 
-// Executor does a step outside the database. It is called with no transaction and no
+// Executor does a remote step. It is called with no transaction and no
 // lock held, after the call has been committed; the answer is committed after it.
 // A call may come again, from this process or from another, at the same time too: each
 // has the same key and the same body. Methods are safe for concurrent use and return by

@@ -8,8 +8,8 @@
 -- left as it is where it does. With a generation the call undoes a key of that earlier
 -- generation. It says nothing about the step of the present one, which may not have been
 -- called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
--- charged in the books for a call that nobody made. Such a call counts as no try when its
--- driver dies in it, so the take-overs are not forgotten before it is answered.
+-- charged in the books for a call that nobody made. If its driver dies
+-- in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])

@@ -1,13 +1,13 @@
--- The moves of an order, each one statement for a whole set: lock in order, compare
--- and set, effect, history row. A set shares its expected status, fence and seq. The
+-- The moves of an order, each one statement for a whole batch: lock in order, compare
+-- and set, effect, history row. A batch shares its expected status, fence and seq. The
 -- rows returned are the orders that moved, once the statement has ended without an
 -- error; an order that is not among them was locked by somebody (SKIP LOCKED: one
 -- locked row must not stall its neighbours) or is no longer as expected.
 --
 -- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
--- cached while the table was empty would read all of it for every set. The array stands
+-- cached while the table was empty would read all of it for every batch. The array stands
 -- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
--- than the general one, and PostgreSQL would plan anew for every set.
+-- than the general one, and PostgreSQL would plan anew for every batch.
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
@@ -61,7 +61,7 @@ RETURNING order_no, seq, to_status, at;
 -- Stock is given in the order of arrival. The first order that does not fit into what
 -- those before it left is refused, and so is one that asks for more than there is at
 -- all; the others behind it may still fit: they are left undecided and come again with
--- the next set. A stock row that somebody holds is waited for half a second at most.
+-- the next batch. A stock row that somebody holds is waited for half a second at most.
 --
 -- What goes on and what goes back are two updates, because an update that joined its
 -- verdicts would be planned for a handful of rows and compare each with each.
@@ -214,7 +214,7 @@ SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersHold :many
--- Stops driving orders of ours until something comes: a time, a person, their turn, or the end of a pause, which also answers
+-- Stops driving orders of ours until something comes: a time, a person, a concurrency permit, or the end of a pause, which also answers
 -- the request for it. Nobody picks up one that is held for attention until somebody acts.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o

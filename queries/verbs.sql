@@ -13,7 +13,7 @@ WITH asked AS (
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
     policy = sqlc.narg('policy')::integer,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
-    -- In doubt one try stays: a call was made that nobody has answered for.
+    -- In doubt one retry stays counted: a call was made that nobody has answered for.
     retries = CASE WHEN NOT @renews::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     retry_window_started_at = CASE WHEN NOT @renews::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
@@ -33,7 +33,7 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM asked AS w, no_effects
 -- name: OrderRedrive :many
 -- A failed order starts anew, as its next generation: nothing of its old end is left, and
 -- nothing that it did may stand or be still under way to be undone. A deadline that has
--- passed does not count any more. Its turn comes again.
+-- passed does not count any more. It needs a concurrency permit again.
 WITH redriven AS (
   UPDATE orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,

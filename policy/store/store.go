@@ -1,7 +1,7 @@
 // Package store keeps the versions of a policy in the database: it stores them, makes one the active version, and reads them.
 //
 // `pawl serve --policy` and `pawl policy` write them, and every engine reads them again and again. A version never changes and
-// none is removed, so what was read once stays true; only which one is active changes. Nothing here knows what a policy means.
+// none is removed, so what was read once stays true; only which one is active changes. Nothing here depends on what a policy says.
 package store
 
 import (

@@ -93,7 +93,7 @@ func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
 	}, opCancel, (*reply).stale)
 }
 
-// giveBack refunds what is left of a m.
+// giveBack refunds what is left of an intent.
 func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
 	return again(func(op provider.Operation) reply {
 		return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
