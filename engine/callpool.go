@@ -97,7 +97,7 @@ func (p *callPool) usable() error {
 // pump begins calls for as many waiting orders as there are free permits.
 func (p *callPool) pump() {
 	if p.e.stopping.Load() {
-		p.e.giveBack(orders.ErrStopping, p.drain()...)
+		p.e.leaves.Add(p.drain()...)
 		return
 	}
 	for taken := p.next(); len(taken) > 0; taken = p.next() {

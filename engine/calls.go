@@ -223,9 +223,9 @@ func (e *Engine) makeCall(r *run) {
 		a.result = a.perform(ctx, c)
 		a.report(failureOf(a.result))
 	}
-	a.permit.free()
 	e.Stats.Calls.add(a)
 	e.results.Add(r)
+	a.permit.free()
 }
 
 // commitResults commits what answers mean. It hands runs whose stock row stayed locked to busy.

@@ -41,22 +41,20 @@ func needsRouting(r *run) bool {
 }
 
 // route sends runs of one state on their way and returns those that take the ledger's. Those that this process does not
-// go on with are given back.
+// go on with leave.
 func (e *Engine) route(runs []*run) (ledger []*run) {
-	var left []*run
-	defer func() { e.giveBack(orders.ErrStopping, left...) }()
 	for _, r := range runs {
 		o := &r.order
 		p, known := e.policies.byVersion(o.Policy)
 		switch {
 		case !needsRouting(r):
 			ledger = append(ledger, r)
-		case r.call != nil && r.call.result != nil && r.call.stands(o):
+		case r.hasResult():
 			e.resultAfter(r)
 		case orders.Pausing(o):
 			e.waits.Add(r)
 		case !known:
-			left = append(left, r)
+			e.leaves.Add(r)
 		case o.Status == fsm.Pending:
 			if e.gate(r, p) {
 				ledger = append(ledger, r)
@@ -65,7 +63,7 @@ func (e *Engine) route(runs []*run) (ledger []*run) {
 			ledger = append(ledger, r)
 		case p.Step(o.Status.Step()).Executor.Remote():
 			if !e.call(r) {
-				left = append(left, r)
+				e.leaves.Add(r)
 			}
 		case o.Status == fsm.Confirming && p.Reserve.Executor.Remote():
 			e.confirmInLedger(r)

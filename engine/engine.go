@@ -79,6 +79,7 @@ type Engine struct {
 	begins     *queue               // calls to be committed before they are made
 	results    *queue               // answers to be committed
 	waits      *queue               // orders to be held before their start, or paused
+	leaves     *queue               // orders to be released
 	unwritten  *queue               // fenced answers that could not be written
 	queues     []*queue             // all of them
 
@@ -149,6 +150,7 @@ func (e *Engine) makeQueues() {
 	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: remote},
 		func(set []*run) { e.commitResults(e.hot.divert(set), e.hot.add) })
 	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
+	e.leaves = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.leave)
 	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one
 }
 

@@ -32,7 +32,17 @@ func (e *Engine) handBack() {
 	}
 }
 
-// giveBack lets go of orders in the middle of everything, and answers their callers with the error. The leases are
+// leave is the flush of the queue of orders that this process does not go on with: it stops, or can't run their policy. Their
+// leases are released, so that whoever can drives them at once; those of rows that somebody holds end by themselves.
+func (e *Engine) leave(set []*run) {
+	set = slices.Clone(set)
+	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
+		e.log.Warn("release leases", "orders", len(set), "error", err)
+	}
+	e.finish(orders.ErrStopping, set...)
+}
+
+// giveBack lets go of orders whose statement can't run, and answers their callers with the error. The leases are
 // released, so that whoever can drives the orders at once; where that can't be done either, nobody renews them any
 // more, and they end by themselves.
 func (e *Engine) giveBack(err error, set ...*run) {

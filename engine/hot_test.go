@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pawl/fsm"
+	"pawl/provider"
 )
 
 // TestQueuesThatTurnCallersAway gives each queue somebody who has waited for an hour.
@@ -20,6 +21,7 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 		"answers to be recorded":         {func(e *Engine) *queue { return e.results }, true},
 		"orders that may have an answer": {func(e *Engine) *queue { return e.preflights }, true},
 		"orders to be held":              {func(e *Engine) *queue { return e.waits }, false},
+		"orders to be released":          {func(e *Engine) *queue { return e.leaves }, false},
 		"orders of a locked item":        {func(e *Engine) *queue { return e.hot.queue }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,8 +59,13 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 	if fast := e.hot.divert(runs); len(fast) != 3 || fast[0] != runs[0] || fast[1] != runs[2] || fast[2] != runs[3] {
 		t.Errorf("%d go the fast way", len(fast))
 	}
-	if n := e.hot.holds("locked"); n != 2 {
-		t.Errorf("%d orders of the locked item, want 2", n)
+	stale := of(fsm.Reserving, "locked")
+	stale.call = &call{state: fsm.Charging, result: provider.Done{}} // it was committed, and the reply was lost
+	if fast := e.hot.divert([]*run{stale}); len(fast) != 0 {
+		t.Error("an order with the answer of the step before goes the fast way")
+	}
+	if n := e.hot.holds("locked"); n != 3 {
+		t.Errorf("%d orders of the locked item, want 3", n)
 	}
 	e.hot.unblock("locked")
 	if fast := e.hot.divert(runs); len(fast) != 4 {

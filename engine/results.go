@@ -85,6 +85,8 @@ func failureOf(result provider.Result) error {
 	switch result := result.(type) {
 	case provider.Unknown:
 		return errIll
+	case attention: // nothing was asked of the other side
+		return errUncalled
 	case provider.Retry:
 		if result.Code == stoodStillCode {
 			return errUncalled

@@ -78,8 +78,11 @@ func newRun(orderID string, in Input) *run {
 func (r *run) no() int64         { return r.order.OrderNo }
 func (r *run) status() fsm.State { return r.order.Status }
 
-// hasResult reports whether a call, or somebody without one, has given an answer that is to be committed.
-func (r *run) hasResult() bool { return r.call != nil && r.call.result != nil }
+// hasResult reports whether a call, or somebody without one, has given an answer that is to be committed. Of a step that
+// the order has left, there is nothing to commit any more.
+func (r *run) hasResult() bool {
+	return r.call != nil && r.call.result != nil && r.call.stands(&r.order)
+}
 
 // markKnown lets those go on who wait for the order to be stored. Only the holder calls it.
 func (r *run) markKnown() {

@@ -14,7 +14,8 @@ func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 	return yes, no
 }
 
-// groupBy groups runs by what one statement can take. A group may be the batch itself.
+// groupBy groups runs by what one statement can take. A group may be the batch itself, whose array its queue uses again: a
+// group that outlives the flush has to be cloned.
 func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
 	if len(set) == 0 {
 		return nil
