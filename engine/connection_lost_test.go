@@ -208,6 +208,11 @@ func setupWatchful(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 	t.Helper()
 	b := &bundle{Database: dbtest.New(t)}
 	p := newProxy(t, b.URL)
-	b.engine = startEngine(t, p.URL, cfg)
+	pool, err := db.Open(t.Context(), p.URL, db.Options{MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b.engine = startOn(t, pool, cfg)
 	return b, p
 }

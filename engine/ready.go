@@ -76,7 +76,7 @@ func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
 }
 
 func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
-	state, err := query.SchemaState(ctx, neededGrants)
+	state, err := orders.Read(ctx, orders.NewReader(ctx, query), query.SchemaState, neededGrants)
 	switch {
 	case db.SchemaMismatch(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
