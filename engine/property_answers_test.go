@@ -195,7 +195,8 @@ func (x *exchange) ask(rt *rapid.T, what string) {
 	}
 }
 
-const atRest = `SELECT (o.hold IS NOT NULL AND coalesce(o.due_at > now() + interval '1 minute', true) OR o.ended_as IS NOT NULL)
+// A retry is drawn from nothing up to half an hour, so that one may well come while something else is asked for.
+const atRest = `SELECT (o.hold IS NOT NULL AND coalesce(o.due_at > now(), true) OR o.ended_as IS NOT NULL)
 	AND NOT EXISTS (SELECT FROM step_calls AS a WHERE a.order_no = o.order_no AND a.finished_at IS NULL AND a.call > 0)
 	FROM orders AS o WHERE o.order_id = $1`
 
