@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,8 +28,8 @@ const (
 // When the statement of a move or an admission meets an error that says they can't
 // (db.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
 // order whose statement met it is handed back. Keeping them would renew their leases for
-// ever and show nobody that they are stuck. The standstill ends when the statements can be
-// prepared. Some errors no preparing shows, as one in the body of a trigger: then it ends
+// ever and show nobody that they are stuck. The standstill ends as soon as the statements can be
+// prepared again. Some errors no preparing shows, as one in the body of a trigger: then it ends
 // all the same, after a pause that grows while the error comes again.
 type schemaHealth struct {
 	log     *slog.Logger
@@ -38,6 +39,7 @@ type schemaHealth struct {
 
 	mu    sync.Mutex
 	why   error
+	shown bool // a proof has failed since: the next one that passes says that the cause is gone
 	pause time.Duration
 	until time.Time // the standstill lasts until then at least
 	ended time.Time
@@ -55,17 +57,27 @@ func (f *schemaHealth) standStill(doing string, why error) {
 		return
 	}
 	now := time.Now()
-	if now.Sub(f.ended) < standRelapses {
+	if now.Sub(f.ended) < standRelapses && !f.shown {
 		f.pause = min(2*f.pause, standMax)
 	} else {
 		f.pause = standMin
 	}
+	f.shown = false
 	f.why, f.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(f.pause)
 	f.still.Store(true)
 	f.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
 }
 
-// goOn ends a standstill whose time is over; the caller has seen that the statements can be
+// failed notes that a proof has failed, if that is what the error says.
+func (f *schemaHealth) failed(err error) {
+	if errors.Is(err, ErrNotMigrated) {
+		f.mu.Lock()
+		f.shown = true
+		f.mu.Unlock()
+	}
+}
+
+// goOn ends a standstill whose cause is gone or whose time is over; the caller has seen that the statements can be
 // prepared. It returns why the engine stands still if it still does.
 func (f *schemaHealth) goOn() error {
 	if !f.still.Load() {
@@ -74,7 +86,7 @@ func (f *schemaHealth) goOn() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	if f.still.Load() && now.Before(f.until) {
+	if f.still.Load() && !f.shown && now.Before(f.until) {
 		return f.why
 	}
 	if f.still.Swap(false) {
@@ -86,10 +98,12 @@ func (f *schemaHealth) goOn() error {
 
 // fit proves that orders can be taken and moved, and ends a standstill when they can.
 func (e *Engine) fit(ctx context.Context) error {
-	if err := checkSchema(ctx, e.query, e.cfg.SchemaVersion); err != nil {
-		return err
+	err := checkSchema(ctx, e.query, e.cfg.SchemaVersion)
+	if err == nil {
+		err = e.schemaHealth.prove(ctx, e.pool)
 	}
-	if err := e.schemaHealth.prove(ctx, e.pool); err != nil {
+	if err != nil {
+		e.schemaHealth.failed(err)
 		return err
 	}
 	return e.schemaHealth.goOn()
