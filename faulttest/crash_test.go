@@ -78,6 +78,23 @@ func (r *replicas) stillborn(after time.Duration) {
 	p.kill()
 }
 
+// holdStock keeps orders from getting their reservation, so that a kill finds some on their way.
+func holdStock(t *testing.T, database *dbtest.Database) (letGo func()) {
+	t.Helper()
+	tx, err := database.Pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `LOCK TABLE inventory IN EXCLUSIVE MODE`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // crashWithDefaults kills one of three replicas. Its callers do not come again: the others finish its orders.
 func crashWithDefaults(t *testing.T) {
 	t.Helper()
@@ -89,7 +106,10 @@ func crashWithDefaults(t *testing.T) {
 	load := &traffic{url: r.mostly(0), cuts: true, once: true, callers: 96, seed: s, order: smallOrders("default")}
 	load.start(t)
 	load.flows(300)
+	letGo := holdStock(t, database)
+	eventually(t, patience, "orders wait for their stock", func() bool { return unfinished(t, database.URL) > 40 })
 	r.all[0].kill()
+	letGo()
 	killed := time.Now()
 	load.finish()
 	left := unfinished(t, database.URL)
