@@ -48,16 +48,20 @@ func publicFolder(t testing.TB) string {
 	return dir
 }
 
-// start starts the server, after its end as well, and returns when it answers.
+// start starts the server, after its end as well, and returns when it answers. Processes that were killed may still be
+// on their way out: then it is tried again.
 func (s *postgres) start() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
 	defer cancel()
-	server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.server = server
+	eventually(s.t, startLimit, "PostgreSQL starts", func() bool {
+		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir})
+		if err != nil {
+			s.t.Log(err)
+		}
+		s.server = server
+		return err == nil
+	})
 }
 
 // ended waits for the end of the server, and gives its folder free.
