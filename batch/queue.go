@@ -21,6 +21,9 @@ type Options struct {
 	// to a queue that was idle for as long does not wait.
 	Pace func() time.Duration
 
+	// Limit is how many batches are flushed at a time, over all queues that share it; nil: as many as there are queues.
+	Limit *Limit
+
 	// NoBacklog: a long wait says nothing about the load, as where items wait for a lock. The queue is never behind.
 	NoBacklog bool
 }
@@ -30,6 +33,7 @@ type Options struct {
 type Queue[T any] struct {
 	options Options
 	flush   func([]T)
+	place   *place
 	made    time.Time // times are counted from here, by the monotonic clock, which nobody sets
 
 	mu      sync.Mutex
@@ -43,7 +47,7 @@ type Queue[T any] struct {
 // New returns a queue that hands nothing over until Run. flush must not keep the slice it is given, which is used
 // again.
 func New[T any](options Options, flush func([]T)) *Queue[T] {
-	return &Queue[T]{options: options, flush: flush, made: time.Now(), wake: make(chan struct{}, 1)}
+	return &Queue[T]{options: options, flush: flush, place: options.Limit.join(options.Pace == nil), made: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // Add never blocks. Nothing here bounds the memory: whoever adds sees to that.
@@ -57,6 +61,7 @@ func (q *Queue[T]) Add(items ...T) {
 	}
 	q.waiting = append(q.waiting, items...)
 	q.mu.Unlock()
+	q.place.added(len(items))
 	select {
 	case q.wake <- struct{}{}:
 	default: // it is awake
@@ -85,11 +90,11 @@ func (q *Queue[T]) Run(ctx context.Context) {
 		case <-q.wake:
 		}
 		for q.oldest.Load() != 0 {
-			if q.gather(ctx, began); ctx.Err() != nil {
+			if q.gather(ctx, began); ctx.Err() != nil || !q.place.wait(ctx) {
 				return
 			}
 			began = q.now()
-			q.flushAll(q.take())
+			q.flushAll(ctx, q.take())
 		}
 	}
 }
@@ -122,19 +127,24 @@ func (q *Queue[T]) take() []T {
 	return batch
 }
 
-func (q *Queue[T]) flushAll(batch []T) {
-	most := q.options.Most
-	for ; most > 0 && len(batch) > most; batch = batch[most:] {
-		q.flushOne(batch[:most:most])
-	}
-	if len(batch) > 0 {
-		q.flushOne(batch)
+// flushAll flushes a batch in parts that are small enough. The first has its turn.
+func (q *Queue[T]) flushAll(ctx context.Context, batch []T) {
+	for {
+		n := q.place.share(len(batch))
+		if q.options.Most > 0 {
+			n = min(n, q.options.Most)
+		}
+		q.flushOne(batch[:n:n])
+		if batch = batch[n:]; len(batch) == 0 {
+			return
+		}
+		q.place.wait(ctx) // without a turn, too: what was taken from the queue must not be left
 	}
 }
 
 func (q *Queue[T]) flushOne(batch []T) {
 	q.began.Store(q.now())
-	q.flush(batch)
+	q.place.during(len(batch), func() { q.flush(batch) })
 	q.began.Store(0)
 }
 
