@@ -130,6 +130,10 @@ var houseRules = []struct {
 	"errors say what was being done",
 	"wrapped at every level, \"failed to\" drowns what failed",
 	checkErrorTexts, map[string]string{"db/open.go": "package db\nvar err = fmt.Errorf(\"failed to open: %w\", cause)"},
+}, {
+	"the tests of a package begin with an example or a table",
+	"a newcomer opens the first test to learn what the package does",
+	checkOpenings, map[string]string{"fsm/fsm_test.go": "package fsm\nfunc TestEdges(t *testing.T) { t.Parallel() }"},
 }}
 
 func TestHouseRules(t *testing.T) {

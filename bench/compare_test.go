@@ -1,29 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
 )
-
-func TestReportComparesMediansOfVersions(t *testing.T) {
-	t.Parallel()
-	var r report
-	for target, all := range map[string][]float64{"pawl": {90, 96, 500}, "earlier": {100, 10, 101, 100}} {
-		for _, perSecond := range all {
-			r.Results = append(r.Results, result{setup: setup{Target: target, Callers: 64, Items: 1},
-				OrdersPerSec: perSecond, ServiceCPU: 0.1, Orders: 1})
-		}
-	}
-	var out bytes.Buffer
-	r.printComparisons(&out)
-	want := "pawl, 64 callers, hot, against earlier: 0.960 of the orders/s (96, 90 to 500 against 100, 10 to 101), " +
-		"CPU service 1.000, CPU PostgreSQL not measured"
-	if got := strings.TrimSpace(out.String()); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
 
 func TestOptionsChooseTargets(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,7 @@ func TestLostReplyIsNoFencedAnswer(t *testing.T) {
 
 // The reply of the statement that keeps a callback is lost: the provider tells again, and nobody
 // drives the order until a lease ends that names a process which does not know of it.
-func TestCallbackToldAgainAfterALostReply(t *testing.T) {
+func TestCallbackRepeatedAfterALostReply(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
 	s.faults(t, simulator.Rule{Fault: simulator.CallbackLate, Step: "charge", Delay: 100 * time.Millisecond})

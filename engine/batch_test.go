@@ -52,7 +52,7 @@ func (b *bundle) held(t *testing.T, answers <-chan answer, at, reason string) {
 	proveBooks(t, b.Pool)
 }
 
-func TestDataThatFailsItsSet(t *testing.T) {
+func TestDataThatFailsItsBatch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, to, statement, at, deferred, using, reason string }{
 		{"a constraint that refuses at commit", "completed", "OrdersConfirm", "confirming", "DEFERRABLE INITIALLY DEFERRED",

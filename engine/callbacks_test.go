@@ -230,7 +230,7 @@ func TestCallbacksOutOfTurn(t *testing.T) {
 	})
 }
 
-func TestCallbacksForNothing(t *testing.T) {
+func TestCallbacksWithAWrongToken(t *testing.T) {
 	t.Parallel()
 	d := openDesk(t, "")
 	d.admit(t, request("o"))

@@ -14,8 +14,8 @@ import (
 	"pawl/simulator"
 )
 
-// watchTurns looks at how many orders of each key are under way until the test ends, and reports more than the limit.
-func (s *shop) watchTurns(t *testing.T, limit int64) (stop func() (most int64)) {
+// watchPermits looks at how many orders of each key are under way until the test ends, and reports more than the limit.
+func (s *shop) watchPermits(t *testing.T, limit int64) (stop func() (most int64)) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan int64)
 	go func() {
@@ -62,14 +62,14 @@ const twoPerCustomer = `
 charge: {executor: simulator, url: SIM, retry: {initial: 5ms, cap: 10ms}}
 concurrency: {by: customerId, limit: 2}`
 
-func TestTurns(t *testing.T) {
+func TestConcurrencyPermits(t *testing.T) {
 	t.Parallel()
 	t.Run("are never more than the limit, over three replicas, and all orders finish", func(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 3, quick)
 		s.use(t, twoPerCustomer)
 		s.faults(t, simulator.Rule{Fault: simulator.Error, Fraction: 0.2, Times: 1}, simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Millisecond})
-		stop := s.watchTurns(t, 2)
+		stop := s.watchPermits(t, 2)
 		s.flood(t, 120, 3)
 		if most := stop(); most != 2 {
 			t.Errorf("at most %d were under way", most)
@@ -113,8 +113,8 @@ concurrency: {by: customerId, limit: 1}`)
 	})
 }
 
-// An order keeps its turn until it has ended, also when it is held for a person.
-func TestTurnOfAHeldOrder(t *testing.T) {
+// An order keeps its permit until it has ended, also when it is held for a person.
+func TestConcurrencyPermitOfAHeldOrder(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, quick)
 	s.use(t, `
@@ -125,7 +125,7 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 	stuck.ConcurrencyKey = "k"
 	s.admit(t, stuck)
 	s.until(t, "stuck", "attention")
-	stop := s.watchTurns(t, 2)
+	stop := s.watchPermits(t, 2)
 	for i := range 10 {
 		in := request(fmt.Sprintf("o%d", i))
 		in.ConcurrencyKey = "k"
@@ -137,15 +137,15 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 	stop()
 	ends := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'completed' ORDER BY at`)
 	starts := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'charging' AND from_status = 'pending' ORDER BY at OFFSET 1`)
-	for i := 1; i < len(starts); i++ { // one at a time: the other turn is taken
+	for i := 1; i < len(starts); i++ { // one at a time: the other permit is taken
 		if starts[i].Before(ends[i-1]) {
 			t.Fatalf("the %d. began before the one before it had ended", i+1)
 		}
 	}
 }
 
-// Replicas are stopped in the middle, again and again: nobody's turn is lost.
-func TestTurnsSurviveStops(t *testing.T) {
+// Replicas are stopped in the middle, again and again: no permit is lost.
+func TestConcurrencyPermitsSurviveStops(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, engine.Config{RecoveryInterval: 10 * time.Millisecond, Lease: time.Second})
 	s.use(t, twoPerCustomer)
@@ -156,7 +156,7 @@ func TestTurnsSurviveStops(t *testing.T) {
 		in.CustomerID = fmt.Sprintf("c%d", i%2)
 		s.admit(t, in)
 	}
-	stop := s.watchTurns(t, 2)
+	stop := s.watchPermits(t, 2)
 	for range 4 {
 		mark := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
 		eventually(t, "some more have ended", func() bool {

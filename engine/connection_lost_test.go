@@ -140,9 +140,9 @@ func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Or
 	}
 }
 
-// TestExecutedAfterAll has statements that are still at work, for as long as it takes, when their client has lost its
+// TestStatementExecutedAfterItsConnectionIsLost has statements that are still at work, for as long as it takes, when their client has lost its
 // connection and looks for their outcome.
-func TestExecutedAfterAll(t *testing.T) {
+func TestStatementExecutedAfterItsConnectionIsLost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ statement, toStatus string }{
 		{"OrdersCharge", "reserving"}, {"OrdersReserve", "confirming"}, {"OrdersConfirm", "completed"},

@@ -112,7 +112,7 @@ func TestDelays(t *testing.T) {
 	})
 }
 
-func TestTriesEnd(t *testing.T) {
+func TestRetriesEnd(t *testing.T) {
 	t.Parallel()
 	t.Run("only when the retries and the time are spent, or the other side asks for too long", func(t *testing.T) {
 		t.Parallel()

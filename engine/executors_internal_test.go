@@ -7,7 +7,7 @@ import (
 	"pawl/policy"
 )
 
-func TestNobodyElseIsAnExecutor(t *testing.T) {
+func TestUnknownExecutors(t *testing.T) {
 	t.Parallel()
 	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
 		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge); err == nil {

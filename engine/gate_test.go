@@ -119,7 +119,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 		t.Parallel()
 		s.waitsInVain(t, request("retries"), func(o *orders.Order) bool { return o.Status == "charging" && o.Calls != nil })
 	})
-	t.Run("for its turn", func(t *testing.T) {
+	t.Run("for its permit", func(t *testing.T) {
 		t.Parallel()
 		in := request("first")
 		in.ConcurrencyKey = "k"
@@ -163,7 +163,7 @@ func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*orders.Ord
 	}
 }
 
-func TestCustomerIsMaterial(t *testing.T) {
+func TestCustomerIsPartOfTheInput(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, allAtTheSimulator)

@@ -120,9 +120,9 @@ func TestPoliciesAreKnown(t *testing.T) {
 	}
 }
 
-// TestPoliciesThatComeToLightLate is about a version whose transaction commits after that
+// TestPolicyCommittedAfterAHigherVersion is about a version whose transaction commits after that
 // of a higher one.
-func TestPoliciesThatComeToLightLate(t *testing.T) {
+func TestPolicyCommittedAfterAHigherVersion(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	tx, err := s.pool.Begin(t.Context())

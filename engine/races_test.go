@@ -25,8 +25,8 @@ func shuffled[T any](of []T) []T {
 	return of
 }
 
-// TestShuffledSets has connections move the same orders at once, each in an order of its own.
-func TestShuffledSets(t *testing.T) {
+// TestShuffledBatches has connections move the same orders at once, each in an order of its own.
+func TestShuffledBatches(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	var orderIDs []string

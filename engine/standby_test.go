@@ -14,9 +14,9 @@ import (
 	"pawl/orders"
 )
 
-// TestNobodyIsToldWhatNoStandbyHas has commits wait for a standby that is cut off. Whoever is told 200 then is lied to in
+// TestAnswersWaitForTheStandby has commits wait for a standby that is cut off. Whoever is told 200 then is lied to in
 // a failover, also about rows that the primary shows after a crash.
-func TestNobodyIsToldWhatNoStandbyHas(t *testing.T) {
+func TestAnswersWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	server := dbtest.Restartable(t)
 	watcher, err := pgxpool.New(t.Context(), server.URL)

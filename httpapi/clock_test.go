@@ -8,7 +8,7 @@ import (
 )
 
 // The clock is the database's; that of the machine may be years off.
-func TestTimesGoByTheClock(t *testing.T) {
+func TestTimesGoByTheClockOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	clock := func() time.Time { return at }

@@ -43,7 +43,7 @@ func testServer(t *testing.T, cfg Config) (*server, *bytes.Buffer) {
 	return s, &logged
 }
 
-func TestFaultsOfTheServiceAreMute(t *testing.T) {
+func TestFaultsOfTheServiceShowNoDetails(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cret"
 	t.Run("an unknown error", func(t *testing.T) {

@@ -8,30 +8,6 @@ import (
 	"testing"
 )
 
-// A line that does not look like the others, or comes twice, would be read as something else.
-func TestListIsOneLineForEachCode(t *testing.T) {
-	t.Parallel()
-	shape := regexp.MustCompile(`^[A-Z]{3} [0-4]$`)
-	var codes []string
-	for line := range strings.Lines(list) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "# ") {
-			continue
-		}
-		if !shape.MatchString(line) {
-			t.Errorf("line %q", line)
-		}
-		codes = append(codes, line[:3])
-	}
-	if !slices.Equal(codes, slices.Sorted(maps.Keys(currencies))) {
-		t.Errorf("the list is not in order, or has a code twice: %q", codes)
-	}
-	const listed = 167 // in list one of 2024-06-25, with a minor unit, and XCG
-	if len(codes) != listed {
-		t.Errorf("%d codes, want %d", len(codes), listed)
-	}
-}
-
 func TestFind(t *testing.T) {
 	t.Parallel()
 	for digits, codes := range map[int]string{
@@ -66,6 +42,30 @@ func TestWhatIsNoCurrency(t *testing.T) {
 	}
 	if Known("") || Known(" ") || Known("USD ") {
 		t.Error("space is a currency")
+	}
+}
+
+// A line that does not look like the others, or comes twice, would be read as something else.
+func TestListIsOneLineForEachCode(t *testing.T) {
+	t.Parallel()
+	shape := regexp.MustCompile(`^[A-Z]{3} [0-4]$`)
+	var codes []string
+	for line := range strings.Lines(list) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "# ") {
+			continue
+		}
+		if !shape.MatchString(line) {
+			t.Errorf("line %q", line)
+		}
+		codes = append(codes, line[:3])
+	}
+	if !slices.Equal(codes, slices.Sorted(maps.Keys(currencies))) {
+		t.Errorf("the list is not in order, or has a code twice: %q", codes)
+	}
+	const listed = 167 // in list one of 2024-06-25, with a minor unit, and XCG
+	if len(codes) != listed {
+		t.Errorf("%d codes, want %d", len(codes), listed)
 	}
 }
 

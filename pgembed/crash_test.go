@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestOurOwnKill(t *testing.T) {
+func TestParentKilled(t *testing.T) {
 	t.Parallel()
 	t.Run("the server shuts down when its parent is killed", func(t *testing.T) {
 		t.Parallel()

@@ -12,23 +12,19 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" //nolint:depguard // the same
 )
 
-func TestDataSurvivesARestart(t *testing.T) {
+func TestDataSurvivesARestart(t *testing.T) { //nolint:tparallel // the starts come one after the other
 	t.Parallel()
 	cfg := Config{Dir: folder(t)}
-	began := time.Now()
-	first := start(t, cfg)
-	cold := time.Since(began)
-	keepRow(t, first.URL("postgres"))
-	stop(t, first)
-	began = time.Now()
-	second := start(t, cfg)
-	t.Logf("cold start %v, warm start %v", cold.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-	rowKept(t, second.URL("postgres"))
+	t.Run("a cold start makes a cluster", func(t *testing.T) { //nolint:paralleltest // as above
+		keepRow(t, start(t, cfg).URL("postgres"))
+	})
+	t.Run("a warm start finds what was stored", func(t *testing.T) { //nolint:paralleltest // as above
+		rowKept(t, start(t, cfg).URL("postgres"))
+	})
 }
 
 func TestServiceSettingsAreDurable(t *testing.T) {
@@ -93,7 +89,7 @@ func TestURLSuitsEveryClient(t *testing.T) {
 	})
 }
 
-func TestServerIsApartFromUs(t *testing.T) {
+func TestServerIsApartFromItsParent(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Dir: folder(t)})
 	t.Run("it has a process group of its own", func(t *testing.T) {

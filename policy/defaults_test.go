@@ -143,7 +143,7 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestStep(t *testing.T) {
 	t.Parallel()
 	p := &policy.Policy{}
 	for s, want := range map[fsm.Step]*policy.Step{fsm.Charge: &p.Charge, fsm.Reserve: &p.Reserve, fsm.Confirm: &p.Confirm} {

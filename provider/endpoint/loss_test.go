@@ -124,7 +124,7 @@ func TestAnswerThatEndsWithItsConnection(t *testing.T) {
 
 // net/http sends a request again when a kept connection turns out to be closed. The other
 // side may have done it before it closed.
-func TestASecondSendingIsNotCertainlyNothing(t *testing.T) {
+func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 	t.Parallel()
 	heard := func(b *bufio.ReadWriter) { // a request on a kept connection, and no answer
 		answering(wholeDone)(b)

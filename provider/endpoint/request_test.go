@@ -22,7 +22,7 @@ import (
 // done is a provider that does everything and remembers nothing.
 var done = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-func TestBodyIsWhatItAlwaysWas(t *testing.T) {
+func TestBodyOfARequest(t *testing.T) {
 	t.Parallel()
 	full := provider.Call{
 		Installation: installation, OrderID: "order \"1\" \\ <é> \U0001f600\u2028", Step: fsm.Charge, Generation: 3,
@@ -191,7 +191,7 @@ func TestAnAddressThatCantBeUsedSendsNothing(t *testing.T) {
 	}
 }
 
-func TestWhoCanBeAskedIsALooker(t *testing.T) {
+func TestLookupURLMakesALooker(t *testing.T) {
 	t.Parallel()
 	const url = "http://shop.example/"
 	for of, s := range map[bool]policy.Step{

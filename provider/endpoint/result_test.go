@@ -237,7 +237,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestWordsOfAnAnswer(t *testing.T) {
+func TestTextOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	t.Run("are cut and cleaned", func(t *testing.T) {
 		t.Parallel()

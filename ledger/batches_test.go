@@ -10,7 +10,7 @@ import (
 	"pawl/ledger"
 )
 
-func TestSets(t *testing.T) {
+func TestBatches(t *testing.T) {
 	t.Parallel()
 	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
 		t.Run("numbers that come twice or mean nobody, in any order, from "+string(state), func(t *testing.T) {

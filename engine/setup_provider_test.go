@@ -8,7 +8,6 @@ import (
 
 	"pawl/db"
 	"pawl/engine"
-	"pawl/fsm"
 	"pawl/policy/store"
 	"pawl/simulator"
 )
@@ -86,60 +85,6 @@ func (p *simulated) standing(orderID string) string {
 		}
 	}
 	return fmt.Sprintf("charge %d reserve %d confirm %d", n["charge"], n["reserve"], n["confirm"])
-}
-
-func TestOrderAtAProvider(t *testing.T) {
-	t.Parallel()
-	const all, none = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
-	for _, test := range []struct {
-		name   string
-		rules  []simulator.Rule
-		status fsm.State
-		stands string
-	}{
-		{"everything goes well", nil, fsm.Completed, all},
-		{"the charge is declined", rules("charge", simulator.Decline), fsm.Failed, none},
-		{"the reservation is refused", rules("reserve", simulator.Decline), fsm.Failed, none},
-		{"the confirmation is refused", rules("confirm", simulator.Decline), fsm.Failed, none},
-		{"the charge fails twice", twice("charge", simulator.Error), fsm.Completed, all},
-		{"the reservation is not answered, before its effect", twice("reserve", simulator.TimeoutBefore), fsm.Completed, all},
-		{"the reservation is not answered, after its effect", twice("reserve", simulator.TimeoutAfter), fsm.Completed, all},
-		{"the answer of the confirmation is cut off", twice("confirm", simulator.CutAfter), fsm.Completed, all},
-		{"the connection is refused", twice("charge", simulator.RefuseConnection), fsm.Completed, all},
-		{"nothing was done, twice", twice("charge", simulator.NotDone), fsm.Completed, all},
-		{"the undo of the charge fails twice", append(rules("reserve", simulator.Decline),
-			simulator.Rule{Fault: simulator.Error, Step: "charge", Operation: "undo", Times: 2}), fsm.Failed, none},
-		{"the undo of the charge is not answered", append(rules("confirm", simulator.Decline),
-			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", Times: 1}), fsm.Failed, none},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p := newProvider(t)
-			if err := p.SetFaults(test.rules...); err != nil {
-				t.Fatal(err)
-			}
-			b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
-			o := b.process(t, request("order 1"))
-			if o.Status != test.status {
-				t.Errorf("ended %s, want %s: %v", o.Status, test.status, o)
-			}
-			if got := p.standing("order 1"); got != test.stands {
-				t.Errorf("at the provider: %s, want %s: %+v", got, test.stands, p.Books("order 1"))
-			}
-			if sum := p.Summary(); !sum.OK() {
-				t.Errorf("something happened twice: %+v", sum)
-			}
-			b.settled(t)
-		})
-	}
-}
-
-func rules(step string, fault simulator.Fault) []simulator.Rule {
-	return []simulator.Rule{{Fault: fault, Step: step}}
-}
-
-func twice(step string, fault simulator.Fault) []simulator.Rule {
-	return []simulator.Rule{{Fault: fault, Step: step, Times: 2}}
 }
 
 // settled checks that the calls of all orders are closed and their histories whole.

@@ -15,24 +15,24 @@ import (
 	"pawl/simulator"
 )
 
-// subject is an executor whose provider's own books can be read.
-type subject struct {
-	provider.Executor
-	of      fsm.Step
-	books   func(c *provider.Call) books
-	decline func(c *provider.Call) // makes it a call the provider refuses; nil: it refuses none
-	prepare func(c *provider.Call) // does what a call needs to have been done before, and names it; nil: it needs nothing
+func TestExecutorsConform(t *testing.T) {
+	t.Parallel()
+	for _, of := range fsm.Steps() {
+		t.Run("simulator "+string(of), func(t *testing.T) {
+			t.Parallel()
+			conform(t, simulated(of, func(url string) policy.Step {
+				return policy.Step{Executor: policy.Simulator, URL: url + "/", Secret: secretOf(t, secretText)}
+			}))
+		})
+		t.Run("http "+string(of), func(t *testing.T) {
+			t.Parallel()
+			conform(t, simulated(of, func(url string) policy.Step {
+				return policy.Step{Executor: policy.HTTP, URL: url + "/" + string(of), UndoURL: url + "/" + string(of) + "/undo",
+					LookupURL: url + "/lookup?shop=1", Secret: secretOf(t, secretText)}
+			}))
+		})
+	}
 }
-
-// books is what the provider has in its own books under the key of a Do.
-type books struct {
-	made     int // effects that ever happened
-	standing int // those that were not taken back
-}
-
-// newSubject makes an executor, and a provider that answers at the address serve returns
-// for it.
-type newSubject func(t *testing.T, serve func(http.Handler) string) subject
 
 // conform holds an executor to the contract of Executor, over real HTTP. Each part has an
 // executor and a provider of its own.
@@ -62,6 +62,25 @@ func conform(t *testing.T, of newSubject) {
 		})
 	}
 }
+
+// subject is an executor whose provider's own books can be read.
+type subject struct {
+	provider.Executor
+	of      fsm.Step
+	books   func(c *provider.Call) books
+	decline func(c *provider.Call) // makes it a call the provider refuses; nil: it refuses none
+	prepare func(c *provider.Call) // does what a call needs to have been done before, and names it; nil: it needs nothing
+}
+
+// books is what the provider has in its own books under the key of a Do.
+type books struct {
+	made     int // effects that ever happened
+	standing int // those that were not taken back
+}
+
+// newSubject makes an executor, and a provider that answers at the address serve returns
+// for it.
+type newSubject func(t *testing.T, serve func(http.Handler) string) subject
 
 func (n newSubject) laid(t *testing.T) (subject, *wire) {
 	t.Helper()
@@ -452,24 +471,5 @@ func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 				return b
 			},
 		}
-	}
-}
-
-func TestExecutorsConform(t *testing.T) {
-	t.Parallel()
-	for _, of := range fsm.Steps() {
-		t.Run("simulator "+string(of), func(t *testing.T) {
-			t.Parallel()
-			conform(t, simulated(of, func(url string) policy.Step {
-				return policy.Step{Executor: policy.Simulator, URL: url + "/", Secret: secretOf(t, secretText)}
-			}))
-		})
-		t.Run("http "+string(of), func(t *testing.T) {
-			t.Parallel()
-			conform(t, simulated(of, func(url string) policy.Step {
-				return policy.Step{Executor: policy.HTTP, URL: url + "/" + string(of), UndoURL: url + "/" + string(of) + "/undo",
-					LookupURL: url + "/lookup?shop=1", Secret: secretOf(t, secretText)}
-			}))
-		})
 	}
 }

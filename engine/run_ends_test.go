@@ -61,16 +61,16 @@ func openBehind(t *testing.T) *behind {
 	return &behind{s, p}
 }
 
-// The same for a turn: granted between the commit of the wait and the end of the run.
-func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
+// The same for a permit: granted between the commit of the wait and the end of the run.
+func TestPermitGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
 	s.use(t, allAtTheSimulator+"\nconcurrency: {by: item, limit: 1}\n")
 	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge", OrderPrefix: "first"})
 	s.admit(t, request("first"))
-	s.until(t, "first", "callback") // and keeps its turn
+	s.until(t, "first", "callback") // and keeps its permit
 	in := request("second")
-	// Held for a time first: it comes to its turn by way of OrdersHold.
+	// Held for a time first: it comes to its permit by way of OrdersHold.
 	in.StartAt = time.Now().Add(time.Hour)
 	s.admit(t, in)
 	s.until(t, "second", "scheduled")
@@ -90,13 +90,13 @@ func TestTurnGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 		return passes
 	})
 	s.startNow(t, "second")
-	eventually(t, "the second waits for its turn", func() bool {
+	eventually(t, "the second waits for its permit", func() bool {
 		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'queued', false) FROM orders WHERE order_id = 'second'`)
 	})
 	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	eventually(t, "the second was given its turn", func() bool {
+	eventually(t, "the second was given its permit", func() bool {
 		return value[int](t, s.Pool, `SELECT count(*) FROM transitions WHERE verb = 'permit'`) == 2
 	})
 	release()
