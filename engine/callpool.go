@@ -142,10 +142,10 @@ func (p *callPool) release() {
 	p.calling--
 }
 
-// forgotten reports whether the provider may have forgotten the key of the step in doubt at
+// stepKeyExpired reports whether the provider may have forgotten the key of the step in doubt at
 // that time. Sending it again could do the step twice, so only a look-up, a callback or a
 // person settles the step.
-func (p *callPool) forgotten(o *orders.Order, now time.Time) bool {
+func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > p.cfg.KeyRetention-retentionMargin
 }
 
@@ -179,35 +179,35 @@ func (p *callPool) acquire(most int) int {
 const leaseMargin = time.Second
 
 // call is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
-func (s *permits) call() time.Duration {
-	if s.pool == nil {
+func (p *permits) call() time.Duration {
+	if p.pool == nil {
 		return 0
 	}
-	return s.pool.cfg.Timeout + leaseMargin
+	return p.pool.cfg.Timeout + leaseMargin
 }
 
-func (s *permits) lease() time.Duration {
-	if s.pool == nil {
+func (p *permits) lease() time.Duration {
+	if p.pool == nil {
 		return 0
 	}
-	return max(s.pool.e.cfg.Lease, s.call())
+	return max(p.pool.e.cfg.Lease, p.call())
 }
 
 // use takes a permit for an order whose call was committed with its move. If the circuit
 // breaker has opened meanwhile, the call is made all the same.
-func (s *permits) use(r *run) {
-	s.left--
-	r.call = s.pool.newCall(r)
-	r.call.doubted, r.call.asked = false, s.asked // it is the first call of the step
-	r.call.report, _ = s.pool.breaker.Allow()
+func (p *permits) use(r *run) {
+	p.left--
+	r.call = p.pool.newCall(r)
+	r.call.doubted, r.call.asked = false, p.asked // it is the first call of the step
+	r.call.report, _ = p.pool.breaker.Allow()
 	if r.call.report == nil {
 		r.call.report = func(error) {}
 	}
 }
 
 // freeUnused frees the permits that were not used.
-func (s *permits) freeUnused() {
-	for ; s.pool != nil && s.left > 0; s.left-- {
-		s.pool.free()
+func (p *permits) freeUnused() {
+	for ; p.pool != nil && p.left > 0; p.left-- {
+		p.pool.free()
 	}
 }
