@@ -101,8 +101,8 @@ func (e *Engine) hold(key holdKey, runs []*run) {
 	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Hold: key.hold, HoldReason: key.reason, Seconds: key.approval.Seconds()})
 	switch {
-	case db.FaultOf(err) == db.Bad && len(runs) > 1:
-		e.split(runs, func(half []*run) { e.hold(key, half) }, nil)
+	case db.FaultOf(err) == db.Bad && key.hold != fsm.HoldAttention:
+		e.split(runs, func(half []*run) { e.hold(key, half) }, func(r *run) { e.giveUp(r, err) })
 		return
 	case err != nil:
 		e.failed("hold orders", err, runs, e.later)
