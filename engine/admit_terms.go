@@ -106,7 +106,7 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
-		r.order = row.Order
+		r.order, r.complete = row.Order, true // nothing of it was done yet
 		r.markKnown()
 		switch {
 		case row.Order.Hold != nil:
@@ -114,7 +114,6 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		case row.Order.Calls != nil:
 			begun = append(begun, r)
 		default:
-			r.complete = true
 			driven = append(driven, r)
 		}
 	}
@@ -126,7 +125,7 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		e.begun(r, *o.Calls, o.InDoubtSince, e.now())
 	}
 	e.ownAndDrive(driven)
-	e.end(held)
+	e.finish(nil, held...)
 	for _, r := range held {
 		if *r.order.Hold == fsm.HoldQueued {
 			e.limiter.ask(*r.order.ConcurrencyKey)

@@ -16,7 +16,7 @@ import (
 // its answer is committed, and belongs to whoever holds the run.
 type call struct {
 	pool          *callPool // whose executor it is
-	permit        *callPool // whose permit it takes; another one when an earlier generation is voided
+	permit        *callPool // whose permit it holds until it is answered or dropped; not pool where an earlier generation is voided
 	state         fsm.State // where the order stands meanwhile
 	step          fsm.Step
 	generation    int32 // of the key: that of the order, or an earlier one that is voided
@@ -62,8 +62,12 @@ var (
 // stands reports whether the order still is in the state that the call is for, and in its
 // generation. An undo may be about an earlier generation.
 func (c *call) stands(o *orders.Order) bool {
-	return c.state == o.Status && (c.generation == o.Generation || c.operation == provider.Undo)
+	return c.state == o.Status && (!c.voids(o) || c.operation == provider.Undo)
 }
+
+// voids reports whether the call is to void a key of an earlier generation. Its result says nothing
+// about the step of the current generation, which is as much in doubt as before.
+func (c *call) voids(o *orders.Order) bool { return c.generation != o.Generation }
 
 // operationIn is what the step of a state does there.
 func operationIn(s fsm.State) provider.Operation {
@@ -131,7 +135,7 @@ func (c *call) refusedInDoubt() bool {
 // this machine, nor its sleep, has a part in it.
 func (c *call) keyExpired(r *run, now time.Time) bool {
 	o := &r.order
-	if c.operation != provider.Undo || c.generation != o.Generation {
+	if c.operation != provider.Undo || c.voids(o) {
 		return c.permit.stepKeyExpired(o, now)
 	}
 	return r.preflight.own.undoKeyExpired(c.pool.cfg, o, o.InDoubtSince, now)

@@ -25,7 +25,7 @@ type callPool struct {
 
 	mu       sync.Mutex
 	waiting  []*run
-	calling  int // permits in use
+	calling  int // permits that somebody holds: a call, or a statement that is to begin calls
 	unusable error
 	checked  time.Time
 }
@@ -94,7 +94,8 @@ func (p *callPool) usable() error {
 	return p.unusable
 }
 
-// pump begins calls for as many waiting orders as there are free permits.
+// pump takes the free permits for the orders that wait, and begins their calls. Each call gives its own back; if
+// it is not made, whoever drops it does.
 func (p *callPool) pump() {
 	if p.e.stopping.Load() {
 		p.e.leaves.Add(p.drain()...)
@@ -136,6 +137,7 @@ func (p *callPool) free() {
 	p.pump()
 }
 
+// release gives a permit back and wakes nobody: it is for pump's own loop, which looks for free permits again.
 func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,14 +154,16 @@ func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 // retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
 
-// permits are taken before the commit that moves orders into the state of a step and begins their calls with it.
+// permits are taken before the commit that moves orders into the state of a step and begins their calls with it. Each
+// order that was moved takes one along; those that are left are freed after the statement.
 type permits struct {
 	pool  *callPool // nil: none were taken
 	left  int
 	asked time.Time // just before the statement that uses them is sent
 }
 
-// acquire takes up to most permits. It takes none while orders wait for one: they come first.
+// acquire takes up to most permits, which the caller has to use or to give back: see permits. It takes none while
+// orders wait for one: they come first.
 func (p *callPool) acquire(most int) int {
 	if p.e.stopping.Load() || p.usable() != nil || p.breaker.State() != gobreaker.StateClosed {
 		return 0
@@ -178,8 +182,8 @@ func (p *callPool) acquire(most int) int {
 // replica starts the same call meanwhile.
 const leaseMargin = time.Second
 
-// call is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
-func (p *permits) call() time.Duration {
+// leastLease is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
+func (p *permits) leastLease() time.Duration {
 	if p.pool == nil {
 		return 0
 	}
@@ -190,10 +194,10 @@ func (p *permits) lease() time.Duration {
 	if p.pool == nil {
 		return 0
 	}
-	return max(p.pool.e.cfg.Lease, p.call())
+	return max(p.pool.e.cfg.Lease, p.leastLease())
 }
 
-// use takes a permit for an order whose call was committed with its move. If the circuit
+// use hands a permit to the call of an order that was committed with its move. If the circuit
 // breaker has opened meanwhile, the call is made all the same.
 func (p *permits) use(r *run) {
 	p.left--

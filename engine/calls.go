@@ -112,7 +112,8 @@ type beginKey struct {
 	seq        int32
 	step       fsm.Step
 	operation  provider.Operation
-	generation int32         // 0 but for voids: that of the order
+	voids      bool
+	generation int32
 	call       time.Duration // how long it may take
 }
 
@@ -121,10 +122,7 @@ const lookup provider.Operation = "lookup"
 func beginKeyOf(r *run) beginKey {
 	o, c := &r.order, r.call
 	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.operation,
-		call: c.pool.cfg.Timeout + leaseMargin}
-	if c.generation != o.Generation {
-		key.generation = c.generation
-	}
+		voids: c.voids(o), generation: c.generation, call: c.pool.cfg.Timeout + leaseMargin}
 	if c.lookOnly {
 		key.operation = lookup
 	}
@@ -177,7 +175,7 @@ func (e *Engine) beginning(key beginKey, runs []*run) db.CallsBeginParams {
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
-	if runs[0].call.generation != runs[0].order.Generation {
+	if key.voids {
 		p.Generation = &key.generation
 	}
 	if key.operation == provider.Undo {

@@ -88,7 +88,8 @@ func (l *concurrencyLimiter) grant(key string) {
 	e.driveClaimed(writtenOrders(granted))
 }
 
-// nextPermitted picks those that may start, each by the limit of its own policy.
+// nextPermitted picks those that may start, each by the limit of its own policy. One whose policy is not known here
+// starts alone: no policy has a lower limit.
 func (e *Engine) nextPermitted(rows []db.ConcurrencyReadRow) (orderNos []int64) {
 	for _, row := range rows {
 		limit := 1

@@ -42,7 +42,7 @@ type undecided struct {
 func (u undecided) decide() suspension {
 	s, c, o := u.meaning(), u.call, u.order
 	ofStep := c.operation == provider.Do && !isAttention(c.result) && !c.uncalled && !c.lookOnly
-	if s.hold != "" && (ofStep || u.voids()) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
+	if s.hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
 		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
@@ -53,10 +53,6 @@ func isAttention(result provider.Result) bool {
 	return is
 }
 
-// voids reports whether the call was to void a key of an earlier generation. Its result says nothing
-// about the step of the current generation, which is as much in doubt as before.
-func (u undecided) voids() bool { return u.call.generation != u.order.Generation }
-
 func (u undecided) meaning() suspension {
 	c := u.call
 	switch result := c.result.(type) {
@@ -65,7 +61,7 @@ func (u undecided) meaning() suspension {
 	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
-		case u.voids():
+		case c.voids(u.order):
 			reason = orders.VoidRefused
 		case c.operation != provider.Undo:
 			reason = "refused_in_doubt: "
@@ -78,7 +74,7 @@ func (u undecided) meaning() suspension {
 		// A callback that says not done may be about another call than the last one.
 		s := suspension{counts: result.Counts, cleared: !c.doubted || c.source == byOperator, outcome: outcomeOf(c, "retry"), code: result.Code, detail: result.Detail}
 		// That an undo did nothing says nothing of what it was to undo.
-		s.cleared = s.cleared && !u.voids() && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
+		s.cleared = s.cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
 		return u.again(s, result.After)
 	case provider.Unknown:
 		s := suspension{counts: true, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail}

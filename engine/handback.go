@@ -25,9 +25,9 @@ func (e *Engine) handBack() {
 	e.release(ctx, numbersOf(left))
 	for _, r := range left {
 		if r.sent && r.no() == 0 {
-			r.end(orders.ErrUnavailable) // its admission may have committed, or still commit
+			r.wakeCallers(orders.ErrUnavailable) // its admission may have committed, or still commit
 		} else {
-			r.end(orders.ErrStopping)
+			r.wakeCallers(orders.ErrStopping)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func (e *Engine) giveBack(err error, runs ...*run) {
 	defer cancel()
 	e.release(ctx, numbersOf(removed))
 	for _, r := range removed {
-		r.end(err)
+		r.wakeCallers(err)
 	}
 }
 

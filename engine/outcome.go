@@ -81,8 +81,8 @@ func pauseAfter(runs []*run) time.Duration {
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
 
-// finish tells the callers of runs that have ended. An order that took another way than
-// straight forward is read first, so that what is shown is what is stored.
+// finish ends runs whose orders are final or held, or that this replica does not go on with, and tells their callers.
+// An order that is not complete is read first, so that what is shown is what is stored.
 func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
 		err = e.readIncomplete(runs)
@@ -93,7 +93,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 			r.markKnown()
 			e.askForNext(r)
 		}
-		r.end(err)
+		r.wakeCallers(err)
 	}
 	if err == nil {
 		e.driveClaimed(claimed)

@@ -63,7 +63,7 @@ func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 	case ledgerConfirm:
 		return fsm.Done
 	case provider.Done:
-		if c.generation == o.Generation && c.step == o.Status.Step() {
+		if !c.voids(o) && c.step == o.Status.Step() {
 			return fsm.Done
 		}
 	case provider.Refused:
@@ -146,7 +146,7 @@ func (e *Engine) commitMove(with permits, key resultKey, runs []*run, busy func(
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
 			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.call(), Lease: with.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
 		})
 	}
 	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(moved []*run) { e.goOn(moved, &with) }}, runs)

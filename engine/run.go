@@ -45,7 +45,7 @@ type run struct {
 	order   orders.Order // the holder's; anybody's once done is closed
 
 	sent      bool // an admission was sent: it may be stored even if no answer came
-	complete  bool // we committed every forward step of this order, so order is complete
+	complete  bool // order shows all that is stored: it was read at its end, or we committed each of its steps
 	vainTries int  // tries in a row that moved nothing
 
 	call      *call        // of a remote step: under way, or answered and not committed
@@ -104,7 +104,8 @@ func (r *run) markFound() {
 	}
 }
 
-func (r *run) end(err error) {
+// wakeCallers tells those who wait for the end of the run that it has come. Only who has removed the run does that.
+func (r *run) wakeCallers(err error) {
 	r.err = err
 	close(r.done)
 }
@@ -221,7 +222,7 @@ func (reg *registry) renewed(orderNos []int64, t time.Time) {
 }
 
 // remove forgets runs that have ended and returns those that were there: the caller, and
-// nobody else, ends them. claimed are their orders that were claimed for us behind their backs.
+// nobody else, wakes who waits for them. claimed are their orders that were claimed for us behind their backs.
 func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
