@@ -17,8 +17,8 @@ func policyCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Find every mistake in a policy, and try it on an order",
-		Long: "Reads a policy (- is standard input) and prints every mistake with its line and column; ends with 1\n" +
-			"if there is one. Needs no database and calls nobody.",
+		Long: "Reads a policy (- is standard input), prints every mistake with its line and column, and exits with 1 if\n" +
+			"there is one. It needs no database and calls nobody.",
 		Example: `  pawl policy check shop.yaml --order '{"amount": 700, "item": "car", "customerId": "bob"}'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +37,7 @@ func policyCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&order, "order", "", "an order as POST /api/orders/process takes it (JSON): print what would happen to it")
+	cmd.Flags().StringVar(&order, "order", "", "an order as `JSON`, as POST /api/orders/process takes it: print what would happen to it")
 	cmd.Flags().StringVar(&currency, "currency", "USD", "currency of an order that names none")
 	return cmd
 }

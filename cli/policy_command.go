@@ -25,17 +25,20 @@ func policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "List, compare, check and activate policies: how orders are done",
-		Long: "A policy says how orders are done: what does each step, how long it is tried, what a person has to\n" +
-			"approve. Every policy that was served is kept as a version. All of it is in docs/policy.md.",
+		Long: "A policy says what does each step of an order, how long it is retried, and which orders a person must\n" +
+			"approve. Every policy that was served is kept as a version. See docs/policy.md.",
+		Example: "  pawl policy check shop.yaml   # any mistakes?\n" +
+			"  pawl policy list              # which version is active?\n" +
+			"  pawl policy activate 2        # back to version 2",
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("policy: list, show, diff, activate, check or schema")}
 		},
 	}
-	list := policyQuery("list", "List the versions", cobra.NoArgs, listPolicies)
-	show := policyQuery("show N", "Print a version", cobra.ExactArgs(1), showPolicy)
-	diff := policyQuery("diff N M", "Print what changed between two versions", cobra.ExactArgs(2), diffPolicies)
+	list := policyQuery("list", "List the versions; the active one has a star", cobra.NoArgs, listPolicies)
+	show := policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy)
+	diff := policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies)
 	var actor string
-	activate := policyQuery("activate N", "Make a version the one new orders start with", cobra.ExactArgs(1),
+	activate := policyQuery("activate N", "Make version N the one that new orders start with", cobra.ExactArgs(1),
 		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}

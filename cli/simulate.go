@@ -33,11 +33,12 @@ func simulateCommand() *cobra.Command {
 	var sim simulate
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Be a provider that is not real: charges, reservations and faults to order",
-		Long: "Serves a provider that remembers what it did under each idempotency key, counts every effect and\n" +
-			"fails as it is told: by the item of an order, by --fault, or by POST /faults. Prints its books when it is\n" +
-			"ended, and ends with 1 if anything happened twice. All of it is in docs/simulator.md.",
-		Example: "  pawl simulate --latency 50ms --fault timeout-after@charge,fraction=0.05",
+		Short: "Run a simulated provider, with faults on request",
+		Long: "Runs a provider for tests. It remembers what it did under each idempotency key and counts every effect.\n" +
+			"It fails on request: by the item of an order, by --fault, or by POST /faults. When it is stopped, it prints\n" +
+			"its books, and exits with 1 if anything happened twice. See docs/simulator.md.",
+		Example: "  # every answer takes 50 ms, and one charge in twenty gets none\n" +
+			"  pawl simulate --latency 50ms --fault timeout-after@charge,fraction=0.05",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := sim.validate(); err != nil {
 				return usageError{err}
@@ -49,14 +50,14 @@ func simulateCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&sim.listen, "listen", "127.0.0.1", "address to listen on; empty: all interfaces")
 	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
-	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "where it keeps what it did; empty: in memory alone")
-	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a do or an undo takes")
+	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "`file` to keep what it did in; empty: only in memory")
+	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a request takes")
 	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: for ever")
 	f.Uint64Var(&sim.config.Seed, "seed", 1, "decides which requests a rule with a fraction applies to")
-	f.StringArrayVar(&sim.faults, "fault", nil, "a rule: fault[times][:argument][@step[/operation]][,item=,amount=,order=,fraction=,code=]; may be repeated")
-	f.StringVar(&sim.secretEnv, "secret-env", "", "environment variable with the secret of Standard Webhooks signatures; empty: none are asked for")
-	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "URL that events of Stripe's API are sent to; empty: none are sent")
-	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment variable with the secret that they are signed with")
+	f.StringArrayVar(&sim.faults, "fault", nil, "a `rule`: which fault hits which requests, such as hang1@reserve or error@charge,item=car; may be repeated")
+	f.StringVar(&sim.secretEnv, "secret-env", "", "environment `variable` with the Standard Webhooks secret; empty: requests need no signature")
+	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "`URL` to send the events of Stripe's API to; empty: none are sent")
+	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment `variable` with the secret that signs these events")
 	return cmd
 }
 

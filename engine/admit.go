@@ -11,13 +11,13 @@ import (
 )
 
 // admit is the flush of the queue of new orders. Without an active policy, those that bring no terms take the short way.
-func (e *Engine) admit(set []*run) {
-	plain, others := []*run(nil), set
+func (e *Engine) admit(runs []*run) {
+	plain, others := []*run(nil), runs
 	version, p := e.policies.active()
 	if version == nil {
-		plain, others = set, nil
-		if slices.ContainsFunc(set, hasTerms) {
-			others, plain = divide(set, hasTerms)
+		plain, others = runs, nil
+		if slices.ContainsFunc(runs, hasTerms) {
+			others, plain = divide(runs, hasTerms)
 		}
 	}
 	if len(plain) > 0 {
@@ -40,42 +40,42 @@ func (e *Engine) admissionPace() time.Duration {
 
 // admitPlain stores the orders of a batch that are new, already leased to us and charging, and
 // finds out about the others. Only this statement and that of admitWithTerms make orders.
-func (e *Engine) admitPlain(set []*run) {
-	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(set))
+func (e *Engine) admitPlain(runs []*run) {
+	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(runs))
 	if err != nil {
-		e.notAdmitted(err, set)
+		e.notAdmitted(err, runs)
 		return
 	}
-	e.admitted(set, rows)
+	e.admitted(runs, rows)
 }
 
 // notAdmitted goes on after an admission that failed.
-func (e *Engine) notAdmitted(err error, set []*run) {
-	if e.standsDown("admit orders", err, set) {
+func (e *Engine) notAdmitted(err error, runs []*run) {
+	if e.standsDown("admit orders", err, runs) {
 		return
 	}
 	switch db.FaultOf(err) {
 	case db.Bad:
-		e.split(set, e.admit, func(r *run) { e.finish(err, r) })
+		e.split(runs, e.admit, func(r *run) { e.finish(err, r) })
 	case db.Busy:
-		e.split(set, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
+		e.split(runs, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
 	case db.Again:
 		e.Stats.Retried.Add(1)
-		e.readBack(set)
+		e.readBack(runs)
 	default:
 		e.unknown("admit orders", err)
-		e.readBack(set)
+		e.readBack(runs)
 	}
 }
 
-func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
-	n := len(set)
+func (e *Engine) admission(runs []*run) db.OrdersAdmitParams {
+	n := len(runs)
 	p := db.OrdersAdmitParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
 		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 	}
-	for i, r := range set {
+	for i, r := range runs {
 		r.sent = true
 		o := &r.order
 		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
@@ -96,9 +96,9 @@ func (e *Engine) admission(set []*run) db.OrdersAdmitParams {
 }
 
 // admitted drives the new orders and reads the others, which existed or came to exist.
-func (e *Engine) admitted(set []*run, rows []db.OrdersAdmitRow) {
-	byID := make(map[string]*run, len(set))
-	for _, r := range set {
+func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
+	byID := make(map[string]*run, len(runs))
+	for _, r := range runs {
 		byID[r.orderID] = r
 	}
 	fresh := make([]*run, 0, len(rows))

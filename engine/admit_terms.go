@@ -13,45 +13,45 @@ import (
 
 // admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
 // times, a customer. Some of them wait before they start.
-func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, set []*run) {
+func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
-		e.finish(orders.ErrUnavailable, slices.Clone(set)...)
+		e.finish(orders.ErrUnavailable, slices.Clone(runs)...)
 		return
 	}
 	if p != nil && p.Charge.Executor.Remote() {
 		first := e.callPool(*version, fsm.Charge, p)
-		n := first.acquire(len(set))
-		e.admitTo(version, p, permits{pool: first, left: n}, set[:n:n])
-		set = set[n:]
+		n := first.acquire(len(runs))
+		e.admitTo(version, p, permits{pool: first, left: n}, runs[:n:n])
+		runs = runs[n:]
 	}
-	e.admitTo(version, p, permits{}, set)
+	e.admitTo(version, p, permits{}, runs)
 }
 
 // admitTo admits a batch; with permits, those that start at once begin the call of their
 // charge with it.
-func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, set []*run) {
-	if len(set) == 0 {
+func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, runs []*run) {
+	if len(runs) == 0 {
 		return
 	}
 	with.asked = time.Now()
 	defer with.freeUnused()
-	params := e.admissionWith(version, p, set)
+	params := e.admissionWith(version, p, runs)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWithTerms(e.ctx, params)
 	if err != nil {
-		e.notAdmitted(err, set)
+		e.notAdmitted(err, runs)
 		return
 	}
-	e.admittedWith(set, rows, &with)
+	e.admittedWith(runs, rows, &with)
 }
 
-func (e *Engine) admissionWith(version *int32, start *policy.Policy, set []*run) db.OrdersAdmitWithTermsParams {
-	base := e.admission(set)
+func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
+	base := e.admission(runs)
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
 	}
-	for _, r := range set {
+	for _, r := range runs {
 		in, o := &r.input.Terms, &r.order
 		o.CustomerID = optional(in.CustomerID)
 		p.Policies = append(p.Policies, value(version))
@@ -97,16 +97,16 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for them: rows that are held have no driver.
-func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
-	byID := make(map[string]*run, len(set))
-	for _, r := range set {
+func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
+	byID := make(map[string]*run, len(runs))
+	for _, r := range runs {
 		byID[r.orderID] = r
 	}
 	var driven, begun, held []*run
 	for _, row := range rows {
 		r := byID[row.Order.OrderID]
 		delete(byID, row.Order.OrderID)
-		r.order = row.Order
+		r.order, r.complete = row.Order, true // nothing of it was done yet
 		r.markKnown()
 		switch {
 		case row.Order.Hold != nil:
@@ -114,7 +114,6 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithTermsRow, wit
 		case row.Order.Calls != nil:
 			begun = append(begun, r)
 		default:
-			r.complete = true
 			driven = append(driven, r)
 		}
 	}
@@ -126,7 +125,7 @@ func (e *Engine) admittedWith(set []*run, rows []db.OrdersAdmitWithTermsRow, wit
 		e.begun(r, *o.Calls, o.InDoubtSince, e.now())
 	}
 	e.ownAndDrive(driven)
-	e.end(held)
+	e.finish(nil, held...)
 	for _, r := range held {
 		if *r.order.Hold == fsm.HoldQueued {
 			e.limiter.ask(*r.order.ConcurrencyKey)

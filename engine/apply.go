@@ -15,8 +15,8 @@ import (
 // moveOut takes orders out of a state in which the ledger does the step. Runs of one queue share
 // the status; fence and seq differ rarely, and each group is a statement of its own. What waited for a stock row
 // in vain goes to busy.
-func (e *Engine) moveOut(state fsm.State, set []*run, busy func([]*run)) {
-	for _, group := range groupBy(set, func(r *run) [2]int64 { return [2]int64{r.order.Fence, int64(r.order.Seq)} }) {
+func (e *Engine) moveOut(state fsm.State, runs []*run, busy func([]*run)) {
+	for _, group := range groupBy(runs, func(r *run) [2]int64 { return [2]int64{r.order.Fence, int64(r.order.Seq)} }) {
 		e.move(state, mover{statement: ledger.Moves[state], moved: e.drive, busy: busy}, group)
 	}
 }
@@ -42,16 +42,16 @@ func (m *mover) allows(from, to fsm.State) bool {
 }
 
 // move moves runs of the same status, fence and seq.
-func (e *Engine) move(state fsm.State, m mover, set []*run) {
-	moved, lost, err := e.apply(&m, set)
+func (e *Engine) move(state fsm.State, m mover, runs []*run) {
+	moved, lost, err := e.apply(&m, runs)
 	switch db.FaultOf(err) {
 	case db.None:
 		m.moved(moved)
 		e.onCASMiss(lost)
 	case db.Bad:
-		e.split(set, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
+		e.split(runs, func(half []*run) { e.move(state, m, half) }, func(r *run) { e.giveUp(r, err) })
 	default:
-		e.failed(fmt.Sprintf("move orders out of %s", state), err, set, m.busy)
+		e.failed(fmt.Sprintf("move orders out of %s", state), err, runs, m.busy)
 	}
 }
 

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -78,6 +79,22 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 			SELECT o.order_no, 0, 'USD', 1 FROM orders AS o WHERE o.order_id = 'culprit'`)
 		release()
 		b.held(t, answers, "charging", "23505 charges_pkey")
+	})
+	t.Run("a hold that can't be written holds the one order for a person", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+		newGhost(b.Pool).admit(t, patience, "culprit", "other")
+		b.exec(t, `CREATE FUNCTION refuse_pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$`)
+		b.exec(t, `CREATE TRIGGER refuse_pause BEFORE UPDATE ON orders FOR EACH ROW
+			WHEN (NEW.order_id = 'culprit' AND NEW.hold = 'paused') EXECUTE FUNCTION refuse_pause()`)
+		b.exec(t, `UPDATE orders SET stop_requested = 'pause', due_at = now()`)
+		for orderID, want := range map[string]string{"other": "paused, none", "culprit": "attention, P0001"} {
+			eventually(t, orderID+" is held", func() bool {
+				o, err := b.engine.Orders.Get(t.Context(), orderID)
+				return err == nil && text(o.Hold)+", "+text(o.HoldReason) == want
+			})
+		}
+		proveBooks(t, b.Pool)
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 // its answer is committed, and belongs to whoever holds the run.
 type call struct {
 	pool          *callPool // whose executor it is
-	permit        *callPool // whose permit it takes; another one when an earlier generation is voided
+	permit        *callPool // whose permit it holds until it is answered or dropped; not pool where an earlier generation is voided
 	state         fsm.State // where the order stands meanwhile
 	step          fsm.Step
 	generation    int32 // of the key: that of the order, or an earlier one that is voided
@@ -61,9 +61,13 @@ var (
 
 // stands reports whether the order still is in the state that the call is for, and in its
 // generation. An undo may be about an earlier generation.
-func (a *call) stands(o *orders.Order) bool {
-	return a.state == o.Status && (a.generation == o.Generation || a.operation == provider.Undo)
+func (c *call) stands(o *orders.Order) bool {
+	return c.state == o.Status && (!c.voids(o) || c.operation == provider.Undo)
 }
+
+// voids reports whether the call is to void a key of an earlier generation. Its result says nothing
+// about the step of the current generation, which is as much in doubt as before.
+func (c *call) voids(o *orders.Order) bool { return c.generation != o.Generation }
 
 // operationIn is what the step of a state does there.
 func operationIn(s fsm.State) provider.Operation {
@@ -76,64 +80,65 @@ func operationIn(s fsm.State) provider.Operation {
 // newCall makes the next call of a run ready.
 func (p *callPool) newCall(r *run) *call {
 	o := &r.order
-	a := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
-		doubted: o.InDoubtSince != nil, lookOnly: p.forgotten(o, p.e.now())}
+	c := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
+		doubted: o.InDoubtSince != nil, lookOnly: p.stepKeyExpired(o, p.e.now())}
 	switch {
 	case r.preflight == nil:
 	case len(r.preflight.voids) > 0:
-		a.toVoid(&r.preflight.voids[0])
-	case a.operation == provider.Undo: // one that must not be sent has not come this far
-		a.undoReference, a.lookOnly = r.preflight.own.undoName(p.cfg.Executor), false
+		c.toVoid(&r.preflight.voids[0])
+	case c.operation == provider.Undo: // one that must not be sent has not come this far
+		c.undoReference, c.lookOnly = r.preflight.own.referenceToUndo(p.cfg.Executor), false
 	}
-	return a
+	return c
 }
 
 // toVoid makes the call undo a key of an earlier generation. What the row says about doubt is
 // about the current generation, so it does not count here. Only the executor that did the step can
 // undo it; if this process can't use that executor, a person is asked.
-func (a *call) toVoid(key *sentKey) {
-	e := a.pool.e
-	a.step, a.generation, a.operation, a.doubted, a.lookOnly = key.step, key.generation, provider.Undo, false, false
+func (c *call) toVoid(key *sentKey) {
+	e := c.pool.e
+	c.step, c.generation, c.operation, c.doubted, c.lookOnly = key.step, key.generation, provider.Undo, false, false
 	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
-		a.pool = e.callPool(key.policy, key.step, p)
+		c.pool = e.callPool(key.policy, key.step, p)
 	} else {
-		a.pool = &callPool{e: e, step: key.step, cfg: a.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
+		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
 	}
-	a.undoReference = key.voidName(a.pool.cfg.Executor)
+	c.undoReference = key.referenceToVoid(c.pool.cfg.Executor)
 }
 
-// answered is the call of an answer that came without a call, so that both go one way.
-func (p *callPool) answered(o *orders.Order, row *db.CallsPreflightRow) *call {
-	a := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
+// callOfAnswer is the call of an answer that came without one, so that both go one way.
+func (p *callPool) callOfAnswer(o *orders.Order, row *db.CallsPreflightRow) *call {
+	c := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
 		number: value(o.Calls), doubted: value(o.Retries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
-		a.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}
+		c.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}
 	case "refused":
-		a.result = provider.Refused{Code: row.Code, Detail: row.Detail}
+		c.result = provider.Refused{Code: row.Code, Detail: row.Detail}
 	default:
-		a.result = provider.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
+		c.result = provider.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
 	}
-	return a
+	return c
 }
 
 // refusedInDoubt reports whether an earlier call may still have its effect although a later
 // one was refused. Not if a person said refused: that is final. Not if the provider offers
 // look-ups: then it remembers what it refused, and the earlier call has no effect either.
-func (a *call) refusedInDoubt() bool {
-	_, refused := a.result.(provider.Refused)
-	_, remembers := a.pool.exec.(provider.Looker)
-	return refused && a.doubted && !remembers && a.source != byOperator
+func (c *call) refusedInDoubt() bool {
+	_, refused := c.result.(provider.Refused)
+	_, remembers := c.pool.exec.(provider.Looker)
+	return refused && c.doubted && !remembers && c.source != byOperator
 }
 
-// expired reports whether the key of a call was too old to be sent when the call
+// keyExpired reports whether the key of a call was too old to be sent when the call
 // was committed. now is the time of that statement, as the age of the key is: no clock of
 // this machine, nor its sleep, has a part in it.
-func (a *call) expired(r *run, now time.Time) bool {
-	if o := &r.order; a.operation != provider.Undo || a.generation != o.Generation {
-		return a.permit.forgotten(o, now)
+func (c *call) keyExpired(r *run, now time.Time) bool {
+	o := &r.order
+	if c.operation != provider.Undo || c.voids(o) {
+		return c.permit.stepKeyExpired(o, now)
 	}
-	return r.undoForgotten(a.pool.cfg, now)
+	return r.preflight.own.undoKeyExpired(c.pool.cfg, o, o.InDoubtSince, now)
 }
 
 // stoodStillCode is the code of a call that was not made because it would have come too late.
@@ -144,38 +149,38 @@ const stoodStillCode = "stood_still"
 // machine slept. The monotonic clock does not see the second and the wall clock may miss
 // either, so the one that counts more time is believed. If it is wrong, the call is only
 // made a little later, by another call.
-func (a *call) stoodStill() bool {
+func (c *call) stoodStill() bool {
 	now := time.Now()
-	return max(now.Sub(a.asked), now.Round(0).Sub(a.asked.Round(0))) > retentionMargin/2
+	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0))) > retentionMargin/2
 }
 
 // perform makes the call. A step in doubt is asked after first, where that is possible.
-func (a *call) perform(ctx context.Context, c *provider.Call) provider.Result {
-	if a.stoodStill() {
+func (c *call) perform(ctx context.Context, request *provider.Call) provider.Result {
+	if c.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}
-	exec := a.pool.exec
+	exec := c.pool.exec
 	if exec == nil {
-		return attention{reason: "policy_unusable: " + a.pool.unusable.Error()}
+		return attention{reason: "policy_unusable: " + c.pool.unusable.Error()}
 	}
-	if a.operation == provider.Undo && a.lookOnly {
+	if c.operation == provider.Undo && c.lookOnly {
 		return attention{reason: outcomeUnknown}
 	}
-	if a.operation == provider.Undo {
-		result := exec.Undo(ctx, c)
+	if c.operation == provider.Undo {
+		result := exec.Undo(ctx, request)
 		if _, ok := result.(provider.Waiting); ok {
 			return provider.Unknown{Code: "undo_pending"}
 		}
 		return result
 	}
-	if looker, ok := exec.(provider.Looker); ok && a.doubted {
-		result := looker.Lookup(ctx, c)
+	if looker, ok := exec.(provider.Looker); ok && c.doubted {
+		result := looker.Lookup(ctx, request)
 		if _, unseen := result.(provider.Retry); !unseen {
 			return result
 		}
 	}
-	if a.lookOnly {
+	if c.lookOnly {
 		return attention{reason: outcomeUnknown}
 	}
-	return exec.Do(ctx, c)
+	return exec.Do(ctx, request)
 }

@@ -25,7 +25,7 @@ type callPool struct {
 
 	mu       sync.Mutex
 	waiting  []*run
-	calling  int // permits in use
+	calling  int // permits that somebody holds: a call, or a statement that is to begin calls
 	unusable error
 	checked  time.Time
 }
@@ -94,7 +94,8 @@ func (p *callPool) usable() error {
 	return p.unusable
 }
 
-// pump begins calls for as many waiting orders as there are free permits.
+// pump takes the free permits for the orders that wait, and begins their calls. Each call gives its own back; if
+// it is not made, whoever drops it does.
 func (p *callPool) pump() {
 	if p.e.stopping.Load() {
 		p.e.leaves.Add(p.drain()...)
@@ -136,30 +137,33 @@ func (p *callPool) free() {
 	p.pump()
 }
 
+// release gives a permit back and wakes nobody: it is for pump's own loop, which looks for free permits again.
 func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calling--
 }
 
-// forgotten reports whether the provider may have forgotten the key of the step in doubt at
+// stepKeyExpired reports whether the provider may have forgotten the key of the step in doubt at
 // that time. Sending it again could do the step twice, so only a look-up, a callback or a
 // person settles the step.
-func (p *callPool) forgotten(o *orders.Order, now time.Time) bool {
+func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > p.cfg.KeyRetention-retentionMargin
 }
 
 // retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
 
-// permits are taken before the commit that moves orders into the state of a step and begins their calls with it.
+// permits are taken before the commit that moves orders into the state of a step and begins their calls with it. Each
+// order that was moved takes one along; those that are left are freed after the statement.
 type permits struct {
 	pool  *callPool // nil: none were taken
 	left  int
 	asked time.Time // just before the statement that uses them is sent
 }
 
-// acquire takes up to most permits. It takes none while orders wait for one: they come first.
+// acquire takes up to most permits, which the caller has to use or to give back: see permits. It takes none while
+// orders wait for one: they come first.
 func (p *callPool) acquire(most int) int {
 	if p.e.stopping.Load() || p.usable() != nil || p.breaker.State() != gobreaker.StateClosed {
 		return 0
@@ -178,36 +182,36 @@ func (p *callPool) acquire(most int) int {
 // replica starts the same call meanwhile.
 const leaseMargin = time.Second
 
-// call is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
-func (s *permits) call() time.Duration {
-	if s.pool == nil {
+// leastLease is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
+func (p *permits) leastLease() time.Duration {
+	if p.pool == nil {
 		return 0
 	}
-	return s.pool.cfg.Timeout + leaseMargin
+	return p.pool.cfg.Timeout + leaseMargin
 }
 
-func (s *permits) lease() time.Duration {
-	if s.pool == nil {
+func (p *permits) lease() time.Duration {
+	if p.pool == nil {
 		return 0
 	}
-	return max(s.pool.e.cfg.Lease, s.call())
+	return max(p.pool.e.cfg.Lease, p.leastLease())
 }
 
-// use takes a permit for an order whose call was committed with its move. If the circuit
+// use hands a permit to the call of an order that was committed with its move. If the circuit
 // breaker has opened meanwhile, the call is made all the same.
-func (s *permits) use(r *run) {
-	s.left--
-	r.call = s.pool.newCall(r)
-	r.call.doubted, r.call.asked = false, s.asked // it is the first call of the step
-	r.call.report, _ = s.pool.breaker.Allow()
+func (p *permits) use(r *run) {
+	p.left--
+	r.call = p.pool.newCall(r)
+	r.call.doubted, r.call.asked = false, p.asked // it is the first call of the step
+	r.call.report, _ = p.pool.breaker.Allow()
 	if r.call.report == nil {
 		r.call.report = func(error) {}
 	}
 }
 
 // freeUnused frees the permits that were not used.
-func (s *permits) freeUnused() {
-	for ; s.pool != nil && s.left > 0; s.left-- {
-		s.pool.free()
+func (p *permits) freeUnused() {
+	for ; p.pool != nil && p.left > 0; p.left-- {
+		p.pool.free()
 	}
 }

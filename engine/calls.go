@@ -30,7 +30,7 @@ func (e *Engine) call(r *run) bool {
 	}
 	pool := e.poolOf(o)
 	switch {
-	case orders.Stopping(o) && !o.Status.Undoing() && !pool.forgotten(o, e.now()):
+	case orders.Stopping(o) && !o.Status.Undoing() && !pool.stepKeyExpired(o, e.now()):
 		e.withoutCall(r, pool, stopRequested{})
 	case e.stopping.Load():
 		return false
@@ -62,22 +62,22 @@ func (p *callPool) lacksReference(r *run) bool {
 }
 
 // runPreflight is the flush of the queue of orders that may have been called for before.
-func (e *Engine) runPreflight(set []*run) {
-	set = slices.Clone(set)
-	found, err := e.readPreflight(e.ctx, set)
-	if e.standsDown("look for what was sent before", err, set) {
+func (e *Engine) runPreflight(runs []*run) {
+	runs = slices.Clone(runs)
+	found, err := e.readPreflight(e.ctx, runs)
+	if e.standsDown("look for what was sent before", err, runs) {
 		return
 	}
 	if err != nil {
 		e.log.Warn("look for what was sent before", "error", err)
-		e.later(set)
+		e.later(runs)
 		return
 	}
-	for _, r := range set {
+	for _, r := range runs {
 		r.preflight = found[r.no()]
 		pool := e.poolOf(&r.order)
 		if answer := r.preflight.answer; answer != nil {
-			r.call = pool.answered(&r.order, answer)
+			r.call = pool.callOfAnswer(&r.order, answer)
 		}
 		if r.call != nil {
 			e.results.Add(r)
@@ -89,7 +89,7 @@ func (e *Engine) runPreflight(set []*run) {
 
 // prepareCall asks the circuit breaker, makes the call of an order that has a permit, and queues it to be committed.
 func (e *Engine) prepareCall(r *run, p *callPool) {
-	if r.status().Undoing() && r.undoForgotten(p.cfg, e.now()) {
+	if o := &r.order; o.Status.Undoing() && r.preflight.own.undoKeyExpired(p.cfg, o, o.InDoubtSince, e.now()) {
 		p.release()
 		e.withoutCall(r, p, attention{reason: outcomeUnknown})
 		return
@@ -112,45 +112,43 @@ type beginKey struct {
 	seq        int32
 	step       fsm.Step
 	operation  provider.Operation
-	generation int32         // 0 but for voids: that of the order
+	voids      bool
+	generation int32
 	call       time.Duration // how long it may take
 }
 
 const lookup provider.Operation = "lookup"
 
 func beginKeyOf(r *run) beginKey {
-	o, a := &r.order, r.call
-	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: a.step, operation: a.operation,
-		call: a.pool.cfg.Timeout + leaseMargin}
-	if a.generation != o.Generation {
-		key.generation = a.generation
-	}
-	if a.lookOnly {
+	o, c := &r.order, r.call
+	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.operation,
+		voids: c.voids(o), generation: c.generation, call: c.pool.cfg.Timeout + leaseMargin}
+	if c.lookOnly {
 		key.operation = lookup
 	}
 	return key
 }
 
 // begin is the flush of the queue of calls: it commits that calls are about to be made, and makes them.
-func (e *Engine) begin(set []*run) {
-	for key, group := range groupBy(set, beginKeyOf) {
+func (e *Engine) begin(runs []*run) {
+	for key, group := range groupBy(runs, beginKeyOf) {
 		e.commitCalls(key, group)
 	}
 }
 
-func (e *Engine) commitCalls(key beginKey, set []*run) {
+func (e *Engine) commitCalls(key beginKey, runs []*run) {
 	asked := time.Now()
-	for _, r := range set {
+	for _, r := range runs {
 		r.call.asked = asked
 	}
-	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, set))
+	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, runs))
 	switch {
 	case db.FaultOf(err) == db.Bad:
-		e.split(set, func(half []*run) { e.commitCalls(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
+		e.split(runs, func(half []*run) { e.commitCalls(key, half) }, func(r *run) { notBegun(r); e.giveUp(r, err) })
 		return
 	case err != nil:
-		notBegun(set...)
-		e.failed("begin calls", err, set, e.later)
+		notBegun(runs...)
+		e.failed("begin calls", err, runs, e.later)
 		return
 	}
 	e.Stats.Batches.Add(1)
@@ -161,7 +159,7 @@ func (e *Engine) commitCalls(key beginKey, set []*run) {
 	for _, row := range rows {
 		byNo[row.OrderNo] = row
 	}
-	begun, lost := divide(set, func(r *run) bool { _, ok := byNo[r.no()]; return ok }) // once its call is under way a run is not ours
+	begun, lost := divide(runs, func(r *run) bool { _, ok := byNo[r.no()]; return ok }) // once its call is under way a run is not ours
 	for _, r := range begun {
 		row := byNo[r.no()]
 		r.order.Seq = row.Seq
@@ -171,17 +169,17 @@ func (e *Engine) commitCalls(key beginKey, set []*run) {
 	e.onCASMiss(lost)
 }
 
-func (e *Engine) beginning(key beginKey, set []*run) db.CallsBeginParams {
+func (e *Engine) beginning(key beginKey, runs []*run) db.CallsBeginParams {
 	p := db.CallsBeginParams{
-		OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
-	if set[0].call.generation != set[0].order.Generation {
+	if key.voids {
 		p.Generation = &key.generation
 	}
 	if key.operation == provider.Undo {
-		for _, r := range set {
+		for _, r := range runs {
 			p.UndoReferences = append(p.UndoReferences, r.call.undoReference)
 		}
 	}
@@ -189,8 +187,8 @@ func (e *Engine) beginning(key beginKey, set []*run) db.CallsBeginParams {
 }
 
 // notBegun gives back what calls hold that come to nothing.
-func notBegun(set ...*run) {
-	for _, r := range set {
+func notBegun(runs ...*run) {
+	for _, r := range runs {
 		r.call.report(errUncalled)
 		r.call.permit.free()
 		r.call = nil
@@ -200,37 +198,37 @@ func notBegun(set ...*run) {
 // begun notes in the run that its call is committed, with this number and at this time, and starts the call.
 // Every call of an order starts here.
 func (e *Engine) begun(r *run, number int32, inDoubtSince *time.Time, at time.Time) {
-	o, a := &r.order, r.call
+	o, c := &r.order, r.call
 	o.Calls, o.InDoubtSince, r.complete, r.vainTries = &number, inDoubtSince, false, 0
 	if o.RetryWindowStartedAt == nil {
 		o.RetryWindowStartedAt = &at
 	}
-	a.number, a.fence, a.lookOnly = number, o.Fence, a.lookOnly || a.expired(r, at)
+	c.number, c.fence, c.lookOnly = number, o.Fence, c.lookOnly || c.keyExpired(r, at)
 	e.wg.Go(func() { e.makeCall(r) })
 }
 
 // makeCall makes one call, with no transaction open and no lock held, and queues its answer to be
 // committed. It ends with its own timeout, not when the caller of the order hangs up.
 func (e *Engine) makeCall(r *run) {
-	a := r.call
-	ctx, cancel := context.WithTimeout(e.ctx, a.pool.cfg.Timeout)
+	c := r.call
+	ctx, cancel := context.WithTimeout(e.ctx, c.pool.cfg.Timeout)
 	defer cancel()
-	c, err := e.callOf(ctx, r)
+	request, err := e.callOf(ctx, r)
 	if err != nil {
-		a.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
-		a.report(errUncalled)
+		c.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
+		c.report(errUncalled)
 	} else {
-		a.result = a.perform(ctx, c)
-		a.report(failureOf(a.result))
+		c.result = c.perform(ctx, request)
+		c.report(failureOf(c.result))
 	}
-	e.Stats.Calls.add(a)
+	e.Stats.Calls.add(c)
 	e.results.Add(r)
-	a.permit.free()
+	c.permit.free()
 }
 
 // commitResults commits what answers mean. It hands runs whose stock row stayed locked to busy.
-func (e *Engine) commitResults(set []*run, busy func([]*run)) {
-	for key, group := range groupBy(set, e.resultKey) {
+func (e *Engine) commitResults(runs []*run, busy func([]*run)) {
+	for key, group := range groupBy(runs, e.resultKey) {
 		if key.outcome == suspends {
 			e.suspend(key, group)
 		} else {

@@ -15,7 +15,7 @@ func (r *reading) now() time.Time { return r.database.Add(time.Since(r.heard)) }
 // Now is the database's time as this process knows it: not ahead of it, and behind it by
 // what a reply takes. A machine that slept is behind by its sleep until the next reply,
 // because monotonic clocks stand still meanwhile. So nothing is sent by this time alone: see
-// call.expired.
+// call.keyExpired.
 func (e *Engine) Now() time.Time { return e.now() }
 
 func (e *Engine) now() time.Time {

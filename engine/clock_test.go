@@ -44,8 +44,8 @@ func TestStoodStill(t *testing.T) {
 		"a wall clock that was set back": {now.Round(0).Add(retentionMargin), false},
 	} {
 		called := false
-		a := &call{pool: &callPool{exec: caller(func() { called = true })}, operation: provider.Do, step: fsm.Charge, asked: c.asked}
-		result := a.perform(t.Context(), &provider.Call{})
+		made := &call{pool: &callPool{exec: caller(func() { called = true })}, operation: provider.Do, step: fsm.Charge, asked: c.asked}
+		result := made.perform(t.Context(), &provider.Call{})
 		retry, _ := result.(provider.Retry)
 		if called == c.want || c.want != (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)) {
 			t.Errorf("%s: called %v, %+v", name, called, result)

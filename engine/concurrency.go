@@ -24,37 +24,37 @@ func newConcurrencyLimiter(e *Engine) *concurrencyLimiter {
 }
 
 // ask says that a permit of this key may be free, or that an order may wait for one.
-func (t *concurrencyLimiter) ask(key string) {
-	t.mu.Lock()
-	t.keys[key] = true
-	t.mu.Unlock()
+func (l *concurrencyLimiter) ask(key string) {
+	l.mu.Lock()
+	l.keys[key] = true
+	l.mu.Unlock()
 	select {
-	case t.wake <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (t *concurrencyLimiter) take() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	keys := make([]string, 0, len(t.keys))
-	for key := range t.keys {
+func (l *concurrencyLimiter) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make([]string, 0, len(l.keys))
+	for key := range l.keys {
 		keys = append(keys, key)
 	}
-	clear(t.keys)
+	clear(l.keys)
 	return keys
 }
 
-func (t *concurrencyLimiter) loop(ctx context.Context) {
+func (l *concurrencyLimiter) loop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.wake:
+		case <-l.wake:
 		}
-		for _, key := range t.take() {
-			if ctx.Err() == nil && !t.e.stopping.Load() {
-				t.grant(key)
+		for _, key := range l.take() {
+			if ctx.Err() == nil && !l.e.stopping.Load() {
+				l.grant(key)
 			}
 		}
 	}
@@ -64,8 +64,8 @@ func (t *concurrencyLimiter) loop(ctx context.Context) {
 const permitsAtOnce = 100
 
 // grant gives the free permits of a key to the orders that came first.
-func (t *concurrencyLimiter) grant(key string) {
-	e := t.e
+func (l *concurrencyLimiter) grant(key string) {
+	e := l.e
 	rows, err := e.query.ConcurrencyRead(e.ctx, db.ConcurrencyReadParams{Key: key, Most: permitsAtOnce})
 	if err != nil {
 		e.log.Warn("look for free concurrency permits", "key", key, "error", err)
@@ -83,12 +83,13 @@ func (t *concurrencyLimiter) grant(key string) {
 		return
 	}
 	if len(granted) < len(next) {
-		t.ask(key) // another replica gave some meanwhile
+		l.ask(key) // another replica gave some meanwhile
 	}
 	e.driveClaimed(writtenOrders(granted))
 }
 
-// nextPermitted picks those that may start, each by the limit of its own policy.
+// nextPermitted picks those that may start, each by the limit of its own policy. One whose policy is not known here
+// starts alone: no policy has a lower limit.
 func (e *Engine) nextPermitted(rows []db.ConcurrencyReadRow) (orderNos []int64) {
 	for _, row := range rows {
 		limit := 1

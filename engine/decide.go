@@ -29,20 +29,20 @@ type suspension struct {
 	action  json.RawMessage
 }
 
-// judge has all the facts about an order whose step was neither done nor refused.
-type judge struct {
+// undecided is all that counts for an order whose step was neither done nor refused.
+type undecided struct {
 	cfg    *policy.Step
-	a      *call
-	o      *orders.Order
+	call   *call
+	order  *orders.Order
 	now    time.Time // on the database's clock
 	chance float64   // from 0 to 1; the delay is drawn by it
 }
 
 // decide says what becomes of the order. It depends on nothing else.
-func (j judge) decide() suspension {
-	s, a, o := j.meaning(), j.a, j.o
-	ofStep := a.operation == provider.Do && !isAttention(a.result) && !a.uncalled && !a.lookOnly
-	if s.hold != "" && (ofStep || j.voids()) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
+func (u undecided) decide() suspension {
+	s, c, o := u.meaning(), u.call, u.order
+	ofStep := c.operation == provider.Do && !isAttention(c.result) && !c.uncalled && !c.lookOnly
+	if s.hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
 		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
@@ -53,67 +53,63 @@ func isAttention(result provider.Result) bool {
 	return is
 }
 
-// voids reports whether the call was to void a key of an earlier generation. Its result says nothing
-// about the step of the current generation, which is as much in doubt as before.
-func (j judge) voids() bool { return j.a.generation != j.o.Generation }
-
-func (j judge) meaning() suspension {
-	a := j.a
-	switch result := a.result.(type) {
+func (u undecided) meaning() suspension {
+	c := u.call
+	switch result := c.result.(type) {
 	case attention:
-		return suspension{hold: fsm.HoldAttention, reason: result.reason, delay: -1, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
+		return suspension{hold: fsm.HoldAttention, reason: result.reason, delay: -1, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail}
 	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
-		case j.voids():
+		case c.voids(u.order):
 			reason = orders.VoidRefused
-		case a.operation != provider.Undo:
+		case c.operation != provider.Undo:
 			reason = "refused_in_doubt: "
 		}
 		return suspension{hold: fsm.HoldAttention, reason: reason + result.Code, delay: -1, counts: true,
-			outcome: outcomeOf(a, "refused"), code: result.Code, detail: result.Detail}
+			outcome: outcomeOf(c, "refused"), code: result.Code, detail: result.Detail}
 	case provider.Waiting:
-		return suspension{hold: fsm.HoldCallback, delay: j.cfg.CallbackTimeout, outcome: outcomeOf(a, "waiting"), ref: result.Reference, action: result.Action}
+		return suspension{hold: fsm.HoldCallback, delay: u.cfg.CallbackTimeout, outcome: outcomeOf(c, "waiting"), ref: result.Reference, action: result.Action}
 	case provider.Retry:
 		// A callback that says not done may be about another call than the last one.
-		s := suspension{counts: result.Counts, cleared: !a.doubted || a.source == byOperator, outcome: outcomeOf(a, "retry"), code: result.Code, detail: result.Detail}
+		s := suspension{counts: result.Counts, cleared: !c.doubted || c.source == byOperator, outcome: outcomeOf(c, "retry"), code: result.Code, detail: result.Detail}
 		// That an undo did nothing says nothing of what it was to undo.
-		s.cleared = s.cleared && !j.voids() && !a.uncalled && !(a.operation == provider.Undo && a.source == byOperator)
-		return j.again(s, result.After)
+		s.cleared = s.cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
+		return u.again(s, result.After)
 	case provider.Unknown:
-		s := suspension{counts: true, outcome: outcomeOf(a, "unknown"), code: result.Code, detail: result.Detail}
-		return j.again(s, result.After)
+		s := suspension{counts: true, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail}
+		return u.again(s, result.After)
 	default: // an earlier key is void now: go on to the next call
-		return suspension{outcome: outcomeOf(a, "done")}
+		return suspension{outcome: outcomeOf(c, "done")}
 	}
 }
 
-func outcomeOf(a *call, outcome string) string {
-	if a.uncalled {
+func outcomeOf(c *call, outcome string) string {
+	if c.uncalled {
 		return ""
 	}
 	return outcome
 }
 
 // again holds the order for a retry, or for a person when retries and budget are used up.
-func (j judge) again(s suspension, after time.Duration) suspension {
-	cfg, retries, spent := j.cfg, value(j.o.Retries), time.Duration(0)
-	if j.o.RetryWindowStartedAt != nil {
-		spent = max(j.now.Sub(*j.o.RetryWindowStartedAt), 0)
+func (u undecided) again(s suspension, after time.Duration) suspension {
+	cfg, retries, spent := u.cfg, value(u.order.Retries), time.Duration(0)
+	if u.order.RetryWindowStartedAt != nil {
+		spent = max(u.now.Sub(*u.order.RetryWindowStartedAt), 0)
 	}
 	if s.counts {
 		retries++
 	}
 	s.hold, s.reason = fsm.HoldRetry, s.code
-	s.delay = after + time.Duration(j.chance*delayBound(&cfg.Retry, retries, s.counts, spent)) // or orders with the same Retry-After would call at once
+	s.delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.code):
 		s.hold, s.reason = fsm.HoldAttention, "non_retryable: "+s.code
 	case int(retries) > cfg.Retry.MaxRetries && left <= 0:
 		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.code)
-	case after > left && after > cfg.Retry.Cap && !j.a.uncalled:
-		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", j.now.Add(after).UTC().Format(time.RFC3339))
+	case after > left && after > cfg.Retry.Cap && !u.call.uncalled:
+		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", u.now.Add(after).UTC().Format(time.RFC3339))
 	}
 	if s.hold == fsm.HoldAttention {
 		s.delay = -1

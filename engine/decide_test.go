@@ -21,7 +21,7 @@ func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {
 }
 
 // anyTry is an answer that may be tried again, at any point of any window.
-func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
+func anyTry(t *rapid.T) (u undecided, after time.Duration, counts bool) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	retry := policy.Retry{
 		Initial:    time.Millisecond + anyDuration(time.Minute).Draw(t, "initial"),
@@ -38,19 +38,19 @@ func anyTry(t *rapid.T) (j judge, after time.Duration, counts bool) {
 		from := now.Add(-anyDuration(2*time.Hour).Draw(t, "spent"))
 		o.RetryWindowStartedAt = &from
 	}
-	a := &call{state: fsm.Charging, step: fsm.Charge, operation: provider.Do, doubted: rapid.Bool().Draw(t, "doubted"),
+	c := &call{state: fsm.Charging, step: fsm.Charge, operation: provider.Do, doubted: rapid.Bool().Draw(t, "doubted"),
 		result: provider.Retry{Code: "not_done", After: after, Counts: counts}}
 	if counts && rapid.Bool().Draw(t, "unknown") {
-		a.result = provider.Unknown{Code: "timeout", After: after}
+		c.result = provider.Unknown{Code: "timeout", After: after}
 	}
-	return judge{cfg: &policy.Step{Retry: retry}, a: a, o: o, now: now, chance: rapid.Float64Range(0, 1).Draw(t, "chance")}, after, counts
+	return undecided{cfg: &policy.Step{Retry: retry}, call: c, order: o, now: now, chance: rapid.Float64Range(0, 1).Draw(t, "chance")}, after, counts
 }
 
-func (j judge) spent() time.Duration {
-	if j.o.RetryWindowStartedAt == nil {
+func (u undecided) spent() time.Duration {
+	if u.order.RetryWindowStartedAt == nil {
 		return 0
 	}
-	return j.now.Sub(*j.o.RetryWindowStartedAt)
+	return u.now.Sub(*u.order.RetryWindowStartedAt)
 }
 
 func TestDelays(t *testing.T) {
@@ -58,36 +58,36 @@ func TestDelays(t *testing.T) {
 	t.Run("are at least what the other side asked for, and no longer than that and the cap", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
-			j, after, _ := anyTry(t)
-			s := j.decide()
+			u, after, _ := anyTry(t)
+			s := u.decide()
 			if s.hold != fsm.HoldRetry {
 				return
 			}
-			if s.delay < after || s.delay > after+j.cfg.Retry.Cap {
-				t.Fatalf("%s after %s, cap %s", s.delay, after, j.cfg.Retry.Cap)
+			if s.delay < after || s.delay > after+u.cfg.Retry.Cap {
+				t.Fatalf("%s after %s, cap %s", s.delay, after, u.cfg.Retry.Cap)
 			}
 		})
 	})
 	t.Run("are drawn from nothing to a bound that grows", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
-			j, _, counts := anyTry(t)
+			u, _, counts := anyTry(t)
 			bound := func(retries int32, spent time.Duration) float64 {
-				return delayBound(&j.cfg.Retry, retries, counts, spent)
+				return delayBound(&u.cfg.Retry, retries, counts, spent)
 			}
-			retries, spent := *j.o.Retries+1, j.spent()
+			retries, spent := *u.order.Retries+1, u.spent()
 			switch {
-			case bound(retries, spent) > float64(j.cfg.Retry.Cap) || math.IsNaN(bound(retries, spent)):
+			case bound(retries, spent) > float64(u.cfg.Retry.Cap) || math.IsNaN(bound(retries, spent)):
 				t.Fatal("beyond the cap")
 			case bound(retries+1, spent) < bound(retries, spent) || bound(retries, 2*spent) < bound(retries, spent):
 				t.Fatal("it shrinks")
-			case bound(1, 0) != float64(j.cfg.Retry.Initial):
-				t.Fatalf("the first is up to %v, not %s", bound(1, 0), j.cfg.Retry.Initial)
+			case bound(1, 0) != float64(u.cfg.Retry.Initial):
+				t.Fatalf("the first is up to %v, not %s", bound(1, 0), u.cfg.Retry.Initial)
 			}
-			j.chance = 0
-			least := j.decide()
-			j.chance = 1
-			if most := j.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(retries, spent)) {
+			u.chance = 0
+			least := u.decide()
+			u.chance = 1
+			if most := u.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(retries, spent)) {
 				t.Fatalf("from %s to %s", least.delay, most.delay)
 			}
 		})
@@ -95,14 +95,14 @@ func TestDelays(t *testing.T) {
 	t.Run("of orders that failed together are spread", func(t *testing.T) {
 		t.Parallel()
 		retries := int32(3)
-		j := judge{
-			cfg: &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, MaxRetries: 7, Budget: time.Hour}},
-			a:   &call{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, o: &orders.Order{Status: fsm.Charging, Retries: &retries},
+		u := undecided{
+			cfg:  &policy.Step{Retry: policy.Retry{Initial: 200 * time.Millisecond, Factor: 2, Cap: time.Minute, MaxRetries: 7, Budget: time.Hour}},
+			call: &call{operation: provider.Do, result: provider.Unknown{Code: "timeout"}}, order: &orders.Order{Status: fsm.Charging, Retries: &retries},
 		}
 		var buckets [8]int
 		for i := range 800 {
-			j.chance = float64(i) / 800 // as rand.Float64 spreads it
-			buckets[int(8*j.decide().delay/(1600*time.Millisecond))]++
+			u.chance = float64(i) / 800 // as rand.Float64 spreads it
+			buckets[int(8*u.decide().delay/(1600*time.Millisecond))]++
 		}
 		for i, n := range buckets {
 			if n < 90 || n > 110 {
@@ -117,47 +117,47 @@ func TestRetriesEnd(t *testing.T) {
 	t.Run("only when the retries and the time are spent, or the other side asks for too long", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
-			j, after, counts := anyTry(t)
-			s, retries := j.decide(), int(*j.o.Retries)
+			u, after, counts := anyTry(t)
+			s, retries := u.decide(), int(*u.order.Retries)
 			if counts {
 				retries++
 			}
-			left := j.cfg.Retry.Budget - j.spent()
-			exhausted := retries > j.cfg.Retry.MaxRetries && left <= 0
-			tooLong := after > left && after > j.cfg.Retry.Cap
+			left := u.cfg.Retry.Budget - u.spent()
+			exhausted := retries > u.cfg.Retry.MaxRetries && left <= 0
+			tooLong := after > left && after > u.cfg.Retry.Cap
 			if want := exhausted || tooLong; (s.hold == fsm.HoldAttention) != want || s.hold == fsm.HoldAttention && s.delay >= 0 {
 				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)
 			}
 			if s.hold == fsm.HoldAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
 				t.Fatal(s.reason)
 			}
-			if _, unknown := j.a.result.(provider.Unknown); unknown && s.cleared || j.a.doubted && s.cleared {
+			if _, unknown := u.call.result.(provider.Unknown); unknown && s.cleared || u.call.doubted && s.cleared {
 				t.Fatal("a doubt is forgotten")
 			}
 		})
 	})
 	t.Run("at once with a code that is not to be tried again", func(t *testing.T) {
 		t.Parallel()
-		j := judge{cfg: &policy.Step{Retry: policy.Retry{MaxRetries: 7, Budget: time.Hour, NonRetryable: []string{"closed"}}},
-			a: &call{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, o: &orders.Order{Status: fsm.Charging}}
-		if s := j.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
+		u := undecided{cfg: &policy.Step{Retry: policy.Retry{MaxRetries: 7, Budget: time.Hour, NonRetryable: []string{"closed"}}},
+			call: &call{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, order: &orders.Order{Status: fsm.Charging}}
+		if s := u.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
 			t.Errorf("%+v", s)
 		}
 	})
 	t.Run("and nobody waits for what is to be undone, but for a confirmation in doubt", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
-			j, _, _ := anyTry(t)
+			u, _, _ := anyTry(t)
 			cancel := "cancel"
-			j.o.StopRequested = &cancel
-			j.o.Status = rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Releasing, fsm.Refunding}).Draw(t, "status")
+			u.order.StopRequested = &cancel
+			u.order.Status = rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Releasing, fsm.Refunding}).Draw(t, "status")
 			if rapid.Bool().Draw(t, "waits") {
-				j.a.result = provider.Waiting{}
+				u.call.result = provider.Waiting{}
 			}
-			s := j.decide()
-			stays := j.o.Status.Undoing() || j.o.Status == fsm.Confirming && !s.cleared
+			s := u.decide()
+			stays := u.order.Status.Undoing() || u.order.Status == fsm.Confirming && !s.cleared
 			if s.hold != fsm.HoldAttention && (s.hold == "") == stays {
-				t.Fatalf("%s: %+v", j.o.Status, s)
+				t.Fatalf("%s: %+v", u.order.Status, s)
 			}
 		})
 	})

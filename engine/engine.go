@@ -148,12 +148,12 @@ func (e *Engine) makeQueues() {
 		if ledger.Moves[state] == nil {
 			continue
 		}
-		e.moves[state] = e.newQueue(batch.Options{Most: most, Limit: e.limit}, func(set []*run) { e.moveOut(state, set, e.hot.add) })
+		e.moves[state] = e.newQueue(batch.Options{Most: most, Limit: e.limit}, func(runs []*run) { e.moveOut(state, runs, e.hot.add) })
 	}
 	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
 	e.begins = e.newQueue(batch.Options{Most: most, Pace: remote}, e.begin)
 	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: remote},
-		func(set []*run) { e.commitResults(e.hot.divert(set), e.hot.add) })
+		func(runs []*run) { e.commitResults(e.hot.divert(runs), e.hot.add) })
 	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
 	e.leaves = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.leave)
 	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one

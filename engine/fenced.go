@@ -14,16 +14,16 @@ import (
 // fenced keeps an answer that came when the order was no longer ours, or no longer where
 // it was. It moves nothing; what it reports may have to be undone.
 func (e *Engine) fenced(r *run) {
-	a := r.call
+	c := r.call
 	r.call = nil
-	if a == nil || a.result == nil || a.number == 0 || a.source != "" || a.fence == r.order.Fence {
+	if c == nil || c.result == nil || c.number == 0 || c.source != "" || c.fence == r.order.Fence {
 		return // under the same fence it was we who recorded it, and did not hear so
 	}
 	e.Stats.FencedAnswers.Add(1)
-	outcome, _ := namedResult(a.result)
-	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", a.step, "call", a.number, "fence", a.fence, "outcome", outcome)
+	outcome, _ := namedResult(c.result)
+	e.log.Warn("answer of a provider fenced", "order_id", r.orderID, "step", c.step, "call", c.number, "fence", c.fence, "outcome", outcome)
 	late := newRun(r.orderID, Input{}) // the order itself goes on without it
-	late.order.OrderNo, late.call = r.no(), a
+	late.order.OrderNo, late.call = r.no(), c
 	if e.keepFenced(late) != nil {
 		e.unwritten.Add(late)
 	}
@@ -32,20 +32,20 @@ func (e *Engine) fenced(r *run) {
 // keepFenced writes such an answer down and, where it reports an effect, opens its undoing.
 // It may be done again.
 func (e *Engine) keepFenced(r *run) error {
-	a := r.call
-	outcome, answer := namedResult(a.result)
-	err := e.query.CallFenced(e.ctx, db.CallFencedParams{OrderNo: r.no(), Call: a.number, Fence: a.fence,
+	c := r.call
+	outcome, answer := namedResult(c.result)
+	err := e.query.CallFenced(e.ctx, db.CallFencedParams{OrderNo: r.no(), Call: c.number, Fence: c.fence,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference})
-	if err != nil || outcome != "done" || a.operation != provider.Do {
+	if err != nil || outcome != "done" || c.operation != provider.Do {
 		return err
 	}
-	return e.reportLate(e.ctx, callbackTarget{r.no(), a.generation, a.step}, lateEffect{"a call that was fenced", answer.Reference})
+	return e.reportLate(e.ctx, callbackTarget{r.no(), c.generation, c.step}, lateEffect{"a call that was fenced", answer.Reference})
 }
 
 // keepUnwritten is the flush of the queue of fenced answers that could not be written. Nobody
 // else has heard them, so each is tried until it is written or the engine stops.
-func (e *Engine) keepUnwritten(set []*run) {
-	for _, r := range set {
+func (e *Engine) keepUnwritten(runs []*run) {
+	for _, r := range runs {
 		for try := 0; e.ctx.Err() == nil; try++ {
 			err := e.keepFenced(r)
 			if err == nil {

@@ -25,36 +25,36 @@ func (e *Engine) handBack() {
 	e.release(ctx, numbersOf(left))
 	for _, r := range left {
 		if r.sent && r.no() == 0 {
-			r.end(orders.ErrUnavailable) // its admission may have committed, or still commit
+			r.wakeCallers(orders.ErrUnavailable) // its admission may have committed, or still commit
 		} else {
-			r.end(orders.ErrStopping)
+			r.wakeCallers(orders.ErrStopping)
 		}
 	}
 }
 
 // leave is the flush of the queue of orders that this process does not go on with: it stops, or can't run their policy. Their
 // leases are released, so that whoever can drives them at once; those of rows that somebody holds end by themselves.
-func (e *Engine) leave(set []*run) {
-	set = slices.Clone(set)
-	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(set), Owner: e.owner}); err != nil {
-		e.log.Warn("release leases", "orders", len(set), "error", err)
+func (e *Engine) leave(runs []*run) {
+	runs = slices.Clone(runs)
+	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(runs), Owner: e.owner}); err != nil {
+		e.log.Warn("release leases", "orders", len(runs), "error", err)
 	}
-	e.finish(orders.ErrStopping, set...)
+	e.finish(orders.ErrStopping, runs...)
 }
 
 // giveBack lets go of orders whose statement can't run, and answers their callers with the error. The leases are
 // released, so that whoever can drives the orders at once; where that can't be done either, nobody renews them any
 // more, and they end by themselves.
-func (e *Engine) giveBack(err error, set ...*run) {
-	if len(set) == 0 {
+func (e *Engine) giveBack(err error, runs ...*run) {
+	if len(runs) == 0 {
 		return
 	}
-	removed, _ := e.runs.remove(set) // a row that was claimed for one of them meanwhile is released with it
+	removed, _ := e.runs.remove(runs) // a row that was claimed for one of them meanwhile is released with it
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
 	defer cancel()
 	e.release(ctx, numbersOf(removed))
 	for _, r := range removed {
-		r.end(err)
+		r.wakeCallers(err)
 	}
 }
 

@@ -29,8 +29,8 @@ const hotPause = 100 * time.Millisecond
 // add takes over a batch that met a lock for too long. It keeps nothing of the slice. Runs that
 // don't write a stock row waited for another lock, and are tried again elsewhere: in this queue
 // they would never unblock their item, because only a run that gets the stock row does.
-func (h *hotItems) add(set []*run) {
-	hot, others := divide(set, h.engine.writesStock)
+func (h *hotItems) add(runs []*run) {
+	hot, others := divide(runs, h.engine.writesStock)
 	if len(others) > 0 {
 		h.engine.later(others)
 	}
@@ -96,20 +96,20 @@ func (h *hotItems) unblock(item string) {
 // flush moves a batch of any states, one statement per item and state. An item stays in
 // the queue until a statement got its stock row. If it left before that, its next order
 // would stall the orders of all items again.
-func (h *hotItems) flush(set []*run) {
-	slices.SortStableFunc(set, func(a, b *run) int {
+func (h *hotItems) flush(runs []*run) {
+	slices.SortStableFunc(runs, func(a, b *run) int {
 		return cmp.Or(cmp.Compare(a.order.Item, b.order.Item), cmp.Compare(a.status(), b.status()))
 	})
-	for len(set) > 0 {
-		item, state := set[0].order.Item, set[0].status()
-		n := slices.IndexFunc(set, func(r *run) bool { return r.order.Item != item || r.status() != state })
+	for len(runs) > 0 {
+		item, state := runs[0].order.Item, runs[0].status()
+		n := slices.IndexFunc(runs, func(r *run) bool { return r.order.Item != item || r.status() != state })
 		if n < 0 {
-			n = len(set)
+			n = len(runs)
 		}
-		if h.through(state, set[:n]) {
+		if h.through(state, runs[:n]) {
 			h.unblock(item)
 		}
-		set = set[n:]
+		runs = runs[n:]
 	}
 }
 
@@ -118,9 +118,9 @@ func (h *hotItems) flush(set []*run) {
 func (h *hotItems) through(state fsm.State, runs []*run) bool {
 	free := true
 	results, others := divide(runs, (*run).hasResult)
-	busy := func(set []*run) {
+	busy := func(locked []*run) {
 		free = false
-		again := slices.Clone(set)
+		again := slices.Clone(locked)
 		// Renew the leases now, while the rows are free: the next try holds locks on
 		// them for most of the time, and a renewal skips rows that are locked.
 		h.engine.renew(numbersOf(again))

@@ -40,24 +40,24 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, a := &r.order, r.call
-	c := &provider.Call{
-		Installation: who.id, OrderID: o.OrderID, Step: a.step, Generation: a.generation,
+	o, c := &r.order, r.call
+	request := &provider.Call{
+		Installation: who.id, OrderID: o.OrderID, Step: c.step, Generation: c.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
-		Fence: o.Fence, Number: a.number, Clock: e.now,
+		Fence: o.Fence, Number: c.number, Clock: e.now,
 	}
-	if a.operation == provider.Undo {
-		c.Reference = a.undoReference
-		return c, nil
+	if c.operation == provider.Undo {
+		request.Reference = c.undoReference
+		return request, nil
 	}
-	c.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(callbackTarget{o.OrderNo, a.generation, a.step}, o.OrderID)
-	c.Reference = or(r.order.ChargeReference)
-	if a.step == fsm.Reserve {
-		c.Reference = or(r.order.ReserveReference)
+	request.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(callbackTarget{o.OrderNo, c.generation, c.step}, o.OrderID)
+	request.Reference = or(r.order.ChargeReference)
+	if c.step == fsm.Reserve {
+		request.Reference = or(r.order.ReserveReference)
 	}
-	if c.Reference == "" && r.preflight != nil && a.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
-		c.Reference = r.preflight.own.reference
+	if request.Reference == "" && r.preflight != nil && c.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
+		request.Reference = r.preflight.own.reference
 	}
-	return c, nil
+	return request, nil
 }

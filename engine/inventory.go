@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	"pawl/db"
 	"pawl/orders"
@@ -59,7 +58,7 @@ func (e *Engine) setStockAnyway(ctx context.Context, item string, onHand int64) 
 			return rows[0], nil
 		case fault == db.Unknown && ctx.Err() == nil:
 			lost = true
-			e.pause(5 * time.Millisecond << min(try, 5))
+			e.backOff(try)
 			continue
 		case fault != db.None:
 			return orders.Stock{}, orders.Unavailable("set stock", failed)

@@ -70,25 +70,25 @@ func (e *Engine) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 	switch {
 	case err != nil:
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
-	case known.own.forgotten(p.Step(of), &row.Order, nil, e.now()):
+	case known.own.undoKeyExpired(p.Step(of), &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order, r.preflight = row.Order, known
 	r.call = &call{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
-		fence: row.Order.Fence, undoReference: known.own.undoName(p.Step(of).Executor)}
+		fence: row.Order.Fence, undoReference: known.own.referenceToUndo(p.Step(of).Executor)}
 	return e.beginLate(ctx, r, row)
 }
 
 // beginLate commits the call and makes it.
 func (e *Engine) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow) (provider.Result, int32) {
-	a := r.call
-	c, err := e.callOf(ctx, r)
-	a.asked = time.Now()
+	c := r.call
+	request, err := e.callOf(ctx, r)
+	c.asked = time.Now()
 	var begun []db.LateUndoBeginRow
 	if err == nil {
-		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: a.generation, Step: string(a.step),
-			Claims: row.Claims, Policy: row.UndoPolicy, UndoReference: a.undoReference, LeaseSeconds: (a.pool.cfg.Timeout + leaseMargin).Seconds()})
+		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: c.generation, Step: string(c.step),
+			Claims: row.Claims, Policy: row.UndoPolicy, UndoReference: c.undoReference, LeaseSeconds: (c.pool.cfg.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
 	case err != nil:
@@ -96,6 +96,6 @@ func (e *Engine) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow
 	case len(begun) == 0:
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
-	a.number, a.lookOnly = begun[0].Call, r.preflight.own.forgotten(a.pool.cfg, &r.order, nil, begun[0].StartedAt)
-	return a.perform(ctx, c), a.number
+	c.number, c.lookOnly = begun[0].Call, r.preflight.own.undoKeyExpired(c.pool.cfg, &r.order, nil, begun[0].StartedAt)
+	return c.perform(ctx, request), c.number
 }

@@ -9,32 +9,32 @@ import (
 )
 
 // failed goes on after a statement whose error is not the data's fault.
-func (e *Engine) failed(doing string, err error, set []*run, busy func([]*run)) {
-	if e.standsDown(doing, err, set) {
+func (e *Engine) failed(doing string, err error, runs []*run, busy func([]*run)) {
+	if e.standsDown(doing, err, runs) {
 		return
 	}
 	switch db.FaultOf(err) {
 	case db.Busy:
-		busy(set)
+		busy(runs)
 	case db.Again:
 		e.Stats.Retried.Add(1)
-		e.later(set)
+		e.later(runs)
 	default:
 		e.unknown(doing, err)
-		e.readBack(slices.Clone(set))
+		e.readBack(slices.Clone(runs))
 	}
 }
 
 // split finds the culprit of a statement that its data made fail: each half is tried by
 // itself, a single one is given up.
-func (e *Engine) split(set []*run, try func([]*run), giveUp func(*run)) {
-	if len(set) == 1 {
-		giveUp(set[0])
+func (e *Engine) split(runs []*run, try func([]*run), giveUp func(*run)) {
+	if len(runs) == 1 {
+		giveUp(runs[0])
 		return
 	}
-	half := len(set) / 2
-	try(set[:half:half])
-	try(set[half:])
+	half := len(runs) / 2
+	try(runs[:half:half])
+	try(runs[half:])
 }
 
 // schemaMismatchPause is how long to leave the database alone after a statement of a verb or a permit
@@ -81,8 +81,8 @@ func pauseAfter(runs []*run) time.Duration {
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
 
-// finish tells the callers of runs that have ended. An order that took another way than
-// straight forward is read first, so that what is shown is what is stored.
+// finish ends runs whose orders are final or held, or that this replica does not go on with, and tells their callers.
+// An order that is not complete is read first, so that what is shown is what is stored.
 func (e *Engine) finish(err error, runs ...*run) {
 	if err == nil {
 		err = e.readIncomplete(runs)
@@ -93,7 +93,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 			r.markKnown()
 			e.askForNext(r)
 		}
-		r.end(err)
+		r.wakeCallers(err)
 	}
 	if err == nil {
 		e.driveClaimed(claimed)

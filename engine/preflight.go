@@ -20,65 +20,59 @@ type preflight struct {
 }
 
 // voided notes that a call has voided its key.
-func (f *preflight) voided(a *call) {
-	is := func(k sentKey) bool { return k.generation == a.generation && k.step == a.step }
-	if i := slices.IndexFunc(f.voids, is); i >= 0 {
-		f.voids = slices.Delete(f.voids, i, i+1)
+func (p *preflight) voided(c *call) {
+	is := func(k sentKey) bool { return k.generation == c.generation && k.step == c.step }
+	if i := slices.IndexFunc(p.voids, is); i >= 0 {
+		p.voids = slices.Delete(p.voids, i, i+1)
 	}
 }
 
 // sentKey is the key of a step, and what is known of it before it is undone.
 type sentKey struct {
-	step       fsm.Step
-	generation int32
-	policy     int32     // it was sent under; known of earlier generations
-	reference  string    // the provider's own name for what was done
-	undoBegun  bool      // an undo request was sent before
-	undoNamed  string    // the reference it gave; empty: none
-	sentAt     time.Time // when the key was first sent
+	step          fsm.Step
+	generation    int32
+	policy        int32     // it was sent under; known of earlier generations
+	reference     string    // the provider's own name for what was done
+	undoBegun     bool      // an undo request was sent before
+	undoReference string    // the reference it gave; empty: none
+	sentAt        time.Time // when the key was first sent
 }
 
-// undoName is the reference that an undo request gives; empty: it goes by the key of the original
+// referenceToUndo is the reference that an undo request gives; empty: it goes by the key of the original
 // request. An endpoint compares bodies, so every undo request gives what the first one gave.
 // Not so with Stripe: there the request is the same, whether the reference was known or is
 // found by the key.
-func (k *sentKey) undoName(how policy.Executor) string {
+func (k *sentKey) referenceToUndo(how policy.Executor) string {
 	if k.undoBegun && how != policy.Stripe {
-		return k.undoNamed
+		return k.undoReference
 	}
 	return k.reference
 }
 
-// voidName is the same for a key of an earlier generation. As far as we know nothing stands
+// referenceToVoid is the same for a key of an earlier generation. As far as we know nothing stands
 // under it, and the undo request is there to void the key, so it gives no reference of its own.
-func (k *sentKey) voidName(how policy.Executor) string {
+func (k *sentKey) referenceToVoid(how policy.Executor) string {
 	if !k.undoBegun && how != policy.Stripe {
 		return ""
 	}
-	return k.undoName(how)
+	return k.referenceToUndo(how)
 }
 
-// forgotten reports whether an undo request would go by a key that the provider may have
+// undoKeyExpired reports whether an undo request would go by a key that the provider may have
 // forgotten. It would find nothing and report success, and the effect would stand.
 // since: when the step came to be in doubt, if it is.
-func (k *sentKey) forgotten(how *policy.Step, o *orders.Order, since *time.Time, now time.Time) bool {
+func (k *sentKey) undoKeyExpired(how *policy.Step, o *orders.Order, since *time.Time, now time.Time) bool {
 	sent := k.sentAt
 	if since != nil && since.Before(sent) {
 		sent = *since
 	}
-	return !foundByReference(how.Executor, k.undoName(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
-}
-
-// undoForgotten is the same for an order that is being undone.
-func (r *run) undoForgotten(how *policy.Step, now time.Time) bool {
-	o := &r.order
-	return r.preflight.own.forgotten(how, o, o.InDoubtSince, now)
+	return !foundByReference(how.Executor, k.referenceToUndo(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
 // readPreflight reads what has to be known before the next call of each order, by order number. Without an error none is missing.
-func (e *Engine) readPreflight(ctx context.Context, set []*run) (map[int64]*preflight, error) {
+func (e *Engine) readPreflight(ctx context.Context, runs []*run) (map[int64]*preflight, error) {
 	p := db.CallsPreflightParams{}
-	for _, r := range set {
+	for _, r := range runs {
 		p.OrderNos, p.Generations = append(p.OrderNos, r.no()), append(p.Generations, r.order.Generation)
 		p.Steps, p.Operations = append(p.Steps, string(r.status().Step())), append(p.Operations, string(operationIn(r.status())))
 	}

@@ -22,30 +22,30 @@ type proof struct {
 
 // prove has all statements prepared, unless that was done lately and no statement has met an
 // error since that speaks against it.
-func (f *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
-	if f.proved(pool) {
+func (h *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
+	if h.proved(pool) {
 		return nil
 	}
 	select {
-	case f.proving <- struct{}{}:
-		defer func() { <-f.proving }()
+	case h.proving <- struct{}{}:
+		defer func() { <-h.proving }()
 	case <-ctx.Done():
 		return orders.Unavailable("prepare statements", ctx.Err())
 	}
-	if f.proved(pool) { // by the one we waited for
+	if h.proved(pool) { // by the one we waited for
 		return nil
 	}
 	met := pool.SchemaMismatches()
 	if err := checkStatements(ctx, pool); err != nil {
-		f.proof.Store(nil)
+		h.proof.Store(nil)
 		return err
 	}
-	f.proof.Store(&proof{at: time.Now(), met: met})
+	h.proof.Store(&proof{at: time.Now(), met: met})
 	return nil
 }
 
-func (f *schemaHealth) proved(pool *db.Pool) bool {
-	p := f.proof.Load()
+func (h *schemaHealth) proved(pool *db.Pool) bool {
+	p := h.proof.Load()
 	return p != nil && p.met == pool.SchemaMismatches() && time.Since(p.at) < proofAge
 }
 

@@ -55,13 +55,13 @@ func (e *Engine) settle(runs []*run, rows []orders.Order) {
 		default:
 			ours = append(ours, r)
 		}
-		r.order, r.complete, r.preflight = *row, false, nil
+		r.order, r.complete, r.preflight = *row, row.Status.Final() || row.Hold != nil, nil
 		r.markFound()
 		if r.call != nil && (row.Owner == nil || *row.Owner != e.owner || r.call.fence != row.Fence) {
 			e.fenced(r)
 		}
 	}
-	e.end(ended)
+	e.finish(nil, ended...)
 	e.watch(foreign)
 	e.ownAndDrive(ours)
 	if len(again) > 0 {
@@ -98,19 +98,6 @@ func (e *Engine) admitAgain(runs []*run) {
 		return
 	}
 	time.AfterFunc(pauseAfter(runs), func() { e.admits.Add(runs...) })
-}
-
-// end tells callers of orders that were read as final or held.
-func (e *Engine) end(runs []*run) {
-	if len(runs) == 0 {
-		return
-	}
-	removed, claimed := e.runs.remove(runs)
-	for _, r := range removed {
-		e.askForNext(r)
-		r.end(nil)
-	}
-	e.driveClaimed(claimed)
 }
 
 // watch waits for another replica's orders on behalf of our callers.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"pawl/db"
@@ -24,7 +23,7 @@ func untilKnown[T any](e *Engine, what string, read func() ([]T, error)) ([]T, e
 		if try%20 == 0 {
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)
 		}
-		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+		e.backOff(try)
 	}
 }
 
@@ -50,13 +49,11 @@ func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T
 }
 
 // pause waits for about d, or until the engine stops.
-func (e *Engine) pause(d time.Duration) {
-	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-e.ctx.Done():
-	}
+func (e *Engine) pause(d time.Duration) { orders.Sleep(e.ctx, d) }
+
+// backOff waits before a statement is sent again: for 5 ms after the first try (0), and for 200 ms at most.
+func (e *Engine) backOff(try int) {
+	e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
 }
 
 // ended names the end of a wait during which the order did not become known.

@@ -36,43 +36,43 @@ const answersMost = 128
 const suspends fsm.Outcome = "suspends"
 
 func (e *Engine) resultKey(r *run) resultKey {
-	o, a := &r.order, r.call
-	key := resultKey{outcome: outcomeFor(a, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: a.step, consumes: a.source != ""}
+	o, c := &r.order, r.call
+	key := resultKey{outcome: outcomeFor(c, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: c.step, consumes: c.source != ""}
 	if key.outcome == suspends {
 		return key
 	}
 	key.policy = *o.Policy
 	p, _ := e.policies.byVersion(o.Policy)
-	how := p.Step(a.step)
+	how := p.Step(c.step)
 	if how.Executor.Remote() {
 		key.executor = how.Executor
 	}
-	if a.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
+	if c.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
 		key.capture = how.Capture
 	}
-	key.doubted = a.refusedInDoubt()
+	key.doubted = c.refusedInDoubt()
 	key.sells = !p.Reserve.Executor.Remote()
 	return key
 }
 
 // outcomeFor says what an answer is to the machine.
-func outcomeFor(a *call, o *orders.Order) fsm.Outcome {
-	switch result := a.result.(type) {
+func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
+	switch result := c.result.(type) {
 	case stopRequested:
 		return fsm.Stopped
 	case ledgerConfirm:
 		return fsm.Done
 	case provider.Done:
-		if a.generation == o.Generation && a.step == o.Status.Step() {
+		if !c.voids(o) && c.step == o.Status.Step() {
 			return fsm.Done
 		}
 	case provider.Refused:
-		if !o.Status.Undoing() && a.operation != provider.Undo && (!o.Status.Pivot() || !a.refusedInDoubt()) {
+		if !o.Status.Undoing() && c.operation != provider.Undo && (!o.Status.Pivot() || !c.refusedInDoubt()) {
 			return fsm.Refused
 		}
 	case provider.Retry:
 		// What is certainly not done, and not worth another try, is as good as refused.
-		if !a.doubted && !a.uncalled && a.operation == provider.Do && slices.Contains(a.pool.cfg.Retry.NonRetryable, result.Code) {
+		if !c.doubted && !c.uncalled && c.operation == provider.Do && slices.Contains(c.pool.cfg.Retry.NonRetryable, result.Code) {
 			return fsm.Refused
 		}
 	}
@@ -107,14 +107,14 @@ func (e *Engine) sellsStock(r *run) bool {
 
 // advance moves orders out of their state. For as many as there are permits, the same commit
 // also begins the call of the next step.
-func (e *Engine) advance(key resultKey, set []*run, busy func([]*run)) {
-	if next := e.nextPool(key, set[0]); next != nil {
-		unread, ready := divide(set, next.lacksReference)
+func (e *Engine) advance(key resultKey, runs []*run, busy func([]*run)) {
+	if next := e.nextPool(key, runs[0]); next != nil {
+		unread, ready := divide(runs, next.lacksReference)
 		n := next.acquire(len(ready))
 		e.commitMove(permits{pool: next, left: n}, key, ready[:n:n], busy)
-		set = append(unread, ready[n:]...)
+		runs = append(unread, ready[n:]...)
 	}
-	e.commitMove(permits{}, key, set, busy)
+	e.commitMove(permits{}, key, runs, busy)
 }
 
 // nextPool is the pool of the next call of orders that go forward. It is nil if there is no
@@ -133,12 +133,12 @@ func (e *Engine) nextPool(key resultKey, r *run) *callPool {
 }
 
 // commitMove moves a batch. With permits it then makes the next calls of the orders that moved.
-func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([]*run)) {
-	if len(set) == 0 {
+func (e *Engine) commitMove(with permits, key resultKey, runs []*run, busy func([]*run)) {
+	if len(runs) == 0 {
 		return
 	}
-	results := make(map[int64]ledger.Answer, len(set))
-	for _, r := range set {
+	results := make(map[int64]ledger.Answer, len(runs))
+	for _, r := range runs {
 		_, results[r.no()] = namedResult(r.call.result)
 	}
 	with.asked = time.Now()
@@ -146,10 +146,10 @@ func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
 			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.call(), Lease: with.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
 		})
 	}
-	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(runs []*run) { e.goOn(runs, &with) }}, set)
+	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(moved []*run) { e.goOn(moved, &with) }}, runs)
 }
 
 // goOn makes the next calls of orders, where they began with the move, and drives the
@@ -157,7 +157,7 @@ func (e *Engine) commitMove(with permits, key resultKey, set []*run, busy func([
 func (e *Engine) goOn(runs []*run, with *permits) {
 	rest := runs[:0]
 	for _, r := range runs {
-		r.answered()
+		r.applyResult()
 		if with.pool == nil || r.status().Undoing() {
 			rest = append(rest, r)
 			continue
@@ -169,11 +169,11 @@ func (e *Engine) goOn(runs []*run, with *permits) {
 	e.drive(rest)
 }
 
-// answered makes in the run the changes that the statement made in the row.
-func (r *run) answered() {
-	o, a := &r.order, r.call
-	if done, ok := a.result.(provider.Done); ok && done.Reference != "" && a.state == fsm.DoneIn(a.step) {
-		switch a.step {
+// applyResult makes in the run the changes that the statement of its result made in the row.
+func (r *run) applyResult() {
+	o, c := &r.order, r.call
+	if done, ok := c.result.(provider.Done); ok && done.Reference != "" && c.state == fsm.DoneIn(c.step) {
+		switch c.step {
 		case fsm.Charge:
 			o.ChargeReference = &done.Reference
 		case fsm.Reserve:

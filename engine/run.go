@@ -45,7 +45,7 @@ type run struct {
 	order   orders.Order // the holder's; anybody's once done is closed
 
 	sent      bool // an admission was sent: it may be stored even if no answer came
-	complete  bool // we committed every forward step of this order, so order is complete
+	complete  bool // order shows all that is stored: it was read at its end, or we committed each of its steps
 	vainTries int  // tries in a row that moved nothing
 
 	call      *call        // of a remote step: under way, or answered and not committed
@@ -104,7 +104,8 @@ func (r *run) markFound() {
 	}
 }
 
-func (r *run) end(err error) {
+// wakeCallers tells those who wait for the end of the run that it has come. Only who has removed the run does that.
+func (r *run) wakeCallers(err error) {
 	r.err = err
 	close(r.done)
 }
@@ -122,46 +123,46 @@ type registry struct {
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
-func (g *registry) init() {
-	g.byID, g.driven, g.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]orders.Order{}
+func (reg *registry) init() {
+	reg.byID, reg.driven, reg.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]orders.Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
 // for another.
-func (g *registry) join(orderID string, in Input) (r *run, made bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if r, ok := g.byID[orderID]; ok {
+func (reg *registry) join(orderID string, in Input) (r *run, made bool) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if r, ok := reg.byID[orderID]; ok {
 		return r, false
 	}
-	r = g.add(orderID, in)
+	r = reg.add(orderID, in)
 	return r, r != nil
 }
 
 // add makes a run; nil when it is too late for another.
-func (g *registry) add(orderID string, in Input) *run {
-	if g.closed {
+func (reg *registry) add(orderID string, in Input) *run {
+	if reg.closed {
 		return nil
 	}
 	r := newRun(orderID, in)
-	g.byID[orderID] = r
-	g.size.Add(1)
-	g.bytes.Add(int64(len(in.Metadata)))
+	reg.byID[orderID] = r
+	reg.size.Add(1)
+	reg.bytes.Add(int64(len(in.Metadata)))
 	return r
 }
 
 // claimed returns a new run for an order that was claimed for us. One that has a run is left to whoever
 // holds that: should it end without having seen the claim, remove returns the row, and somebody has to take the order up again.
-func (g *registry) claimed(row orders.Order) (r *run, driven bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (reg *registry) claimed(row orders.Order) (r *run, driven bool) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	o := &row
-	if _, ok := g.byID[o.OrderID]; ok {
-		g.claims[o.OrderNo] = row
-		_, driven = g.driven[o.OrderNo]
+	if _, ok := reg.byID[o.OrderID]; ok {
+		reg.claims[o.OrderNo] = row
+		_, driven = reg.driven[o.OrderNo]
 		return nil, driven
 	}
-	if r = g.add(o.OrderID, Input{Metadata: o.Metadata}); r != nil {
+	if r = reg.add(o.OrderID, Input{Metadata: o.Metadata}); r != nil {
 		r.order = row
 	}
 	return r, false
@@ -169,39 +170,39 @@ func (g *registry) claimed(row orders.Order) (r *run, driven bool) {
 
 // own notes that these runs are driven by us from now on. For one that was, nothing
 // changes: this does not reset its lease.
-func (g *registry) own(runs []*run) {
+func (reg *registry) own(runs []*run) {
 	now := time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	for _, r := range runs {
-		if _, led := g.driven[r.no()]; !led {
-			g.driven[r.no()] = now
+		if _, led := reg.driven[r.no()]; !led {
+			reg.driven[r.no()] = now
 		}
 	}
 }
 
-func (g *registry) owns(orderNo int64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.driven[orderNo]
+func (reg *registry) owns(orderNo int64) bool {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	_, ok := reg.driven[orderNo]
 	return ok
 }
 
 // disown keeps the runs, as watched ones.
-func (g *registry) disown(runs []*run) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (reg *registry) disown(runs []*run) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	for _, r := range runs {
-		delete(g.driven, r.no())
+		delete(reg.driven, r.no())
 	}
 }
 
 // older returns the orders whose lease was last renewed before t.
-func (g *registry) older(t time.Time) []int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (reg *registry) older(t time.Time) []int64 {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	var out []int64
-	for no, renewed := range g.driven {
+	for no, renewed := range reg.driven {
 		if renewed.Before(t) {
 			out = append(out, no)
 		}
@@ -210,32 +211,32 @@ func (g *registry) older(t time.Time) []int64 {
 }
 
 // renewed notes that the leases of these orders were renewed after t.
-func (g *registry) renewed(orderNos []int64, t time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (reg *registry) renewed(orderNos []int64, t time.Time) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	for _, no := range orderNos {
-		if _, led := g.driven[no]; led {
-			g.driven[no] = t
+		if _, led := reg.driven[no]; led {
+			reg.driven[no] = t
 		}
 	}
 }
 
 // remove forgets runs that have ended and returns those that were there: the caller, and
-// nobody else, ends them. claimed are their orders that were claimed for us behind their backs.
-func (g *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// nobody else, wakes who waits for them. claimed are their orders that were claimed for us behind their backs.
+func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	removed = make([]*run, 0, len(runs))
 	for _, r := range runs {
-		if g.byID[r.orderID] != r {
+		if reg.byID[r.orderID] != r {
 			continue
 		}
-		delete(g.byID, r.orderID)
-		delete(g.driven, r.no())
-		g.bytes.Add(-int64(len(r.input.Metadata)))
+		delete(reg.byID, r.orderID)
+		delete(reg.driven, r.no())
+		reg.bytes.Add(-int64(len(r.input.Metadata)))
 		removed = append(removed, r)
-		row, ok := g.claims[r.no()]
-		delete(g.claims, r.no())
+		row, ok := reg.claims[r.no()]
+		delete(reg.claims, r.no())
 		switch {
 		case ok && row.Fence > r.order.Fence:
 			claimed = append(claimed, row)
@@ -243,41 +244,41 @@ func (g *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) 
 			claimed = append(claimed, r.order) // it was read after the claim
 		}
 	}
-	g.size.Store(int64(len(g.byID)))
-	g.signalEmpty()
+	reg.size.Store(int64(len(reg.byID)))
+	reg.signalEmpty()
 	return removed, claimed
 }
 
 // has reports whether the order has a run.
-func (g *registry) has(orderID string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, ok := g.byID[orderID]
+func (reg *registry) has(orderID string) bool {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	_, ok := reg.byID[orderID]
 	return ok
 }
 
 // takeAll returns what is left, and lets nothing in any more: nobody would end it.
-func (g *registry) takeAll() []*run {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
+func (reg *registry) takeAll() []*run {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	reg.closed = true
 	var out []*run
-	for _, r := range g.byID {
+	for _, r := range reg.byID {
 		out = append(out, r)
 	}
-	clear(g.byID)
-	clear(g.driven)
-	g.size.Store(0)
-	g.bytes.Store(0)
+	clear(reg.byID)
+	clear(reg.driven)
+	reg.size.Store(0)
+	reg.bytes.Store(0)
 	return out
 }
 
-func (g *registry) waitEmpty(ctx context.Context) error {
-	g.mu.Lock()
-	g.empty = make(chan struct{})
-	empty := g.empty
-	g.signalEmpty()
-	g.mu.Unlock()
+func (reg *registry) waitEmpty(ctx context.Context) error {
+	reg.mu.Lock()
+	reg.empty = make(chan struct{})
+	empty := reg.empty
+	reg.signalEmpty()
+	reg.mu.Unlock()
 	select {
 	case <-empty:
 		return nil
@@ -286,9 +287,9 @@ func (g *registry) waitEmpty(ctx context.Context) error {
 	}
 }
 
-func (g *registry) signalEmpty() {
-	if g.empty != nil && len(g.byID) == 0 {
-		close(g.empty)
-		g.empty = nil
+func (reg *registry) signalEmpty() {
+	if reg.empty != nil && len(reg.byID) == 0 {
+		close(reg.empty)
+		reg.empty = nil
 	}
 }

@@ -50,48 +50,48 @@ func newSchemaHealth(log *slog.Logger) *schemaHealth {
 }
 
 // standStill begins a standstill, if the engine does not stand still already.
-func (f *schemaHealth) standStill(doing string, why error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.still.Load() {
+func (h *schemaHealth) standStill(doing string, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.still.Load() {
 		return
 	}
 	now := time.Now()
-	if now.Sub(f.ended) < standRelapses && !f.shown {
-		f.pause = min(2*f.pause, standMax)
+	if now.Sub(h.ended) < standRelapses && !h.shown {
+		h.pause = min(2*h.pause, standMax)
 	} else {
-		f.pause = standMin
+		h.pause = standMin
 	}
-	f.shown = false
-	f.why, f.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(f.pause)
-	f.still.Store(true)
-	f.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
+	h.shown = false
+	h.why, h.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(h.pause)
+	h.still.Store(true)
+	h.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
 }
 
 // failed notes that a proof has failed, if that is what the error says.
-func (f *schemaHealth) failed(err error) {
+func (h *schemaHealth) failed(err error) {
 	if errors.Is(err, ErrNotMigrated) {
-		f.mu.Lock()
-		f.shown = true
-		f.mu.Unlock()
+		h.mu.Lock()
+		h.shown = true
+		h.mu.Unlock()
 	}
 }
 
 // goOn ends a standstill whose cause is gone or whose time is over; the caller has seen that the statements can be
 // prepared. It returns why the engine stands still if it still does.
-func (f *schemaHealth) goOn() error {
-	if !f.still.Load() {
+func (h *schemaHealth) goOn() error {
+	if !h.still.Load() {
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	now := time.Now()
-	if f.still.Load() && !f.shown && now.Before(f.until) {
-		return f.why
+	if h.still.Load() && !h.shown && now.Before(h.until) {
+		return h.why
 	}
-	if f.still.Swap(false) {
-		f.ended = now
-		f.log.Info("statements can be prepared: orders are taken again")
+	if h.still.Swap(false) {
+		h.ended = now
+		h.log.Info("statements can be prepared: orders are taken again")
 	}
 	return nil
 }
@@ -111,11 +111,11 @@ func (e *Engine) fit(ctx context.Context) error {
 
 // standsDown deals with a batch whose statement can't run on the schema, and reports whether
 // that is what the error says. The statement was certainly rolled back.
-func (e *Engine) standsDown(doing string, err error, set []*run) bool {
+func (e *Engine) standsDown(doing string, err error, runs []*run) bool {
 	if !db.SchemaMismatch(err) {
 		return false
 	}
 	e.schemaHealth.standStill(doing, err)
-	e.giveBack(errSchemaMismatch, set...)
+	e.giveBack(errSchemaMismatch, runs...)
 	return true
 }

@@ -16,16 +16,16 @@ func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 
 // groupBy groups runs by what one statement can take. A group may be the batch itself, whose array its queue uses again: a
 // group that outlives the flush has to be cloned.
-func groupBy[K comparable](set []*run, key func(*run) K) map[K][]*run {
-	if len(set) == 0 {
+func groupBy[K comparable](runs []*run, key func(*run) K) map[K][]*run {
+	if len(runs) == 0 {
 		return nil
 	}
-	first := key(set[0])
-	if !slices.ContainsFunc(set[1:], func(r *run) bool { return key(r) != first }) {
-		return map[K][]*run{first: set} // nearly always
+	first := key(runs[0])
+	if !slices.ContainsFunc(runs[1:], func(r *run) bool { return key(r) != first }) {
+		return map[K][]*run{first: runs} // nearly always
 	}
 	groups := map[K][]*run{}
-	for _, r := range set {
+	for _, r := range runs {
 		k := key(r)
 		groups[k] = append(groups[k], r)
 	}

@@ -42,9 +42,9 @@ type CallCount struct {
 	Count                    int64
 }
 
-func (c *callCounts) add(a *call) {
-	outcome, _ := namedResult(a.result)
-	key := CallCount{Step: string(a.step), Operation: string(a.operation), Outcome: outcome}
+func (c *callCounts) add(made *call) {
+	outcome, _ := namedResult(made.result)
+	key := CallCount{Step: string(made.step), Operation: string(made.operation), Outcome: outcome}
 	n, ok := c.counts.Load(key)
 	if !ok {
 		n, _ = c.counts.LoadOrStore(key, new(atomic.Int64))

@@ -13,15 +13,15 @@ import (
 )
 
 // suspend commits answers that leave orders in their state: most are held.
-func (e *Engine) suspend(key resultKey, set []*run) {
-	results := make(map[int64]suspension, len(set))
-	for _, r := range set {
-		results[r.no()] = judge{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
+func (e *Engine) suspend(key resultKey, runs []*run) {
+	results := make(map[int64]suspension, len(runs))
+	for _, r := range runs {
+		results[r.no()] = undecided{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
 	}
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
 	}
-	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(runs []*run) { e.suspended(runs, results) }}, set)
+	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(moved []*run) { e.suspended(moved, results) }}, runs)
 }
 
 func suspensionsOf(orderNos []int64, results map[int64]suspension) []ledger.Suspension {
@@ -72,8 +72,8 @@ type holdKey struct {
 }
 
 // holdWaiting is the flush of the queue of orders that are to wait before they go on.
-func (e *Engine) holdWaiting(set []*run) {
-	for key, group := range groupBy(set, e.holdKey) {
+func (e *Engine) holdWaiting(runs []*run) {
+	for key, group := range groupBy(runs, e.holdKey) {
 		e.hold(key, group)
 	}
 }
@@ -97,18 +97,18 @@ func (e *Engine) giveUp(r *run, why error) {
 	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: db.Describe(why)}, []*run{r})
 }
 
-func (e *Engine) hold(key holdKey, set []*run) {
-	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(set), Expected: key.state, Fence: key.fence, Seq: key.seq,
+func (e *Engine) hold(key holdKey, runs []*run) {
+	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Hold: key.hold, HoldReason: key.reason, Seconds: key.approval.Seconds()})
 	switch {
-	case db.FaultOf(err) == db.Bad && len(set) > 1:
-		e.split(set, func(half []*run) { e.hold(key, half) }, nil)
+	case db.FaultOf(err) == db.Bad && key.hold != fsm.HoldAttention:
+		e.split(runs, func(half []*run) { e.hold(key, half) }, func(r *run) { e.giveUp(r, err) })
 		return
 	case err != nil:
-		e.failed("hold orders", err, set, e.later)
+		e.failed("hold orders", err, runs, e.later)
 		return
 	}
-	held, lost := divide(set, func(r *run) bool {
+	held, lost := divide(runs, func(r *run) bool {
 		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
 	})
 	if key.hold == fsm.HoldAttention {

@@ -76,16 +76,16 @@ func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
 	redrives := o.Status == fsm.Failed
 	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(o, fsm.HoldPaused)
-	forgotten := false
+	unsafe := false
 	if sends {
-		if forgotten, err = e.forgotten(ctx, o, c.policy); err != nil {
+		if unsafe, err = e.unsafeToRepeat(ctx, o, c.policy); err != nil {
 			return "", err
 		}
 	}
 	if q.Verb == orders.StepResult && o.Status.Step() != q.Settle.Step {
 		return orders.RefusedState, nil
 	}
-	if !redrives && !forgotten && q.Verb != orders.StepResult {
+	if !redrives && !unsafe && q.Verb != orders.StepResult {
 		return "", nil
 	}
 	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
@@ -94,7 +94,7 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 		return "", orders.Unavailable("read effects", err)
 	case redrives && facts.Standing:
 		return orders.RefusedStillUndoing, nil
-	case forgotten && !facts.Answered:
+	case unsafe && !facts.Answered:
 		return orders.RefusedUnknown, nil
 	case q.Verb == orders.StepResult && o.Generation > 0 && !o.Status.Undoing() && !facts.Called:
 		return orders.RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
@@ -104,9 +104,9 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	return "", nil
 }
 
-// forgotten reports whether the provider may have forgotten the key that would be sent
-// again and can't be asked after it either. An undo is not asked after; it may go by a name.
-func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
+// unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
+// again, and can't look it up either. Nobody looks up an undo; it may go by a reference.
+func (e *Engine) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.byVersion(version)
 	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
 		return false, nil
@@ -114,10 +114,10 @@ func (e *Engine) forgotten(ctx context.Context, o *orders.Order, version *int32)
 	pool := e.callPool(*version, o.Status.Step(), p)
 	if o.Status.Undoing() {
 		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
-		return err == nil && known.own.forgotten(pool.cfg, o, o.InDoubtSince, e.now()), err
+		return err == nil && known.own.undoKeyExpired(pool.cfg, o, o.InDoubtSince, e.now()), err
 	}
 	_, looks := pool.exec.(provider.Looker)
-	return !looks && pool.forgotten(o, e.now()), nil
+	return !looks && pool.stepKeyExpired(o, e.now()), nil
 }
 
 // hasKeysToVoid reports whether the order has keys of earlier generations that must be dead

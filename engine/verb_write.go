@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -122,7 +121,7 @@ func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request,
 			break
 		}
 		e.unknown(string(q.Verb)+" order", err)
-		e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
+		e.backOff(try)
 		if written, err = e.ask(e.ctx, o, q, c); err == nil && len(written) == 0 {
 			return e.asked(e.ctx, o, q)
 		}

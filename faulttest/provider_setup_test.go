@@ -271,8 +271,8 @@ func (s *shop) trace(id string) string {
 		fmt.Fprintln(&text, line)
 	}
 	for _, r := range s.provider.Requests(id) {
-		fmt.Fprintf(&text, "  provider %s %s %s call %d fence %d fault %q: %s replayed %v answered %v\n",
-			r.At.Format(time.TimeOnly+".000"), r.Operation, r.Step, r.Attempt, r.Fence, r.Fault, r.Outcome, r.Replayed, r.Answered)
+		fmt.Fprintf(&text, "  provider %s %s %s sent %d times, fence %d fault %q: %s replayed %v answered %v\n",
+			r.At.Format(time.TimeOnly+".000"), r.Operation, r.Step, r.TimesSent, r.Fence, r.Fault, r.Outcome, r.Replayed, r.Answered)
 	}
 	for _, e := range s.provider.Books(id) {
 		fmt.Fprintf(&text, "  books %s %s generation %d effects %d requests %d\n", e.Step, e.State, e.Generation, e.Effects, e.Requests)

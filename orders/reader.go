@@ -83,18 +83,17 @@ func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P
 			ctx.Err() != nil || r.life.Err() != nil || time.Since(began) > repeatFor {
 			return v, err
 		}
-		r.pause(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
+		Sleep(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
 	}
 }
 
-// pause waits for about d, or until the caller has gone or the reader's life has ended.
-func (r *Reader) pause(ctx context.Context, d time.Duration) {
+// Sleep waits for d, give or take a fifth, or until ctx ends: what failed together is not to be tried again together.
+func Sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-	case <-r.life.Done():
 	}
 }
 

@@ -66,7 +66,7 @@ func TestRequests(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &r); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, fmt.Sprint(r.Number, r.Key, r.UndoKey, r.Attempt, r.Step, r.Operation, r.Fence, r.Fault, r.Outcome, r.Answered))
+		got = append(got, fmt.Sprint(r.Number, r.Key, r.UndoKey, r.TimesSent, r.Step, r.Operation, r.Fence, r.Fault, r.Outcome, r.Answered))
 	}
 	want := []string{"1key1charge" + "do7errorerrortrue", "2key2chargedo0donetrue", "3undokey1chargeundo0refundedtrue"}
 	for i := range want {

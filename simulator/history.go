@@ -13,7 +13,7 @@ type Request struct {
 	At         time.Time `json:"at"`
 	Key        string    `json:"key"`
 	UndoKey    string    `json:"undoKey,omitempty"` // the key of the do that is to be undone
-	Attempt    int       `json:"attempt"`           // of the requests with this key
+	TimesSent  int       `json:"timesSent"`         // requests with this key so far
 	OrderID    string    `json:"orderId"`
 	Step       string    `json:"step"`
 	Operation  string    `json:"operation"` // do, undo, or of Stripe's API create, confirm, capture, cancel, refund, read
@@ -49,15 +49,15 @@ func (s *Simulator) arrive(q *request) {
 	defer s.mu.Unlock()
 	s.counts.requests++
 	s.requests[q.key]++
-	attempt := s.requests[q.key]
-	number := attempt
+	sent := s.requests[q.key]
+	number := sent
 	if q.counted != "" && q.counted != q.key {
 		s.requests[q.counted]++
 		number = s.requests[q.counted]
 	}
 	q.rule = s.plan.pick(q, number)
 	q.logged = &Request{
-		Number: s.counts.requests, At: time.Now().UTC(), Key: q.key, UndoKey: q.body.UndoKey, Attempt: attempt,
+		Number: s.counts.requests, At: time.Now().UTC(), Key: q.key, UndoKey: q.body.UndoKey, TimesSent: sent,
 		OrderID: q.body.OrderID, Step: q.step, Operation: q.operation, Generation: q.body.Generation,
 		Fence: q.fence, Fault: q.rule.Fault,
 	}

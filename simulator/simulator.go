@@ -13,7 +13,7 @@ import (
 // Config is what a simulator can be told at its start.
 type Config struct {
 	// File is where it keeps what it did. Only one simulator at a time may use it.
-	// Empty means in memory alone.
+	// Empty means only in memory.
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
 	Latency time.Duration
