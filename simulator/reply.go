@@ -29,46 +29,39 @@ const (
 	dropped          // not at all; the connection is closed
 )
 
-type (
-	done struct {
-		Reference string          `json:"reference"`
-		Data      json.RawMessage `json:"data,omitempty"`
-	}
-	undone struct {
-		State     string `json:"state"`
-		Reference string `json:"reference,omitempty"`
-	}
-	problem struct {
-		Outcome string `json:"outcome,omitempty"`
-		Code    string `json:"code"`
-		Detail  string `json:"detail,omitempty"`
-	}
-)
+// said is what is answered, or told by callback, as JSON.
+type said struct {
+	Outcome   string          `json:"outcome,omitempty"`
+	State     string          `json:"state,omitempty"` // of an undo or a look-up
+	Reference string          `json:"reference,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Code      string          `json:"code,omitempty"`
+	Detail    string          `json:"detail,omitempty"`
+}
+
+func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
 
 func refusal(code, detail string) reply {
-	return reply{status: http.StatusPaymentRequired, outcome: "refused", body: problem{Outcome: "refused", Code: code, Detail: detail}}
+	return reply{status: http.StatusPaymentRequired, outcome: "refused", body: said{Outcome: "refused", Code: code, Detail: detail}}
 }
 
 func mismatch(detail string) reply {
 	const code = "idempotency_mismatch"
-	return reply{status: http.StatusUnprocessableEntity, outcome: code, body: problem{Code: code, Detail: detail}}
+	return reply{status: http.StatusUnprocessableEntity, outcome: code, body: said{Code: code, Detail: detail}}
 }
 
 func notDone(status int, code, detail string) reply {
-	return reply{status: status, outcome: "not_done", body: problem{Outcome: "not_done", Code: code, Detail: detail}}
+	return reply{status: status, outcome: "not_done", body: said{Outcome: "not_done", Code: code, Detail: detail}}
 }
 
 var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulator is being stopped")
 
 // durable holds an answer back until what it says is on disk. If that can't be, nobody
 // knows what the next start will find, and the answer says neither.
-func (s *Simulator) durable(e *entry, a reply) reply {
-	s.mu.Lock()
-	written := e.written
-	s.mu.Unlock()
-	if err := written.wait(); err != nil {
+func (s *Simulator) durable(a reply) reply {
+	if err := s.journal.sync(); err != nil {
 		s.log.Error("write simulator file", "error", err)
-		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: problem{Code: "storage"}}
+		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: said{Code: "storage"}}
 	}
 	return a
 }
@@ -81,7 +74,7 @@ func front(rule Rule) (reply, bool) {
 	case TimeoutBefore:
 		return reply{outcome: "none", delivery: silent}, true
 	case Error:
-		return reply{status: rule.Status, outcome: "error", body: problem{Code: "error", Detail: "by the fault plan"}}, true
+		return reply{status: rule.Status, outcome: "error", body: said{Code: "error", Detail: "by the fault plan"}}, true
 	case NotDone:
 		return notDone(http.StatusServiceUnavailable, "not_done", "by the fault plan"), true
 	case RateLimit:
@@ -101,7 +94,7 @@ func spoil(rule Rule, a reply) reply {
 	case CutAfter:
 		a.delivery = cut
 	case ErrorAfter:
-		a.status, a.body = rule.Status, problem{Code: "error", Detail: "by the fault plan"}
+		a.status, a.body = rule.Status, said{Code: "error", Detail: "by the fault plan"}
 	default:
 	}
 	return a
@@ -121,10 +114,7 @@ func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	if a.delivery == silent || a.delivery == dropped {
 		panic(http.ErrAbortHandler)
 	}
-	body, err := json.Marshal(a.body)
-	if err != nil {
-		panic(err) // our own types
-	}
+	body := encode(a.body)
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))

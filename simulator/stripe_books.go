@@ -23,7 +23,6 @@ type stripeKey struct {
 	outcome string
 	at      time.Time
 	running bool
-	written *batch
 }
 
 // keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.

@@ -46,7 +46,6 @@ type intent struct {
 	Promise     *promise     `json:"promise,omitempty"` // of a decision, while it is processing
 
 	busy            bool   // a request is at work on it: others are locked out
-	written         *batch // holds its latest change
 	charge, capture *entry // what the books say of it
 }
 

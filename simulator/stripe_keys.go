@@ -8,7 +8,7 @@ import (
 // beginStripe finds the answer to a key, or takes it on and locks the intent. Stripe stores
 // no answer of a request that conflicts with another one, and compares what a key was used
 // for: https://docs.stripe.com/api/idempotent_requests.
-func (s *Simulator) beginStripe(q *stripeRequest) (*reply, *batch) {
+func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.state.stripe.key(q.idempotency)
@@ -23,15 +23,15 @@ func (s *Simulator) beginStripe(q *stripeRequest) (*reply, *batch) {
 			Message: "There is currently another in-progress request using this Idempotent Key."}).reply()
 	case known != nil:
 		s.counts.suppressed++
-		return &reply{status: known.status, body: known.answer, replayed: true, outcome: known.outcome}, known.written
+		return &reply{status: known.status, body: known.answer, replayed: true, outcome: known.outcome}
 	case s.locked(q):
 		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
 			status(http.StatusTooManyRequests).reply()
 	default:
 		s.take(q)
-		return nil, nil
+		return nil
 	}
-	return &a, nil
+	return &a
 }
 
 // key is what is known of a key that is still kept.

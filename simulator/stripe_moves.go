@@ -44,9 +44,8 @@ func (v *verdict) body(q *stripeRequest) any {
 
 // verdict decides a request; mu is held.
 func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
-	wrong := serverFault(http.StatusInternalServerError)
-	if q.rule.Fault == Error {
-		return verdict{after: s.asked(q), fault: wrong, outcome: "error"}
+	if q.broken() && q.rule.Fault == Error {
+		return verdict{after: s.asked(q), fault: serverFault(q.rule.Status), outcome: "error"}
 	}
 	switch q.call {
 	case stripeCreate:
@@ -60,8 +59,8 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	case stripeRefund:
 		v = s.refund(q, s.state.stripe.intents[q.intent].next())
 	}
-	if q.rule.Fault == ErrorAfter && q.rule.Status == wrong.httpStatus && !v.unsaved {
-		v.fault = wrong
+	if q.broken() && !v.unsaved {
+		v.fault = serverFault(q.rule.Status)
 	}
 	return v
 }
@@ -147,10 +146,7 @@ func decline(i *intent, code string) verdict {
 
 // promisedStripe takes a request on and leaves the decision to a job.
 func promisedStripe(q *stripeRequest, i *intent) verdict {
-	i.Status, i.Promise = processing, &promise{From: time.Now().UTC(), Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
-	if q.rule.Fault == CallbackTwice {
-		i.Promise.Times = 2
-	}
+	i.Status, i.Promise = processing, q.promise()
 	return verdict{after: i, shown: i, outcome: string(Pending)}
 }
 

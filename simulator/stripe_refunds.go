@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -44,33 +45,26 @@ func (s *stripeState) refundOf(id string) *refund {
 // lookAt answers a request that changes nothing.
 func (s *Simulator) lookAt(q *stripeRequest) reply {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	var body any
-	var written *batch
 	switch i := s.state.stripe.intents[q.intent]; {
 	case i != nil:
-		body, written = i.json(q.expand()), i.written
+		body = i.json(q.expand())
 	case q.refund != "":
-		made := s.state.stripe.refundOf(q.refund)
-		body, written = made.json(), s.state.stripe.intents[made.Intent].written
+		body = s.state.stripe.refundOf(q.refund).json()
 	default:
-		body, written = s.refundsOf(q.form.Get("payment_intent"))
+		body = s.refundsOf(q.form.Get("payment_intent"))
 	}
-	s.mu.Unlock()
-	return s.stripeDurable(written, reply{status: http.StatusOK, outcome: "read", body: body})
+	return reply{status: http.StatusOK, outcome: "read", body: body}
 }
 
 // refundsOf lists the refunds of an intent, or all, the newest first; mu is held.
-func (s *Simulator) refundsOf(id string) (list any, written *batch) {
+func (s *Simulator) refundsOf(id string) any {
 	found := []map[string]any{}
-	for n := len(s.state.stripe.refunds) - 1; n >= 0; n-- {
-		made := s.state.stripe.refunds[n]
-		if id != "" && made.Intent != id {
-			continue
+	for _, made := range slices.Backward(s.state.stripe.refunds) {
+		if id == "" || made.Intent == id {
+			found = append(found, made.json())
 		}
-		if written == nil {
-			written = s.state.stripe.intents[made.Intent].written
-		}
-		found = append(found, made.json())
 	}
-	return map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": found}, written
+	return map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": found}
 }
