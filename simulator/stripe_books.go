@@ -2,7 +2,6 @@ package simulator
 
 import (
 	"cmp"
-	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -18,11 +17,9 @@ type stripeState struct {
 // stripeKey is what is known of an idempotency key.
 type stripeKey struct {
 	body    string // fingerprint of its request
-	status  int    // of the answer; 0: there is none yet
-	answer  json.RawMessage
-	outcome string
+	running bool   // there is no answer yet
+	answer  reply
 	at      time.Time
-	running bool
 }
 
 // keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.
@@ -32,19 +29,11 @@ func newStripeState() stripeState {
 	return stripeState{intents: map[string]*intent{}, keys: map[string]*stripeKey{}}
 }
 
-// before is an intent as it was before it is changed; nil when it is new.
-func (s *stripeState) before(after *intent) *intent {
-	if after == nil {
-		return nil
-	}
-	return s.intents[after.ID]
-}
-
 // applyStripe is apply for an event of Stripe's side.
 func (s *state) applyStripe(ev event) {
 	c := ev.Stripe
 	if c.Status != 0 && ev.Key != "" {
-		s.stripe.keys[ev.Key] = &stripeKey{body: ev.Body, status: c.Status, answer: c.Answer, outcome: c.Outcome, at: ev.At}
+		s.stripe.keys[ev.Key] = &stripeKey{body: ev.Body, at: ev.At, answer: reply{status: c.Status, body: c.Answer, outcome: c.Outcome, replayed: true}}
 	}
 	if c.Refund != nil {
 		s.references++

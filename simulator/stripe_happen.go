@@ -65,7 +65,7 @@ func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
 	default:
 		return nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
 	}
-	s.recordStripe(nil, change{Intent: i})
+	s.record(event{Event: eventStripe, Stripe: &change{Intent: i}})
 	return eventOf(before, i), nil
 }
 

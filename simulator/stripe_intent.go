@@ -27,7 +27,7 @@ type intent struct {
 	Manual        bool              `json:"manual,omitempty"` // is captured by a request of its own
 	PaymentMethod string            `json:"paymentMethod,omitempty"`
 	Customer      string            `json:"customer,omitempty"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
+	Metadata      map[string]string `json:"metadata"`
 	Created       int64             `json:"created"`
 	Version       int               `json:"version"` // changes so far
 
@@ -82,9 +82,6 @@ func (i *intent) json(expand []string) map[string]any {
 	if i.Manual {
 		object["capture_method"] = "manual"
 	}
-	if i.Metadata == nil {
-		object["metadata"] = map[string]string{}
-	}
 	switch i.Status {
 	case needsCapture:
 		object["amount_capturable"] = i.Amount
@@ -124,28 +121,18 @@ func orNull(text string) any {
 	return text
 }
 
-// refund is a refund of a whole charge.
+// refund is a refund of a whole charge, as Stripe shows it.
 type refund struct {
 	ID       string            `json:"id"`
-	Intent   string            `json:"intent"`
+	Object   string            `json:"object"`
+	Intent   string            `json:"payment_intent"`
 	Charge   string            `json:"charge"`
 	Amount   int64             `json:"amount"`
 	Currency string            `json:"currency"`
 	Status   string            `json:"status"`
-	Reason   string            `json:"reason,omitempty"`
-	Metadata map[string]string `json:"metadata,omitempty"`
+	Reason   any               `json:"reason"` // text or null
+	Metadata map[string]string `json:"metadata"`
 	Created  int64             `json:"created"`
-}
-
-func (r *refund) json() map[string]any {
-	object := map[string]any{
-		"id": r.ID, "object": "refund", "payment_intent": r.Intent, "charge": r.Charge, "amount": r.Amount, "currency": r.Currency,
-		"status": r.Status, "reason": orNull(r.Reason), "metadata": r.Metadata, "created": r.Created,
-	}
-	if r.Metadata == nil {
-		object["metadata"] = map[string]string{}
-	}
-	return object
 }
 
 // change is what a line of the file says of Stripe's side: the objects as they are from
@@ -153,7 +140,6 @@ func (r *refund) json() map[string]any {
 type change struct {
 	Intent  *intent         `json:"intent,omitempty"`
 	Refund  *refund         `json:"refund,omitempty"`
-	Key     string          `json:"-"` // that of the event
 	Status  int             `json:"status,omitempty"`
 	Answer  json.RawMessage `json:"answer,omitempty"`
 	Outcome string          `json:"outcome,omitempty"` // in the log of requests

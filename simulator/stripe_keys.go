@@ -23,7 +23,7 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 			Message: "There is currently another in-progress request using this Idempotent Key."}).reply()
 	case known != nil:
 		s.counts.suppressed++
-		return &reply{status: known.status, body: known.answer, replayed: true, outcome: known.outcome}
+		return &known.answer
 	case s.locked(q):
 		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
 			status(http.StatusTooManyRequests).reply()

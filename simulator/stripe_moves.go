@@ -37,7 +37,7 @@ func (v *verdict) body(q *stripeRequest) any {
 		}
 		return v.fault.reply().body
 	case v.refund != nil:
-		return v.refund.json()
+		return v.refund
 	}
 	return v.shown.json(q.expand())
 }

@@ -24,8 +24,8 @@ func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
 	}
 	i.Refunded = true
 	made := &refund{
-		ID: s.state.name("re"), Intent: i.ID, Charge: i.Charge, Amount: i.Amount, Currency: i.Currency, Status: "succeeded",
-		Reason: q.form.Get("reason"), Metadata: q.metadata(), Created: time.Now().Unix(),
+		ID: s.state.name("re"), Object: "refund", Intent: i.ID, Charge: i.Charge, Amount: i.Amount, Currency: i.Currency, Status: "succeeded",
+		Reason: orNull(q.form.Get("reason")), Metadata: q.metadata(), Created: time.Now().Unix(),
 	}
 	if i.PaymentMethod == methodPendingRefund {
 		made.Status = "pending"
@@ -51,7 +51,7 @@ func (s *Simulator) lookAt(q *stripeRequest) reply {
 	case i != nil:
 		body = i.json(q.expand())
 	case q.refund != "":
-		body = s.state.stripe.refundOf(q.refund).json()
+		body = s.state.stripe.refundOf(q.refund)
 	default:
 		body = s.refundsOf(q.form.Get("payment_intent"))
 	}
@@ -60,10 +60,10 @@ func (s *Simulator) lookAt(q *stripeRequest) reply {
 
 // refundsOf lists the refunds of an intent, or all, the newest first; mu is held.
 func (s *Simulator) refundsOf(id string) any {
-	found := []map[string]any{}
+	found := []*refund{}
 	for _, made := range slices.Backward(s.state.stripe.refunds) {
 		if id == "" || made.Intent == id {
-			found = append(found, made.json())
+			found = append(found, made)
 		}
 	}
 	return map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": found}

@@ -97,16 +97,11 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	if v.unsaved {
 		return a
 	}
-	before := s.state.stripe.before(v.after)
-	s.recordStripe(q, change{Intent: v.after, Refund: v.refund, Key: q.idempotency, Status: a.status, Answer: text, Outcome: v.outcome})
-	return s.telling(q, v, before, a)
-}
-
-// recordStripe makes a change happen and hands it to the file; mu is held.
-func (s *Simulator) recordStripe(q *stripeRequest, c change) {
-	ev := event{Event: eventStripe, Key: c.Key, Stripe: &c}
-	if q != nil {
-		ev.Body, ev.Subject = q.fingerprint, q.body.Subject
+	var before *intent
+	if v.after != nil {
+		before = s.state.stripe.intents[v.after.ID]
 	}
-	s.record(ev)
+	s.record(event{Event: eventStripe, Key: q.idempotency, Subject: q.body.Subject, Body: q.fingerprint,
+		Stripe: &change{Intent: v.after, Refund: v.refund, Status: a.status, Answer: text, Outcome: v.outcome}})
+	return s.telling(q, v, before, a)
 }
