@@ -5,12 +5,6 @@ import (
 	"net/http"
 )
 
-// do answers a request for an effect.
-func (s *Simulator) do(caller context.Context, q *request) reply {
-	e, known := s.begin(q)
-	return s.attempt(caller, q, known, func() { s.abandon(e) }, func() reply { return s.decide(q, e) })
-}
-
 // attempt answers a request that changes something: by what is known of its key, or else
 // by what is decided when its time has come. Between begin and decide the key is in
 // progress; an undo that comes meanwhile does not wait: decide finds the key voided and

@@ -67,17 +67,19 @@ func (s *Simulator) durable(a reply) reply {
 }
 
 // front is what faults answer that keep a request from doing anything.
-func front(rule Rule) (reply, bool) {
-	switch rule.Fault {
-	case RefuseConnection:
+func front(q *request) (reply, bool) {
+	switch rule := q.rule; {
+	case q.broken():
+		return reply{}, false
+	case rule.Fault == RefuseConnection:
 		return reply{outcome: "none", delivery: dropped}, true
-	case TimeoutBefore:
+	case rule.Fault == TimeoutBefore, rule.Fault == Hang && (q.operation == operationUndo || q.operation == stripeRead):
 		return reply{outcome: "none", delivery: silent}, true
-	case Error:
+	case rule.Fault == Error:
 		return reply{status: rule.Status, outcome: "error", body: said{Code: "error", Detail: "by the fault plan"}}, true
-	case NotDone:
+	case rule.Fault == NotDone:
 		return notDone(http.StatusServiceUnavailable, "not_done", "by the fault plan"), true
-	case RateLimit:
+	case rule.Fault == RateLimit:
 		a := notDone(http.StatusTooManyRequests, "rate_limit", "by the fault plan")
 		a.after = rule.Delay
 		return a, true
@@ -87,15 +89,14 @@ func front(rule Rule) (reply, bool) {
 }
 
 // spoil is what faults make of an answer that was earned.
-func spoil(rule Rule, a reply) reply {
-	switch rule.Fault {
-	case TimeoutAfter:
+func spoil(q *request, a reply) reply {
+	switch {
+	case q.rule.Fault == TimeoutAfter:
 		a.delivery = silent
-	case CutAfter:
+	case q.rule.Fault == CutAfter:
 		a.delivery = cut
-	case ErrorAfter:
-		a.status, a.body = rule.Status, said{Code: "error", Detail: "by the fault plan"}
-	default:
+	case q.rule.Fault == ErrorAfter && !q.broken():
+		a.status, a.body = q.rule.Status, said{Code: "error", Detail: "by the fault plan"}
 	}
 	return a
 }

@@ -1,9 +1,9 @@
 package simulator
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 )
 
@@ -45,11 +45,17 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 			s.deliver(w, r, notDone(status, "bad_request", err.Error()))
 			return
 		}
-		s.serve(w, r, q, func() reply { return s.handle(r.Context(), q) })
+		s.serve(w, r, q, func() reply {
+			if operation == operationUndo {
+				return s.undo(q)
+			}
+			e, known := s.begin(q)
+			return s.attempt(r.Context(), q, known, func() { s.abandon(e) }, func() reply { return s.decide(q, e) })
+		})
 	}
 }
 
-// serve answers a request that can be read.
+// serve answers a request that can be read, unless its fault keeps it from being handled.
 func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, handle func() reply) {
 	if !s.enter() {
 		s.deliver(w, r, q.worded(closedReply))
@@ -57,23 +63,16 @@ func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, ha
 	}
 	defer s.work.Done()
 	s.arrive(q)
-	a := q.worded(handle())
+	if q.stripe {
+		w.Header().Set("Request-Id", fmt.Sprintf("req_%d", q.logged.Number))
+	}
+	a, ok := front(q)
+	if !ok {
+		a = spoil(q, handle())
+	}
+	a = q.worded(a)
 	s.leave(q, a)
 	s.deliver(w, r, a)
-}
-
-func (s *Simulator) handle(caller context.Context, q *request) reply {
-	if a, ok := front(q.rule); ok {
-		return a
-	}
-	switch {
-	case q.operation == operationDo:
-		return spoil(q.rule, s.do(caller, q))
-	case q.rule.Fault == Hang:
-		return reply{outcome: "none", delivery: silent}
-	default:
-		return spoil(q.rule, s.undo(q))
-	}
 }
 
 // lookup says what has become of a key of a do. It asks the books alone: no fault keeps it

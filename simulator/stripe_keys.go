@@ -24,7 +24,7 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	case known != nil:
 		s.counts.suppressed++
 		return &known.answer
-	case s.locked(q):
+	case q.locks() && s.state.stripe.intents[q.intent].busy:
 		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
 			status(http.StatusTooManyRequests).reply()
 	default:
@@ -47,10 +47,7 @@ func (s *stripeState) key(name string) *stripeKey {
 // contract does not.
 func (q *stripeRequest) locks() bool { return q.intent != "" && q.rule.Fault != LateAfterVoid }
 
-func (s *Simulator) locked(q *stripeRequest) bool {
-	return q.locks() && s.state.stripe.intents[q.intent].busy
-}
-
+// take takes a key on, and locks the intent; mu is held.
 func (s *Simulator) take(q *stripeRequest) {
 	q.logged.Outcome = "running"
 	s.history.change()

@@ -47,7 +47,7 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	if q.broken() && q.rule.Fault == Error {
 		return verdict{after: s.asked(q), fault: serverFault(q.rule.Status), outcome: "error"}
 	}
-	switch q.call {
+	switch q.operation {
 	case stripeCreate:
 		v = s.create(q)
 	case stripeConfirm:
@@ -67,7 +67,7 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 
 // asked notes that a capture was begun under this key, whatever comes of it.
 func (s *Simulator) asked(q *stripeRequest) *intent {
-	if q.call != stripeCapture || s.state.stripe.intents[q.intent].CaptureKey != "" {
+	if q.operation != stripeCapture || s.state.stripe.intents[q.intent].CaptureKey != "" {
 		return nil
 	}
 	i := s.state.stripe.intents[q.intent].next()

@@ -44,6 +44,13 @@ func (s *stripeState) refundOf(id string) *refund {
 
 // lookAt answers a request that changes nothing.
 func (s *Simulator) lookAt(q *stripeRequest) reply {
+	if q.rule.Fault == Slow && !s.pause(q.rule.Delay) {
+		return closedReply
+	}
+	return s.durable(s.shown(q))
+}
+
+func (s *Simulator) shown(q *stripeRequest) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var body any

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -16,7 +15,6 @@ import (
 // stripeRequest is a request of Stripe's API, checked.
 type stripeRequest struct {
 	request
-	call        string
 	idempotency string // the key as it was sent; empty: there is none
 	intent      string // id
 	refund      string // id, of one that is read
@@ -37,9 +35,6 @@ var stripeParameters = map[string][]string{
 	stripeRead:    {"payment_intent", "expand"},
 }
 
-// number is the name of a request.
-func (q *stripeRequest) number() string { return fmt.Sprintf("req_%d", q.logged.Number) }
-
 func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
 	if user, _, basic := r.BasicAuth(); !basic && strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") == "" || basic && user == "" {
 		return nil, invalid("", "", "You did not provide an API key.").status(http.StatusUnauthorized)
@@ -48,7 +43,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{call: call, form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
+	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -57,13 +52,9 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + r.Form.Encode()))
 	q.fingerprint, q.stripe, q.operation, q.step = hex.EncodeToString(sum[:16]), true, call, "charge"
-	switch call {
-	case stripeConfirm:
-		q.means = operationDo
-	case stripeCapture:
-		q.means, q.step = operationDo, "confirm"
-	case stripeCancel, stripeRefund:
-		q.means = operationUndo
+	q.means = map[string]string{stripeConfirm: operationDo, stripeCapture: operationDo, stripeCancel: operationUndo, stripeRefund: operationUndo}[call]
+	if call == stripeCapture {
+		q.step = "confirm"
 	}
 	if fault := q.checkParameters(); fault != nil {
 		return nil, fault
@@ -74,7 +65,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 func (q *stripeRequest) checkParameters() *stripeFault {
 	for name := range q.form {
 		known, _, _ := strings.Cut(name, "[")
-		if !slices.Contains(stripeParameters[q.call], known) {
+		if !slices.Contains(stripeParameters[q.operation], known) {
 			return invalid("parameter_unknown", name, "Received unknown parameter: "+name)
 		}
 	}
@@ -83,7 +74,7 @@ func (q *stripeRequest) checkParameters() *stripeFault {
 			return invalid("", "expand", "This property cannot be expanded ("+expanded+").")
 		}
 	}
-	switch q.call {
+	switch q.operation {
 	case stripeCreate:
 		return q.checkCreate()
 	case stripeRefund:
@@ -152,20 +143,20 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 		i = s.state.stripe.intents[r.Intent]
 	case q.intent != "":
 		i = s.state.stripe.intents[q.intent]
-		if i == nil && q.call == stripeRefund {
+		if i == nil && q.operation == stripeRefund {
 			return missing("payment_intent", "payment_intent", q.intent)
 		}
 		if i == nil {
 			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
 		}
-	case q.call == stripeRead: // a list
+	case q.operation == stripeRead: // a list
 		i = &intent{}
 	}
 	q.body.Step = q.step
 	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount = q.request.amount.String()
-	about := q.call + " " + cmp.Or(q.intent, q.refund)
+	about := q.operation + " " + cmp.Or(q.intent, q.refund)
 	q.key = cmp.Or(q.idempotency, about)
 	if q.intent != "" { // who is told of an old error may come with another key
 		q.counted = about

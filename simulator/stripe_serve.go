@@ -1,8 +1,6 @@
 package simulator
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 )
 
@@ -42,34 +40,18 @@ func (s *Simulator) stripe(call string) http.HandlerFunc {
 			w.Header().Set("Idempotency-Key", q.idempotency)
 		}
 		s.serve(w, r, &q.request, func() reply {
-			w.Header().Set("Request-Id", fmt.Sprintf("req_%d", q.logged.Number))
-			return s.handleStripe(r.Context(), q)
+			if call == stripeRead {
+				return s.lookAt(q)
+			}
+			return s.attempt(r.Context(), &q.request, s.beginStripe(q), func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) })
 		})
 	}
 }
 
-func (s *Simulator) handleStripe(caller context.Context, q *stripeRequest) reply {
-	if q.broken() {
-		return s.doStripe(caller, q)
-	}
-	if a, ok := front(q.rule); ok {
-		return a
-	}
-	switch {
-	case q.call != stripeRead:
-		return spoil(q.rule, s.doStripe(caller, q))
-	case q.rule.Fault == Hang:
-		return reply{outcome: "none", delivery: silent}
-	case q.rule.Fault == Slow && !s.pause(q.rule.Delay):
-		return closedReply
-	}
-	return spoil(q.rule, s.durable(s.lookAt(q)))
-}
-
 // broken reports whether the request is to go wrong inside Stripe, which then keeps the 500
 // for its key, be it done or not.
-func (q *stripeRequest) broken() bool {
-	return q.call != stripeRead && (q.rule.Fault == Error || q.rule.Fault == ErrorAfter) && q.rule.Status == http.StatusInternalServerError
+func (q *request) broken() bool {
+	return q.stripe && q.operation != stripeRead && (q.rule.Fault == Error || q.rule.Fault == ErrorAfter) && q.rule.Status == http.StatusInternalServerError
 }
 
 // worded puts a reply of our own API into the words of the API that was asked.
@@ -78,12 +60,6 @@ func (q *request) worded(a reply) reply {
 		a.body = serverFault(a.status).reply().body
 	}
 	return a
-}
-
-// doStripe answers a request that changes something, with its key in use and its intent
-// locked until it is decided.
-func (s *Simulator) doStripe(caller context.Context, q *stripeRequest) reply {
-	return s.attempt(caller, &q.request, s.beginStripe(q), func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) })
 }
 
 // decideStripe makes happen what was asked for, or not, in one moment.
