@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -46,7 +47,11 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	return json.RawMessage(bytes.TrimSuffix(out.Bytes(), []byte("\n"))), nil
 }
 
-func checkValue(value any, depth int) error {
+// checkValue refuses what is nested more than depth deep, and what jsonb refuses.
+func checkValue(value any, depth int) (err error) {
+	if depth < 0 {
+		return errors.New("is nested too deeply")
+	}
 	switch v := value.(type) {
 	case string:
 		return checkString(v)
@@ -54,28 +59,14 @@ func checkValue(value any, depth int) error {
 		return checkNumber(v.String())
 	case map[string]any:
 		for key, member := range v {
-			if err := checkString(key); err != nil {
-				return err
-			}
-			if err := checkInner(member, depth); err != nil {
-				return err
-			}
+			err = cmp.Or(err, checkString(key), checkValue(member, depth-1))
 		}
 	case []any:
 		for _, element := range v {
-			if err := checkInner(element, depth); err != nil {
-				return err
-			}
+			err = cmp.Or(err, checkValue(element, depth-1))
 		}
 	}
-	return nil
-}
-
-func checkInner(value any, depth int) error {
-	if depth == 0 {
-		return errors.New("is nested too deeply")
-	}
-	return checkValue(value, depth-1)
+	return err
 }
 
 func checkString(s string) error {
