@@ -40,11 +40,15 @@ type state struct {
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
 	references int                 // given out so far
-	stripe     stripeState
+	intents    map[string]*intent  // of Stripe's side, as its keys
+	stripeKeys map[string]*stripeKey
 }
 
 func newState() *state {
-	return &state{keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}, stripe: newStripeState()}
+	return &state{
+		keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{},
+		intents: map[string]*intent{}, stripeKeys: map[string]*stripeKey{},
+	}
 }
 
 // entry returns what is known of a key of a do, be it nothing yet.

@@ -85,7 +85,7 @@ func (s *Simulator) resume() {
 			s.start(func() { s.fulfil(e.promise, s.keeping(e)) })
 		}
 	}
-	for _, i := range maps.Clone(s.state.stripe.intents) { // keeping a promise changes it
+	for _, i := range maps.Clone(s.state.intents) { // keeping a promise changes it
 		if i.Promise != nil {
 			s.start(func() { s.fulfil(i.Promise, s.keepingIntent(i.ID)) })
 		}

@@ -101,7 +101,7 @@ func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply
 // keepingIntent decides an intent that is being processed, if it still is.
 func (s *Simulator) keepingIntent(id string) func() message {
 	return func() message {
-		promise, what := s.state.stripe.intents[id].Promise, Approved
+		promise, what := s.state.intents[id].Promise, Approved
 		if promise == nil {
 			return message{}
 		}

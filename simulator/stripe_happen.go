@@ -41,7 +41,7 @@ func (s *Simulator) Happen(id, what, code string) error {
 
 // happen does it; mu is held.
 func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
-	before := s.state.stripe.intents[id]
+	before := s.state.intents[id]
 	if before == nil {
 		return nil, fmt.Errorf("no payment intent %q", id)
 	}

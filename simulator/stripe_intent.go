@@ -121,25 +121,10 @@ func orNull(text string) any {
 	return text
 }
 
-// refund is a refund of a whole charge, as Stripe shows it.
-type refund struct {
-	ID       string            `json:"id"`
-	Object   string            `json:"object"`
-	Intent   string            `json:"payment_intent"`
-	Charge   string            `json:"charge"`
-	Amount   int64             `json:"amount"`
-	Currency string            `json:"currency"`
-	Status   string            `json:"status"`
-	Reason   any               `json:"reason"` // text or null
-	Metadata map[string]string `json:"metadata"`
-	Created  int64             `json:"created"`
-}
-
-// change is what a line of the file says of Stripe's side: the objects as they are from
+// change is what a line of the file says of Stripe's side: the intent as it is from
 // then on, and the answer that is kept for the key of the request.
 type change struct {
 	Intent  *intent         `json:"intent,omitempty"`
-	Refund  *refund         `json:"refund,omitempty"`
 	Status  int             `json:"status,omitempty"`
 	Answer  json.RawMessage `json:"answer,omitempty"`
 	Outcome string          `json:"outcome,omitempty"` // in the log of requests

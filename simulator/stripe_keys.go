@@ -11,7 +11,7 @@ import (
 func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.state.stripe.key(q.idempotency)
+	known := s.state.stripeKey(q.idempotency)
 	var a reply
 	switch {
 	case known != nil && known.body != q.fingerprint:
@@ -24,7 +24,7 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	case known != nil:
 		s.counts.suppressed++
 		return &known.answer
-	case q.locks() && s.state.stripe.intents[q.intent].busy:
+	case q.locks() && s.state.intents[q.intent].busy:
 		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
 			status(http.StatusTooManyRequests).reply()
 	default:
@@ -34,9 +34,9 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	return &a
 }
 
-// key is what is known of a key that is still kept.
-func (s *stripeState) key(name string) *stripeKey {
-	known := s.keys[name]
+// stripeKey is what is known of a key that is still kept.
+func (s *state) stripeKey(name string) *stripeKey {
+	known := s.stripeKeys[name]
 	if known == nil || !known.running && time.Since(known.at) > keyRetention {
 		return nil
 	}
@@ -52,18 +52,18 @@ func (s *Simulator) take(q *stripeRequest) {
 	q.logged.Outcome = "running"
 	s.history.change()
 	if q.idempotency != "" {
-		s.state.stripe.keys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
+		s.state.stripeKeys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
 	}
 	if q.locks() {
-		s.state.stripe.intents[q.intent].busy = true
+		s.state.intents[q.intent].busy = true
 	}
 }
 
 // release gives back what take took; mu is held.
 func (s *Simulator) release(q *stripeRequest) {
-	delete(s.state.stripe.keys, q.idempotency)
+	delete(s.state.stripeKeys, q.idempotency)
 	if q.locks() {
-		s.state.stripe.intents[q.intent].busy = false
+		s.state.intents[q.intent].busy = false
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 type verdict struct {
 	after   *intent      // as it is from now on; nil: unchanged
 	shown   *intent      // as it is answered
-	refund  *refund      // that was made
+	refund  any          // that was made
 	fault   *stripeFault // what is answered instead
 	outcome string       // in the log of requests
 	unsaved bool         // it was refused before it began: the key is free
@@ -51,13 +51,13 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	case stripeCreate:
 		v = s.create(q)
 	case stripeConfirm:
-		v = s.confirm(q, s.state.stripe.intents[q.intent].next())
+		v = s.confirm(q, s.state.intents[q.intent].next())
 	case stripeCapture:
-		v = s.capture(q, s.state.stripe.intents[q.intent].next())
+		v = s.capture(q, s.state.intents[q.intent].next())
 	case stripeCancel:
-		v = s.cancel(q, s.state.stripe.intents[q.intent].next())
+		v = s.cancel(q, s.state.intents[q.intent].next())
 	case stripeRefund:
-		v = s.refund(q, s.state.stripe.intents[q.intent].next())
+		v = s.refund(q, s.state.intents[q.intent].next())
 	}
 	if q.broken() && !v.unsaved {
 		v.fault = serverFault(q.rule.Status)
@@ -67,10 +67,10 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 
 // asked notes that a capture was begun under this key, whatever comes of it.
 func (s *Simulator) asked(q *stripeRequest) *intent {
-	if q.operation != stripeCapture || s.state.stripe.intents[q.intent].CaptureKey != "" {
+	if q.operation != stripeCapture || s.state.intents[q.intent].CaptureKey != "" {
 		return nil
 	}
-	i := s.state.stripe.intents[q.intent].next()
+	i := s.state.intents[q.intent].next()
 	i.CaptureKey = q.key
 	return i
 }
@@ -103,12 +103,12 @@ func (s *Simulator) confirm(q *stripeRequest, i *intent) verdict {
 	switch late := q.rule.Fault == LateAfterVoid; {
 	case i.Status == needsMethod && !late:
 		return refused(invalid("payment_intent_unexpected_state", "",
-			"You cannot confirm this PaymentIntent because it's missing a payment method."), s.state.stripe.intents[i.ID])
+			"You cannot confirm this PaymentIntent because it's missing a payment method."), s.state.intents[i.ID])
 	case i.Status != needsConfirmation && !late:
 		if i.Status == canceled {
 			s.counts.refusedAfterUndo++
 		}
-		return refused(unexpected(i, "confirmed"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "confirmed"), s.state.intents[i.ID])
 	case q.rule.Fault == Async || q.rule.Fault == CallbackTwice:
 		return promisedStripe(q, i)
 	case q.rule.Code != "":
@@ -170,7 +170,7 @@ func (s *Simulator) capture(q *stripeRequest, i *intent) verdict {
 	}
 	switch {
 	case i.Status != needsCapture:
-		return refused(unexpected(i, "captured"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "captured"), s.state.intents[i.ID])
 	case q.rule.Fault == Async || q.rule.Fault == CallbackTwice:
 		return promisedStripe(q, i)
 	case q.rule.Code != "":
@@ -198,9 +198,9 @@ var cancelable = []string{needsMethod, needsConfirmation, needsAction, needsCapt
 func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
 	switch {
 	case !slices.Contains(cancelable, i.Status) && (i.Status != processing || i.PaymentMethod != methodProcessing):
-		return refused(unexpected(i, "canceled"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "canceled"), s.state.intents[i.ID])
 	case q.rule.Code != "":
-		return refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.stripe.intents[i.ID])
+		return refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.intents[i.ID])
 	}
 	i.Status, i.CanceledAt, i.CanceledFor, i.Promise = canceled, time.Now().Unix(), q.form.Get("cancellation_reason"), nil
 	return verdict{after: i, shown: i, outcome: string(Voided)}

@@ -17,7 +17,6 @@ type stripeRequest struct {
 	request
 	idempotency string // the key as it was sent; empty: there is none
 	intent      string // id
-	refund      string // id, of one that is read
 	form        url.Values
 	amount      int64
 	currency    string
@@ -32,7 +31,7 @@ var stripeParameters = map[string][]string{
 	stripeCapture: {"expand"},
 	stripeCancel:  {"cancellation_reason", "expand"},
 	stripeRefund:  {"payment_intent", "reason", "metadata"},
-	stripeRead:    {"payment_intent", "expand"},
+	stripeRead:    {"expand"},
 }
 
 func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
@@ -43,7 +42,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
+	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent")}
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -70,7 +69,7 @@ func (q *stripeRequest) checkParameters() *stripeFault {
 		}
 	}
 	for _, expanded := range q.expand() {
-		if expanded != "latest_charge" || q.refund != "" {
+		if expanded != "latest_charge" {
 			return invalid("", "expand", "This property cannot be expanded ("+expanded+").")
 		}
 	}
@@ -134,29 +133,20 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
-	switch {
-	case q.refund != "":
-		r := s.state.stripe.refundOf(q.refund)
-		if r == nil {
-			return missing("refund", "id", q.refund).status(http.StatusNotFound)
-		}
-		i = s.state.stripe.intents[r.Intent]
-	case q.intent != "":
-		i = s.state.stripe.intents[q.intent]
+	if q.intent != "" {
+		i = s.state.intents[q.intent]
 		if i == nil && q.operation == stripeRefund {
 			return missing("payment_intent", "payment_intent", q.intent)
 		}
 		if i == nil {
 			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
 		}
-	case q.operation == stripeRead: // a list
-		i = &intent{}
 	}
 	q.body.Step = q.step
 	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount = q.request.amount.String()
-	about := q.operation + " " + cmp.Or(q.intent, q.refund)
+	about := q.operation + " " + q.intent
 	q.key = cmp.Or(q.idempotency, about)
 	if q.intent != "" { // who is told of an old error may come with another key
 		q.counted = about

@@ -11,7 +11,7 @@ const (
 	stripeCapture = "capture" // what was authorized
 	stripeCancel  = "cancel"  // an intent
 	stripeRefund  = "refund"  // all of a charge
-	stripeRead    = "read"    // an intent or a refund, or list refunds
+	stripeRead    = "read"    // an intent
 )
 
 func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
@@ -21,8 +21,6 @@ func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/payment_intents/{intent}/cancel", s.stripe(stripeCancel))
 	mux.HandleFunc("GET /v1/payment_intents/{intent}", s.stripe(stripeRead))
 	mux.HandleFunc("POST /v1/refunds", s.stripe(stripeRefund))
-	mux.HandleFunc("GET /v1/refunds/{refund}", s.stripe(stripeRead))
-	mux.HandleFunc("GET /v1/refunds", s.stripe(stripeRead))
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		s.deliver(w, r, invalid("", "", "Unrecognized request URL ("+r.Method+": "+r.URL.Path+").").status(http.StatusNotFound).reply())
 	})
@@ -75,9 +73,9 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	}
 	var before *intent
 	if v.after != nil {
-		before = s.state.stripe.intents[v.after.ID]
+		before = s.state.intents[v.after.ID]
 	}
 	s.record(event{Event: eventStripe, Key: q.idempotency, Subject: q.body.Subject, Body: q.fingerprint,
-		Stripe: &change{Intent: v.after, Refund: v.refund, Status: a.status, Answer: text, Outcome: v.outcome}})
+		Stripe: &change{Intent: v.after, Status: a.status, Answer: text, Outcome: v.outcome}})
 	return s.telling(q, v, before, a)
 }
