@@ -2,7 +2,6 @@ package simulator
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -67,9 +66,7 @@ func (s *Simulator) call(told message, times int) {
 }
 
 func (s *Simulator) callOnce(told message) error {
-	ctx, cancel := context.WithTimeout(s.closing, callbackTimeout)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, told.url, bytes.NewReader(told.body))
+	r, err := http.NewRequestWithContext(s.closing, http.MethodPost, told.url, bytes.NewReader(told.body))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package simulator
 
 import (
-	"net/http"
 	"time"
 )
 
@@ -30,15 +29,4 @@ func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
 		made["status"] = "pending"
 	}
 	return verdict{after: i, shown: i, refund: made, outcome: "refunded"}
-}
-
-// lookAt answers a request that changes nothing.
-func (s *Simulator) lookAt(q *stripeRequest) reply {
-	if q.rule.Fault == Slow && !s.pause(q.rule.Delay) {
-		return closedReply
-	}
-	s.mu.Lock()
-	shown := s.state.intents[q.intent].json(q.expand())
-	s.mu.Unlock()
-	return s.durable(reply{status: http.StatusOK, outcome: "read", body: shown})
 }

@@ -60,6 +60,17 @@ func (q *request) worded(a reply) reply {
 	return a
 }
 
+// lookAt answers a request that changes nothing.
+func (s *Simulator) lookAt(q *stripeRequest) reply {
+	if q.rule.Fault == Slow && !s.pause(q.rule.Delay) {
+		return closedReply
+	}
+	s.mu.Lock()
+	shown := s.state.intents[q.intent].json(q.expand())
+	s.mu.Unlock()
+	return s.durable(reply{status: http.StatusOK, outcome: "read", body: shown})
+}
+
 // decideStripe makes happen what was asked for, or not, in one moment.
 func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	s.mu.Lock()
