@@ -23,13 +23,10 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	if raw[0] != '{' {
-		return nil, errors.New("is not an object")
-	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
-	var object any
-	if err := decoder.Decode(&object); err != nil {
+	var object map[string]any
+	if err := decoder.Decode(&object); err != nil || object == nil {
 		return nil, errors.New("is not an object")
 	}
 	if err := checkValue(object, maxDepth); err != nil {
@@ -38,9 +35,7 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(object); err != nil {
-		return nil, errors.New("is not an object")
-	}
+	_ = encoder.Encode(object) // what was read can be written
 	if out.Len()-1 > maxData { // Encode ends with a line feed
 		return nil, errors.New("is longer than 16 KiB")
 	}

@@ -57,7 +57,7 @@ func (s *Simulator) call(told message, times int) {
 				break
 			}
 			if attempt == callbackAttempts || !s.pause(backoff) {
-				s.log.Warn("callback was not taken", "id", told.id, "attempts", attempt, "error", err)
+				s.cfg.Log.Warn("callback was not taken", "id", told.id, "attempts", attempt, "error", err)
 				return
 			}
 			backoff *= 2

@@ -22,7 +22,7 @@ func (s *Simulator) attempt(caller context.Context, q *request, known *reply, ab
 		abandon()
 		return reply{outcome: "none", delivery: dropped}
 	}
-	wait := s.latency
+	wait := s.cfg.Latency
 	if q.rule.Fault == Slow || q.rule.Fault == LateAfterVoid {
 		wait += q.rule.Delay
 	}

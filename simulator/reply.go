@@ -60,7 +60,7 @@ var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulato
 // knows what the next start will find, and the answer says neither.
 func (s *Simulator) durable(a reply) reply {
 	if err := s.journal.sync(); err != nil {
-		s.log.Error("write simulator file", "error", err)
+		s.cfg.Log.Error("write simulator file", "error", err)
 		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: said{Code: "storage"}}
 	}
 	return a

@@ -37,11 +37,8 @@ type Config struct {
 // Simulator is a provider, served over HTTP. It is safe for concurrent use.
 type Simulator struct {
 	mux     *http.ServeMux
-	latency time.Duration
-	keeps   time.Duration // how long keys are remembered; 0: for ever
+	cfg     Config
 	secret  secret
-	hook    hook
-	log     *slog.Logger
 	client  *http.Client
 	journal *journal
 
@@ -76,11 +73,11 @@ func New() *Simulator {
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
-		latency: cfg.Latency, keeps: cfg.KeyRetention, hook: hook{cfg.StripeWebhook, cfg.StripeWebhookSecret}, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
+		cfg: cfg, client: newClient(), closing: closing, close: cancel,
 		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if s.cfg.Log == nil {
+		s.cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s.mux = s.routes()
 	if err := s.open(cfg); err != nil {

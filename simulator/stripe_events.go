@@ -51,21 +51,15 @@ func eventOf(before, after *intent) *stripeEvent {
 	return ev
 }
 
-// hook is where events go.
-type hook struct {
-	url    string
-	secret string
-}
-
-// signed is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature says.
-// Without an event, or an address, nobody is told.
-func (h hook) signed(ev *stripeEvent) message {
+// eventMessage is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature
+// says. Without an event, or an address, nobody is told.
+func (s *Simulator) eventMessage(ev *stripeEvent) message {
 	if ev == nil {
 		return message{}
 	}
 	body := encode(ev)
-	return message{h.url, ev.ID, body, func(header http.Header, at time.Time) {
-		mac := hmac.New(sha256.New, []byte(h.secret))
+	return message{s.cfg.StripeWebhook, ev.ID, body, func(header http.Header, at time.Time) {
+		mac := hmac.New(sha256.New, []byte(s.cfg.StripeWebhookSecret))
 		fmt.Fprintf(mac, "%d.%s", at.Unix(), body)
 		header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at.Unix(), hex.EncodeToString(mac.Sum(nil))))
 	}}
@@ -74,7 +68,7 @@ func (h hook) signed(ev *stripeEvent) message {
 // telling has the endpoint told of a change: once, when the answer is out, or as the fault
 // plan says.
 func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply) reply {
-	told, times, delay := s.hook.signed(eventOf(before, v.after)), 1, time.Duration(0)
+	told, times, delay := s.eventMessage(eventOf(before, v.after)), 1, time.Duration(0)
 	switch q.rule.Fault {
 	case AnswerTwice:
 		times = 2
@@ -109,6 +103,6 @@ func (s *Simulator) keepingIntent(id string) func() message {
 			what = Declined
 		}
 		ev, _ := s.happen(id, what, promise.Code) // both can happen to what is being processed
-		return s.hook.signed(ev)
+		return s.eventMessage(ev)
 	}
 }

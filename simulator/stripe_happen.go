@@ -35,7 +35,7 @@ func (s *Simulator) Happen(id, what, code string) error {
 	if err := s.journal.sync(); err != nil {
 		return fmt.Errorf("write simulator file: %w", err)
 	}
-	s.start(func() { s.call(s.hook.signed(ev), 1) })
+	s.start(func() { s.call(s.eventMessage(ev), 1) })
 	return nil
 }
 

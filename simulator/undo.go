@@ -4,7 +4,7 @@ package simulator
 // that it never will be. It is one moment: a do that is in progress has had its effect
 // and it is taken back, or it will be refused. Nothing is waited for.
 func (s *Simulator) undo(q *request) reply {
-	wait := s.latency
+	wait := s.cfg.Latency
 	if q.rule.Fault == Slow {
 		wait += q.rule.Delay
 	}
