@@ -153,10 +153,8 @@ func (s *Simulator) pause(d time.Duration) bool {
 	if d <= 0 {
 		return s.closing.Err() == nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-s.closing.Done():
 		return false
