@@ -130,11 +130,5 @@ func (p *preparer) Query(ctx context.Context, sql string, _ ...any) (pgx.Rows, e
 
 // QueryRow prepares a statement of Queries.
 func (p *preparer) QueryRow(ctx context.Context, sql string, _ ...any) pgx.Row {
-	return preparedRow{p.prepare(ctx, sql)}
+	return row{err: p.prepare(ctx, sql)}
 }
-
-// preparedRow is the row of a statement that was not executed.
-type preparedRow struct{ err error }
-
-// Scan returns why there is no row.
-func (r preparedRow) Scan(...any) error { return r.err }

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -43,11 +44,7 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	patience := options.Patience
-	if patience == 0 {
-		patience = DefaultPatience
-	}
-	return &Pool{pool: pool, silence: newSilence(config.ConnConfig, pooled, patience)}, nil
+	return &Pool{pool: pool, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
 
 // BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.

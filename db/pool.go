@@ -161,7 +161,7 @@ func (r *watchedRows) end() {
 	}
 }
 
-// row is the one row of a statement.
+// row is the one row of a statement, or why there is none.
 type row struct {
 	rows pgx.Rows
 	err  error
@@ -172,16 +172,6 @@ func (r row) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err
 	}
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			return err
-		}
-		return pgx.ErrNoRows
-	}
-	if err := r.rows.Scan(dest...); err != nil {
-		return err
-	}
-	r.rows.Close()
-	return r.rows.Err()
+	_, err := pgx.CollectOneRow(r.rows, func(only pgx.CollectableRow) (any, error) { return nil, only.Scan(dest...) })
+	return err
 }

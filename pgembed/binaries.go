@@ -56,7 +56,7 @@ func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error)
 	if s.cfg.BinDir != "" {
 		return s.namedBinaries(ctx, wanted)
 	}
-	bin := s.bestOf(ctx, s.candidates(), wanted)
+	bin := s.bestOf(ctx, s.cfg.binDirs(), wanted)
 	if bin.major == 0 && (wanted == 0 || wanted == npmMajor) {
 		var err error
 		if bin, err = s.npmBinaries(ctx); err != nil {
@@ -83,24 +83,11 @@ func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error
 	return bin, nil
 }
 
-func (s *Server) candidates() []string {
-	if s.cfg.binDirs != nil {
-		return s.cfg.binDirs()
-	}
-	return installedBinDirs()
-}
-
 // bestOf picks the highest major that will do, the first in order among equals.
 func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best binaries) {
 	for _, dir := range dirs {
 		bin, err := s.probe(ctx, dir)
-		if err != nil {
-			continue
-		}
-		if wanted != 0 && bin.major != wanted {
-			continue
-		}
-		if bin.major > best.major {
+		if err == nil && (wanted == 0 || bin.major == wanted) && bin.major > best.major {
 			best = bin
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +66,7 @@ func makeFolder(dir string) error {
 
 // prepare makes the folders of socket and log, private to the server's user.
 func (f *folders) prepare(a *account) error {
-	if len(f.socket)+len("/.s.PGSQL."+port) > socketPathLimit() {
+	if len(f.socket)+len("/.s.PGSQL."+port) > socketPathLimit {
 		short, err := os.MkdirTemp("/tmp", "pawl-postgres-")
 		if err != nil {
 			return fmt.Errorf("make socket folder: %w", err)
@@ -100,20 +99,8 @@ func (f *folders) openStartupLog() (*os.File, error) {
 	return file, nil
 }
 
-// socketPathLimit is the size of sockaddr_un.sun_path less its final NUL: unix(7) on Linux, unix(4) on macOS and BSD.
-func socketPathLimit() int {
-	if runtime.GOOS == "linux" {
-		return 107
-	}
-	return 103
-}
-
-// removeTemporary removes a socket folder outside base.
-func (f *folders) removeTemporary() {
-	if f.temporary {
-		os.RemoveAll(f.socket)
-	}
-}
+// socketPathLimit is the size of sockaddr_un.sun_path less its final NUL where it is shortest: on macOS and BSD (unix(4)).
+const socketPathLimit = 103
 
 // major is the PostgreSQL major the data folder was made by, 0 where there is none yet. A folder with something else in
 // it is an error: it is not ours to write to.

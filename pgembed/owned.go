@@ -1,6 +1,7 @@
 package pgembed
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -47,13 +48,10 @@ func replaceOwned(dir, name string, content []byte, a *account) error {
 		return err
 	}
 	_, err = file.Write(content)
-	if err == nil && a != nil {
-		err = file.Chown(int(a.uid), int(a.gid))
+	if a != nil {
+		err = errors.Join(err, file.Chown(int(a.uid), int(a.gid)))
 	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
+	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
 	return root.Rename(fresh, name)

@@ -49,7 +49,7 @@ type Config struct {
 	// Log is told about starts, stops, downloads and left-over servers. nil is silent.
 	Log *slog.Logger
 
-	binDirs            func() []string // installed servers to choose from; nil is installedBinDirs
+	binDirs            func() []string // installed servers to choose from; installedBinDirs but in tests
 	withoutDeathSignal bool            // behave as where the kernel does not tell a child of its parent's death
 }
 
@@ -138,6 +138,9 @@ func open(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.binDirs == nil {
+		cfg.binDirs = installedBinDirs
+	}
 	folders, err := openFolders(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -180,7 +183,9 @@ func (s *Server) start(ctx context.Context) (version string, err error) {
 // close gives the folder free. It must come after the end of the process: the lock is what keeps a second server away.
 func (s *Server) close() {
 	s.release.Do(func() {
-		s.folders.removeTemporary()
+		if s.folders.temporary {
+			os.RemoveAll(s.folders.socket)
+		}
 		unlock(s.lock)
 	})
 }

@@ -62,11 +62,10 @@ func (s *Server) removeAttempts() error {
 // syncFolder makes a rename in dir durable (fsync(2)).
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync data folder: %w", err)
+	if err == nil {
+		err = errors.Join(d.Sync(), d.Close())
 	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
+	if err != nil {
 		return fmt.Errorf("sync data folder: %w", err)
 	}
 	return nil

@@ -90,13 +90,12 @@ var amountText = regexp.MustCompile(`^(0|[1-9][0-9]{0,14})(\.[0-9]{1,4})?$`)
 // amount is an amount as orders have it, nil where it is not given.
 func (m mapping) amount(key string) *decimal.Decimal {
 	const want = "an amount from 0, with up to 15 digits before the point and 4 after it, without quotes"
-	text, ok := m.scalar(key, want, "!!int", "!!float")
-	if !ok {
-		return nil
-	}
-	amount, err := decimal.Parse(text)
-	if err != nil || !amountText.MatchString(text) {
-		m.wants(m.values[key], m.pathOf(key), want)
+	var amount decimal.Decimal
+	given := read(m, key, want, &amount, func(text string) (decimal.Decimal, bool) {
+		d, err := decimal.Parse(text)
+		return d, err == nil && amountText.MatchString(text)
+	}, "!!int", "!!float")
+	if !given {
 		return nil
 	}
 	return &amount

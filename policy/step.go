@@ -151,23 +151,15 @@ func ParseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-func (m mapping) address(key string) string {
-	text, ok := m.scalar(key, wantURL, "!!str")
-	if !ok {
-		return ""
-	}
-	if _, err := ParseURL(text); err != nil || len(text) > maxURL {
-		m.wants(m.values[key], m.pathOf(key), wantURL)
-		return ""
-	}
-	return text
+func (m mapping) address(key string) (address string) {
+	read(m, key, wantURL, &address, func(text string) (string, bool) {
+		_, err := ParseURL(text)
+		return text, err == nil && len(text) <= maxURL
+	}, "!!str")
+	return address
 }
 
-func (m mapping) secret(key string) Secret {
-	text, ok := m.scalar(key, wantSecret, "!!str")
-	if ok && !Secret(text).valid() {
-		m.wants(m.values[key], m.pathOf(key), wantSecret)
-		return ""
-	}
-	return Secret(text)
+func (m mapping) secret(key string) (secret Secret) {
+	read(m, key, wantSecret, &secret, func(text string) (Secret, bool) { return Secret(text), Secret(text).valid() }, "!!str")
+	return secret
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,63 +29,50 @@ func (r *reader) text(n *yaml.Node, path, want string, tags ...string) (text str
 	return n.Value, true
 }
 
-// duration replaces the default in *into by what is given.
+// read replaces the default in *into by what parse makes of a value of one of the given
+// types, and reports whether it did.
+func read[T any](m mapping, key, want string, into *T, parse func(text string) (T, bool), tags ...string) bool {
+	text, ok := m.scalar(key, want, tags...)
+	if !ok {
+		return false
+	}
+	value, fits := parse(text)
+	if !fits {
+		m.wants(m.values[key], m.pathOf(key), want)
+		return false
+	}
+	*into = value
+	return true
+}
+
 func (m mapping) duration(key string, into *time.Duration, least, most time.Duration) {
 	want := fmt.Sprintf("a duration from %s to %s, such as 90s, 15m or 24h", short(least), short(most))
-	text, ok := m.scalar(key, want, "!!str")
-	if !ok {
-		return
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d < least || d > most || strings.ContainsAny(text, "+-") || text == "0" {
-		m.wants(m.values[key], m.pathOf(key), want)
-		return
-	}
-	*into = d
+	read(m, key, want, into, func(text string) (time.Duration, bool) {
+		d, err := time.ParseDuration(text)
+		return d, err == nil && d >= least && d <= most && !strings.ContainsAny(text, "+-") && text != "0"
+	}, "!!str")
 }
 
-// wholeNumber replaces the default in *into by what is given, from least to most.
 func (m mapping) wholeNumber(key string, into *int, least, most int) {
-	want := fmt.Sprintf("a whole number from %d to %d", least, most)
-	text, ok := m.scalar(key, want, "!!int")
-	if !ok {
-		return
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || strconv.Itoa(n) != text || n < least || n > most { // 010 is eight to some
-		m.wants(m.values[key], m.pathOf(key), want)
-		return
-	}
-	*into = n
+	read(m, key, fmt.Sprintf("a whole number from %d to %d", least, most), into, func(text string) (int, bool) {
+		n, err := strconv.Atoi(text)
+		return n, err == nil && strconv.Itoa(n) == text && n >= least && n <= most // 010 is eight to some
+	}, "!!int")
 }
 
-// number replaces the default in *into by what is given.
 func (m mapping) number(key string, into *float64, least, most float64) {
-	want := fmt.Sprintf("a number from %g to %g", least, most)
-	text, ok := m.scalar(key, want, "!!int", "!!float")
-	if !ok {
-		return
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(n) || n < least || n > most {
-		m.wants(m.values[key], m.pathOf(key), want)
-		return
-	}
-	*into = n
+	read(m, key, fmt.Sprintf("a number from %g to %g", least, most), into, func(text string) (float64, bool) {
+		n, err := strconv.ParseFloat(text, 64)
+		return n, err == nil && n >= least && n <= most // NaN is neither
+	}, "!!int", "!!float")
 }
 
 // word is one of the given words, or the default.
 func (m mapping) word(key, otherwise string, words ...string) string {
-	want := strings.Join(words, " or ")
-	text, ok := m.scalar(key, want, "!!str")
-	if ok && !slices.Contains(words, text) {
-		m.wants(m.values[key], m.pathOf(key), want)
-		ok = false
-	}
-	if !ok {
-		return otherwise
-	}
-	return text
+	read(m, key, strings.Join(words, " or "), &otherwise, func(text string) (string, bool) {
+		return text, slices.Contains(words, text)
+	}, "!!str")
+	return otherwise
 }
 
 const (

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -22,13 +23,10 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	if raw[0] != '{' {
-		return nil, errors.New("is not an object")
-	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
-	var object any
-	if err := decoder.Decode(&object); err != nil {
+	var object map[string]any
+	if err := decoder.Decode(&object); err != nil || object == nil {
 		return nil, errors.New("is not an object")
 	}
 	if err := checkValue(object, maxDepth); err != nil {
@@ -37,16 +35,18 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(object); err != nil {
-		return nil, errors.New("is not an object")
-	}
+	_ = encoder.Encode(object) // what was read can be written
 	if out.Len()-1 > maxData { // Encode ends with a line feed
 		return nil, errors.New("is longer than 16 KiB")
 	}
 	return json.RawMessage(bytes.TrimSuffix(out.Bytes(), []byte("\n"))), nil
 }
 
-func checkValue(value any, depth int) error {
+// checkValue refuses what is nested more than depth deep, and what jsonb refuses.
+func checkValue(value any, depth int) (err error) {
+	if depth < 0 {
+		return errors.New("is nested too deeply")
+	}
 	switch v := value.(type) {
 	case string:
 		return checkString(v)
@@ -54,28 +54,14 @@ func checkValue(value any, depth int) error {
 		return checkNumber(v.String())
 	case map[string]any:
 		for key, member := range v {
-			if err := checkString(key); err != nil {
-				return err
-			}
-			if err := checkInner(member, depth); err != nil {
-				return err
-			}
+			err = cmp.Or(err, checkString(key), checkValue(member, depth-1))
 		}
 	case []any:
 		for _, element := range v {
-			if err := checkInner(element, depth); err != nil {
-				return err
-			}
+			err = cmp.Or(err, checkValue(element, depth-1))
 		}
 	}
-	return nil
-}
-
-func checkInner(value any, depth int) error {
-	if depth == 0 {
-		return errors.New("is nested too deeply")
-	}
-	return checkValue(value, depth-1)
+	return err
 }
 
 func checkString(s string) error {

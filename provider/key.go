@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
-	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
 )
 
@@ -45,14 +45,5 @@ func (c *Call) TraceParent() string {
 	b = appendField(b, c.OrderID)
 	b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Generation)))
 	sum := sha256.Sum256(b)
-	var ids [24]byte
-	copy(ids[:16], sum[:])
-	binary.BigEndian.PutUint64(ids[16:], rand.Uint64()|1) // all zeroes is no parent id
-
-	text := make([]byte, 0, 55)
-	text = append(text, "00-"...)
-	text = hex.AppendEncode(text, ids[:16])
-	text = append(text, '-')
-	text = hex.AppendEncode(text, ids[16:])
-	return string(append(text, "-01"...))
+	return fmt.Sprintf("00-%x-%016x-01", sum[:16], rand.Uint64()|1) // all zeroes is no parent id
 }

@@ -5,26 +5,38 @@ import (
 	"net/http"
 )
 
-// answer is what the state of a key says to a do; replayed, as it was decided before.
-func (e *entry) answer() reply {
-	a := reply{replayed: true}
+// says is what the state of a key comes to, for callbacks and look-ups.
+func (e *entry) says() said {
 	switch e.State {
 	case Live:
-		a.status, a.outcome, a.body = http.StatusOK, "done", done{Reference: e.Reference, Data: e.data()}
+		return said{Outcome: "done", Reference: e.Reference, Data: e.data()}
+	case Pending:
+		return said{Outcome: string(Pending)}
+	case Refused:
+		return said{Outcome: "refused", Code: e.Code, Detail: e.Detail}
+	default:
+		return said{Outcome: "refused", Code: "voided", Detail: "the key was undone"}
+	}
+}
+
+// answer is what the state of a key says to a do.
+func (e *entry) answer() reply {
+	told := e.says()
+	switch e.State {
+	case Live:
+		told.Outcome = "" // the status says it
+		return reply{status: http.StatusOK, outcome: "done", body: told}
 	case Pending:
 		return e.promised()
 	case Refused:
-		a = refusal(e.Code, e.Detail)
-		a.replayed = true
+		return reply{status: http.StatusPaymentRequired, outcome: "refused", body: told}
 	default:
-		a = refusal("voided", "the key was undone")
-		a.outcome, a.replayed = string(Voided), e.body != ""
+		return reply{status: http.StatusPaymentRequired, outcome: string(Voided), body: told}
 	}
-	return a
 }
 
 func (e *entry) promised() reply {
-	return reply{status: http.StatusAccepted, outcome: string(Pending), body: done{Reference: e.Reference}, replayed: true}
+	return reply{status: http.StatusAccepted, outcome: string(Pending), body: said{Reference: e.Reference}}
 }
 
 // data is what a provider tells beside its reference.
@@ -36,11 +48,7 @@ func (e *entry) data() json.RawMessage {
 	case "reserve":
 		data = map[string]any{"item": e.Item, "quantity": e.Quantity}
 	}
-	text, err := json.Marshal(data)
-	if err != nil {
-		panic(err) // strings and numbers
-	}
-	return text
+	return encode(data)
 }
 
 // undone is what the state of a key says to an undo.
@@ -49,5 +57,14 @@ func (e *entry) undone(replayed bool) reply {
 	if e.State == Undone {
 		verdict = map[string]string{"charge": "refunded", "reserve": "released"}[e.Step]
 	}
-	return reply{status: http.StatusOK, outcome: verdict, body: undone{State: verdict, Reference: e.undoName}, replayed: replayed}
+	return reply{status: http.StatusOK, outcome: verdict, body: said{State: verdict, Reference: e.undoName}, replayed: replayed}
+}
+
+// encode writes what can always be written: types of our own, of strings and numbers.
+func encode(body any) json.RawMessage {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }

@@ -5,39 +5,32 @@ import (
 	"net/http"
 )
 
-// do answers a request for an effect. Between begin and decide the key is in progress;
-// an undo that comes meanwhile does not wait: decide finds the key voided and refuses.
-// A caller who leaves changes nothing of it.
-func (s *Simulator) do(caller context.Context, q *request) reply {
-	e, known := s.begin(q)
-	switch {
-	case known != nil && q.rule.Fault == Hang && known.status != http.StatusConflict:
+// attempt answers a request that changes something: by what is known of its key, or else
+// by what is decided when its time has come. Between begin and decide the key is in
+// progress; an undo that comes meanwhile does not wait: decide finds the key voided and
+// refuses. A caller who leaves changes nothing of it.
+func (s *Simulator) attempt(caller context.Context, q *request, known *reply, abandon func(), decide func() reply) reply {
+	hang := q.rule.Fault == Hang
+	if known != nil && hang && known.outcome != "in_progress" {
 		return reply{outcome: "none", delivery: silent}
-	case known != nil:
-		return s.durable(e, *known)
 	}
-	if undecided := s.hold(caller, &q.rule, closedReply); undecided != nil {
-		s.abandon(e)
-		return *undecided
+	if known != nil {
+		return s.durable(*known)
 	}
-	return s.durable(e, s.decide(q, e))
-}
-
-// hold keeps a request back for as long as its rule says. What it returns is for one that
-// is never decided: its caller has left, or the simulator is being closed.
-func (s *Simulator) hold(caller context.Context, rule *Rule, closed reply) *reply {
-	if rule.Fault == Hang {
+	if hang {
 		s.untilLeft(caller)
-		return &reply{outcome: "none", delivery: dropped}
+		abandon()
+		return reply{outcome: "none", delivery: dropped}
 	}
-	wait := s.latency
-	if rule.Fault == Slow || rule.Fault == LateAfterVoid {
-		wait += rule.Delay
+	wait := s.cfg.Latency
+	if q.rule.Fault == Slow || q.rule.Fault == LateAfterVoid {
+		wait += q.rule.Delay
 	}
 	if !s.pause(wait) {
-		return &closed
+		abandon()
+		return closedReply
 	}
-	return nil
+	return s.durable(decide())
 }
 
 // begin either finds the answer to a key or takes it on.
@@ -53,7 +46,7 @@ func (s *Simulator) begin(q *request) (*entry, *reply) {
 		known = mismatch("the key was used for another request")
 	case e.running:
 		s.counts.suppressed++
-		known = reply{status: http.StatusConflict, outcome: "in_progress", body: problem{Code: "in_progress", Detail: "a request with this key is being processed"}}
+		known = reply{status: http.StatusConflict, outcome: "in_progress", body: said{Code: "in_progress", Detail: "a request with this key is being processed"}}
 	case e.State == "", q.rule.Fault == LateAfterVoid && (e.State == Voided || e.State == Undone):
 		e.running, e.body = true, q.fingerprint
 		q.logged.Outcome = "running"
@@ -69,6 +62,7 @@ func (s *Simulator) begin(q *request) (*entry, *reply) {
 // known is the stored answer of a key; mu is held.
 func (s *Simulator) known(e *entry) reply {
 	a := e.answer()
+	a.replayed = e.body != "" // not if it was voided before anybody asked for it
 	if a.replayed {
 		s.counts.suppressed++
 	}
@@ -97,9 +91,7 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 	switch {
 	case e.State != "" && rule.Fault != LateAfterVoid:
 		s.counts.refusedAfterUndo++
-		a := e.answer()
-		a.replayed = false
-		return a
+		return e.answer()
 	case rule.Fault == ForgetDeclines:
 		e.body = ""
 		return refusal(rule.Code, "declined by the fault plan, and forgotten")
@@ -114,7 +106,5 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 		ev.Reference = s.state.name(prefixes[q.step][0])
 		s.record(ev)
 	}
-	a := e.answer()
-	a.replayed = false
-	return s.calling(q, e, a)
+	return s.calling(q, e)
 }

@@ -47,16 +47,15 @@ type entry struct {
 	body     string // fingerprint of the do; empty while none was taken on
 	undoName string // our name for the taking back
 	promise  *promise
-	running  bool   // a request is between its check of the key and its effect
-	written  *batch // holds what was last written of it
+	running  bool // a request is between its check of the key and its effect
 }
 
 // promise is an answer owed by callback. It is kept with a pending key, so that it is
 // not forgotten by a restart.
 type promise struct {
 	URL   string        `json:"url"`
-	Delay time.Duration `json:"delay"` // from when it was taken on, in nanoseconds
+	Delay time.Duration `json:"delay"` // in nanoseconds
 	Times int           `json:"times"` // how often it is told
 	Code  string        `json:"code,omitempty"`
-	From  time.Time     `json:"from,omitzero"` // of a payment intent: when it was taken on
+	From  time.Time     `json:"from"` // when it was taken on
 }

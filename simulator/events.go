@@ -40,11 +40,15 @@ type state struct {
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
 	references int                 // given out so far
-	stripe     stripeState
+	intents    map[string]*intent  // of Stripe's side, as its keys
+	stripeKeys map[string]*stripeKey
 }
 
 func newState() *state {
-	return &state{keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{}, stripe: newStripeState()}
+	return &state{
+		keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{},
+		intents: map[string]*intent{}, stripeKeys: map[string]*stripeKey{},
+	}
 }
 
 // entry returns what is known of a key of a do, be it nothing yet.
@@ -57,19 +61,19 @@ func (s *state) entry(key string) *entry {
 	return e
 }
 
-func (s *state) apply(ev event) (*entry, error) {
+func (s *state) apply(ev event) error {
 	if ev.Event == eventStripe && ev.Stripe != nil {
 		s.applyStripe(ev)
-		return nil, nil
+		return nil
 	}
 	e := s.entry(ev.Key)
 	if ev.Event == eventForgot {
 		delete(s.keys, ev.Key)
-		return e, nil
+		return nil
 	}
 	if ev.Undoes != "" {
 		if e = s.names[ev.Undoes]; e == nil {
-			return nil, fmt.Errorf("unknown reference %q", ev.Undoes)
+			return fmt.Errorf("unknown reference %q", ev.Undoes)
 		}
 		s.keys[ev.Key] = e
 	}
@@ -90,13 +94,13 @@ func (s *state) apply(ev event) (*entry, error) {
 	case eventUndone:
 		s.undone(e, ev)
 	default:
-		return nil, fmt.Errorf("unknown event %q", ev.Event)
+		return fmt.Errorf("unknown event %q", ev.Event)
 	}
 	if e.Reference != "" {
 		s.names[e.Reference] = e
 	}
 	e.At = ev.At
-	return e, nil
+	return nil
 }
 
 func (s *state) done(e *entry, ev event) {

@@ -7,7 +7,7 @@ import "time"
 // comes with the key is new. mu is held.
 func (s *Simulator) forget(key string) {
 	e := s.state.keys[key]
-	if s.keeps == 0 || e == nil || e.State == "" || e.State == Pending || e.running || time.Since(e.At) < s.keeps {
+	if s.cfg.KeyRetention == 0 || e == nil || e.State == "" || e.State == Pending || e.running || time.Since(e.At) < s.cfg.KeyRetention {
 		return
 	}
 	s.record(event{Event: eventForgot, Key: key})

@@ -94,25 +94,18 @@ func (s *Simulator) Requests(orderID string) []Request {
 // also for one to be decided. It returns the error of ctx when that ends first.
 func (s *Simulator) Await(ctx context.Context, match func(Request) bool) (Request, error) {
 	for {
-		found, changed, ok := s.find(match)
-		if ok {
-			return found, nil
+		s.mu.Lock()
+		changed := s.history.changed
+		at := slices.IndexFunc(s.history.log, func(r *Request) bool { return match(*r) })
+		if at >= 0 {
+			defer s.mu.Unlock()
+			return *s.history.log[at], nil
 		}
+		s.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return Request{}, ctx.Err()
 		}
 	}
-}
-
-func (s *Simulator) find(match func(Request) bool) (found Request, changed <-chan struct{}, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.history.log {
-		if match(*r) {
-			return *r, nil, true
-		}
-	}
-	return Request{}, s.history.changed, false
 }

@@ -12,32 +12,18 @@ import (
 	"syscall"
 )
 
-// journal is a file that lines are added to. Lines that come while others are being
-// written wait and are written together: one fsync for all.
+// journal is a file that lines are added to. Who has added a line, or has seen what one
+// did, waits for sync before telling anybody.
 type journal struct {
-	file    *os.File
+	file *os.File
+
+	mu    sync.Mutex
+	lines []byte // to be written
+	added int    // lines so far
+
 	writing sync.Mutex // held for the time of an fsync
-	err     error      // the first one; guarded by writing
-
-	mu   sync.Mutex
-	next *batch
-}
-
-// batch is the lines of one fsync. A nil batch is on disk: there is no disk.
-type batch struct {
-	journal *journal
-	lines   []byte
-	write   sync.Once
-	err     error
-}
-
-// wait returns when the lines are safe on disk, or can't be.
-func (b *batch) wait() error {
-	if b == nil {
-		return nil
-	}
-	b.write.Do(func() { b.err = b.journal.write(b) })
-	return b.err
+	written int        // lines so far
+	err     error      // the first one
 }
 
 // openJournal hands every line of the file to replay and goes on at its end. The part
@@ -51,9 +37,7 @@ func openJournal(path string, replay func(line []byte) error) (*journal, error) 
 		_ = file.Close()
 		return nil, fmt.Errorf("open simulator file %s: %w", path, err)
 	}
-	j := &journal{file: file}
-	j.next = &batch{journal: j}
-	return j, nil
+	return &journal{file: file}, nil
 }
 
 func prepare(file *os.File, replay func(line []byte) error) error {
@@ -103,29 +87,36 @@ func readLines(file io.Reader, replay func(line []byte) error) (end int64, err e
 	}
 }
 
-// add puts a line at the end. It is on disk when the batch is.
-func (j *journal) add(line []byte) *batch {
+// add puts a line at the end.
+func (j *journal) add(line []byte) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(append(j.lines, line...), '\n')
+	j.added++
+}
+
+// sync returns when all lines that were added before are safe on disk, or can't be. Those who wait meanwhile share the
+// next fsync. After an error nothing more is written: what the file holds then is what was answered.
+func (j *journal) sync() error {
 	if j == nil {
 		return nil
 	}
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.next.lines = append(append(j.next.lines, line...), '\n')
-	return j.next
-}
-
-// write writes the next batch, which is b: it is replaced only here, when those before it are written. After an error
-// nothing more is written: what the file holds then is what was answered.
-func (j *journal) write(b *batch) error {
+	mine := j.added
+	j.mu.Unlock()
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	j.mu.Lock()
-	j.next = &batch{journal: j}
-	j.mu.Unlock()
-	if j.err == nil {
-		_, j.err = j.file.Write(b.lines)
+	if j.err != nil || j.written >= mine {
+		return j.err
 	}
-	if j.err == nil {
+	j.mu.Lock()
+	lines := j.lines
+	j.lines, j.written = nil, j.added
+	j.mu.Unlock()
+	if _, j.err = j.file.Write(lines); j.err == nil {
 		j.err = j.file.Sync()
 	}
 	return j.err
@@ -136,6 +127,6 @@ func (j *journal) close() error {
 	if j == nil {
 		return nil
 	}
-	_ = j.next.wait() // whom its error concerns has waited
+	_ = j.sync() // whom its error concerns has waited
 	return j.file.Close()
 }

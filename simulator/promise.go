@@ -1,33 +1,38 @@
 package simulator
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
 
+// promise is a promise to answer a request later.
+func (q *request) promise() *promise {
+	p := &promise{URL: q.body.CallbackURL, From: time.Now().UTC(), Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
+	if q.rule.Fault == CallbackTwice {
+		p.Times = 2
+	}
+	return p
+}
+
 // promised takes a do on and leaves the decision to a job; mu is held.
 func (s *Simulator) promised(q *request, e *entry) reply {
 	ev := q.event(eventPending)
-	ev.Reference = s.state.name(prefixes[q.step][0])
-	ev.Promise = &promise{URL: q.body.CallbackURL, Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
-	if q.rule.Fault == CallbackTwice {
-		ev.Promise.Times = 2
-	}
+	ev.Reference, ev.Promise = s.state.name(prefixes[q.step][0]), q.promise()
 	s.record(ev)
 	a := e.answer()
-	a.replayed = false
-	a.then = func() { s.fulfil(e) }
+	a.then = func() { s.fulfil(ev.Promise, s.keeping(e)) }
 	return a
 }
 
-// calling turns the answer of a decided do into one that is told by callback.
-func (s *Simulator) calling(q *request, e *entry, a reply) reply {
+// calling is the answer of a decided do, which callbacks may replace.
+func (s *Simulator) calling(q *request, e *entry) reply {
+	a := e.answer()
 	if !slices.Contains(byCallback, q.rule.Fault) {
 		return a
 	}
-	promised, told := e.promised(), e.callback()
-	promised.replayed = false
-	tell := func() { s.call(s.told(q.body.CallbackURL, told), 1) }
+	promised, told := e.promised(), s.told(q.body.CallbackURL, e)
+	tell := func() { s.call(told, 1) }
 	switch q.rule.Fault {
 	case AnswerTwice:
 		a.then = tell
@@ -45,49 +50,44 @@ func (s *Simulator) calling(q *request, e *entry, a reply) reply {
 	return promised
 }
 
-// fulfil decides a pending key when its time has come, and tells.
-func (s *Simulator) fulfil(e *entry) {
-	s.mu.Lock()
-	promise, written := e.promise, e.written
-	wait := time.Until(e.At.Add(promise.Delay))
-	s.mu.Unlock()
-	if written.wait() != nil || !s.pause(wait) {
+// fulfil keeps a promise when its time has come: keep, under mu, decides unless something
+// else has, and says what there is to tell.
+func (s *Simulator) fulfil(p *promise, keep func() message) {
+	if s.journal.sync() != nil || !s.pause(time.Until(p.From.Add(p.Delay))) {
 		return
 	}
-	told, written := s.keep(e)
-	if written.wait() == nil {
-		s.call(s.told(promise.URL, told), promise.Times)
+	s.mu.Lock()
+	told := keep()
+	s.mu.Unlock()
+	if s.journal.sync() == nil {
+		s.call(told, p.Times)
 	}
 }
 
-// keep decides a pending key, unless an undo was there first.
-func (s *Simulator) keep(e *entry) (told callback, written *batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e.State == Pending {
-		ev := event{Event: eventDone, Key: e.Key, Body: e.body}
-		if e.promise.Code != "" {
-			ev.Event, ev.Code, ev.Detail = eventRefused, e.promise.Code, "declined by the fault plan"
+// keeping decides a pending key, unless an undo was there first.
+func (s *Simulator) keeping(e *entry) func() message {
+	return func() message {
+		if e.State == Pending {
+			ev := event{Event: eventDone, Key: e.Key, Body: e.body}
+			if e.promise.Code != "" {
+				ev.Event, ev.Code, ev.Detail = eventRefused, e.promise.Code, "declined by the fault plan"
+			}
+			s.record(ev)
 		}
-		s.record(ev)
+		return s.told(e.promise.URL, e)
 	}
-	return e.callback(), e.written
 }
 
 // resume goes on with what was promised before the start.
 func (s *Simulator) resume() {
 	for _, e := range s.state.entries {
 		if e.State == Pending && e.promise != nil {
-			s.start(func() { s.fulfil(e) })
+			s.start(func() { s.fulfil(e.promise, s.keeping(e)) })
 		}
 	}
-	var owed []string // found first: keeping one changes the map
-	for id, i := range s.state.stripe.intents {
+	for _, i := range maps.Clone(s.state.intents) { // keeping a promise changes it
 		if i.Promise != nil {
-			owed = append(owed, id)
+			s.start(func() { s.fulfil(i.Promise, s.keepingIntent(i.ID)) })
 		}
-	}
-	for _, id := range owed {
-		s.start(func() { s.fulfilStripe(id) })
 	}
 }

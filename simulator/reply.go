@@ -29,62 +29,57 @@ const (
 	dropped          // not at all; the connection is closed
 )
 
-type (
-	done struct {
-		Reference string          `json:"reference"`
-		Data      json.RawMessage `json:"data,omitempty"`
-	}
-	undone struct {
-		State     string `json:"state"`
-		Reference string `json:"reference,omitempty"`
-	}
-	problem struct {
-		Outcome string `json:"outcome,omitempty"`
-		Code    string `json:"code"`
-		Detail  string `json:"detail,omitempty"`
-	}
-)
+// said is what is answered, or told by callback, as JSON.
+type said struct {
+	Outcome   string          `json:"outcome,omitempty"`
+	State     string          `json:"state,omitempty"` // of an undo or a look-up
+	Reference string          `json:"reference,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Code      string          `json:"code,omitempty"`
+	Detail    string          `json:"detail,omitempty"`
+}
+
+func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
 
 func refusal(code, detail string) reply {
-	return reply{status: http.StatusPaymentRequired, outcome: "refused", body: problem{Outcome: "refused", Code: code, Detail: detail}}
+	return reply{status: http.StatusPaymentRequired, outcome: "refused", body: said{Outcome: "refused", Code: code, Detail: detail}}
 }
 
 func mismatch(detail string) reply {
 	const code = "idempotency_mismatch"
-	return reply{status: http.StatusUnprocessableEntity, outcome: code, body: problem{Code: code, Detail: detail}}
+	return reply{status: http.StatusUnprocessableEntity, outcome: code, body: said{Code: code, Detail: detail}}
 }
 
 func notDone(status int, code, detail string) reply {
-	return reply{status: status, outcome: "not_done", body: problem{Outcome: "not_done", Code: code, Detail: detail}}
+	return reply{status: status, outcome: "not_done", body: said{Outcome: "not_done", Code: code, Detail: detail}}
 }
 
 var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulator is being stopped")
 
 // durable holds an answer back until what it says is on disk. If that can't be, nobody
 // knows what the next start will find, and the answer says neither.
-func (s *Simulator) durable(e *entry, a reply) reply {
-	s.mu.Lock()
-	written := e.written
-	s.mu.Unlock()
-	if err := written.wait(); err != nil {
-		s.log.Error("write simulator file", "error", err)
-		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: problem{Code: "storage"}}
+func (s *Simulator) durable(a reply) reply {
+	if err := s.journal.sync(); err != nil {
+		s.cfg.Log.Error("write simulator file", "error", err)
+		return reply{status: http.StatusInternalServerError, outcome: "unknown", body: said{Code: "storage"}}
 	}
 	return a
 }
 
 // front is what faults answer that keep a request from doing anything.
-func front(rule Rule) (reply, bool) {
-	switch rule.Fault {
-	case RefuseConnection:
+func front(q *request) (reply, bool) {
+	switch rule := q.rule; {
+	case q.broken():
+		return reply{}, false
+	case rule.Fault == RefuseConnection:
 		return reply{outcome: "none", delivery: dropped}, true
-	case TimeoutBefore:
+	case rule.Fault == TimeoutBefore, rule.Fault == Hang && (q.operation == operationUndo || q.operation == stripeRead):
 		return reply{outcome: "none", delivery: silent}, true
-	case Error:
-		return reply{status: rule.Status, outcome: "error", body: problem{Code: "error", Detail: "by the fault plan"}}, true
-	case NotDone:
+	case rule.Fault == Error:
+		return reply{status: rule.Status, outcome: "error", body: said{Code: "error", Detail: "by the fault plan"}}, true
+	case rule.Fault == NotDone:
 		return notDone(http.StatusServiceUnavailable, "not_done", "by the fault plan"), true
-	case RateLimit:
+	case rule.Fault == RateLimit:
 		a := notDone(http.StatusTooManyRequests, "rate_limit", "by the fault plan")
 		a.after = rule.Delay
 		return a, true
@@ -94,15 +89,14 @@ func front(rule Rule) (reply, bool) {
 }
 
 // spoil is what faults make of an answer that was earned.
-func spoil(rule Rule, a reply) reply {
-	switch rule.Fault {
-	case TimeoutAfter:
+func spoil(q *request, a reply) reply {
+	switch {
+	case q.rule.Fault == TimeoutAfter:
 		a.delivery = silent
-	case CutAfter:
+	case q.rule.Fault == CutAfter:
 		a.delivery = cut
-	case ErrorAfter:
-		a.status, a.body = rule.Status, problem{Code: "error", Detail: "by the fault plan"}
-	default:
+	case q.rule.Fault == ErrorAfter && !q.broken():
+		a.status, a.body = q.rule.Status, said{Code: "error", Detail: "by the fault plan"}
 	}
 	return a
 }
@@ -121,10 +115,7 @@ func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	if a.delivery == silent || a.delivery == dropped {
 		panic(http.ErrAbortHandler)
 	}
-	body, err := json.Marshal(a.body)
-	if err != nil {
-		panic(err) // our own types
-	}
+	body := encode(a.body)
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))

@@ -3,9 +3,8 @@ package simulator
 import (
 	"encoding/json"
 	"errors"
-	"iter"
+	"fmt"
 	"net/http"
-	"slices"
 )
 
 func (s *Simulator) routes() *http.ServeMux {
@@ -16,15 +15,17 @@ func (s *Simulator) routes() *http.ServeMux {
 			mux.HandleFunc("POST /"+step+"/undo", s.post(step, operationUndo))
 		}
 	}
-	mux.HandleFunc("GET /lookup", s.getLookup)
+	mux.HandleFunc("GET /lookup", func(w http.ResponseWriter, r *http.Request) {
+		s.deliver(w, r, s.durable(s.lookup(r.URL.Query().Get("key"))))
+	})
 	mux.HandleFunc("GET /books", func(w http.ResponseWriter, r *http.Request) {
-		lines(w, slices.Values(s.Books(r.URL.Query().Get("orderId"))))
+		lines(w, s.Books(r.URL.Query().Get("orderId")))
 	})
 	mux.HandleFunc("GET /requests", func(w http.ResponseWriter, r *http.Request) {
-		lines(w, slices.Values(s.Requests(r.URL.Query().Get("orderId"))))
+		lines(w, s.Requests(r.URL.Query().Get("orderId")))
 	})
-	mux.HandleFunc("GET /summary", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.Summary()) })
-	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.Faults()) })
+	mux.HandleFunc("GET /summary", func(w http.ResponseWriter, r *http.Request) { s.deliver(w, r, ok(s.Summary())) })
+	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, r *http.Request) { s.deliver(w, r, ok(s.Faults())) })
 	mux.HandleFunc("POST /faults", s.postFaults)
 	s.stripeRoutes(mux)
 	return mux
@@ -44,72 +45,54 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 			s.deliver(w, r, notDone(status, "bad_request", err.Error()))
 			return
 		}
-		if !s.enter() {
-			s.deliver(w, r, closedReply)
-			return
-		}
-		defer s.work.Done()
-		s.arrive(q)
-		a := s.handle(r, q)
-		s.leave(q, a)
-		s.deliver(w, r, a)
+		s.serve(w, r, q, func() reply {
+			if operation == operationUndo {
+				return s.undo(q)
+			}
+			e, known := s.begin(q)
+			return s.attempt(r.Context(), q, known, func() { s.abandon(e) }, func() reply { return s.decide(q, e) })
+		})
 	}
 }
 
-func (s *Simulator) handle(r *http.Request, q *request) reply {
-	if a, ok := front(q.rule); ok {
-		return a
-	}
-	switch {
-	case q.operation == operationDo:
-		return spoil(q.rule, s.do(r.Context(), q))
-	case q.rule.Fault == Hang:
-		return reply{outcome: "none", delivery: silent}
-	default:
-		return spoil(q.rule, s.undo(q))
-	}
-}
-
-// getLookup says what has become of a key of a do. It asks the books alone: no fault
-// keeps it from answering.
-func (s *Simulator) getLookup(w http.ResponseWriter, r *http.Request) {
-	found, written := s.lookup(r.URL.Query().Get("key"))
-	if written.wait() != nil {
-		answer(w, http.StatusInternalServerError, problem{Code: "storage"})
+// serve answers a request that can be read, unless its fault keeps it from being handled.
+func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, handle func() reply) {
+	if !s.enter() {
+		s.deliver(w, r, q.worded(closedReply))
 		return
 	}
-	answer(w, http.StatusOK, found)
+	defer s.work.Done()
+	s.arrive(q)
+	if q.stripe {
+		w.Header().Set("Request-Id", fmt.Sprintf("req_%d", q.logged.Number))
+	}
+	a, ok := front(q)
+	if !ok {
+		a = spoil(q, handle())
+	}
+	a = q.worded(a)
+	s.leave(q, a)
+	s.deliver(w, r, a)
 }
 
-type lookup struct {
-	State     string          `json:"state"`
-	Reference string          `json:"reference,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
-	Code      string          `json:"code,omitempty"`
-	Detail    string          `json:"detail,omitempty"`
-}
-
-func (s *Simulator) lookup(key string) (lookup, *batch) {
+// lookup says what has become of a key of a do. It asks the books alone: no fault keeps it
+// from answering.
+func (s *Simulator) lookup(key string) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget(key)
-	e := s.state.keys[key]
-	switch {
+	found := said{State: "unseen"}
+	switch e := s.state.keys[key]; {
 	case e == nil, e.State == "" && !e.running:
-		return lookup{State: "unseen"}, nil
 	case e.State == "":
-		return lookup{State: "pending"}, nil
-	}
-	found := lookup{Reference: e.Reference, Code: e.Code, Detail: e.Detail}
-	switch e.State {
-	case Live:
-		found.State, found.Data = "done", e.data()
-	case Voided, Undone:
-		found.State, found.Code = "undone", "voided"
+		found.State = string(Pending)
+	case e.State == Voided, e.State == Undone:
+		found = said{State: "undone", Reference: e.Reference, Code: "voided"}
 	default:
-		found.State = string(e.State)
+		found = e.says()
+		found.State, found.Outcome, found.Reference = found.Outcome, "", e.Reference
 	}
-	return found, e.written
+	return ok(found)
 }
 
 func (s *Simulator) postFaults(w http.ResponseWriter, r *http.Request) {
@@ -119,23 +102,17 @@ func (s *Simulator) postFaults(w http.ResponseWriter, r *http.Request) {
 		err = s.SetFaults(rules...)
 	}
 	if err != nil {
-		answer(w, http.StatusBadRequest, problem{Code: "bad_request", Detail: err.Error()})
+		s.deliver(w, r, reply{status: http.StatusBadRequest, body: said{Code: "bad_request", Detail: err.Error()}})
 		return
 	}
-	answer(w, http.StatusOK, s.Faults())
-}
-
-func answer(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the caller has left
+	s.deliver(w, r, ok(s.Faults()))
 }
 
 // lines writes one line of JSON for each.
-func lines[T any](w http.ResponseWriter, all iter.Seq[T]) {
+func lines[T any](w http.ResponseWriter, all []T) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	encoder := json.NewEncoder(w)
-	for one := range all {
+	for _, one := range all {
 		if encoder.Encode(one) != nil {
 			return // the caller has left
 		}

@@ -37,11 +37,8 @@ type Config struct {
 // Simulator is a provider, served over HTTP. It is safe for concurrent use.
 type Simulator struct {
 	mux     *http.ServeMux
-	latency time.Duration
-	keeps   time.Duration // how long keys are remembered; 0: for ever
+	cfg     Config
 	secret  secret
-	hook    hook
-	log     *slog.Logger
 	client  *http.Client
 	journal *journal
 
@@ -76,11 +73,11 @@ func New() *Simulator {
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
-		latency: cfg.Latency, keeps: cfg.KeyRetention, hook: hook{cfg.StripeWebhook, cfg.StripeWebhookSecret}, log: cfg.Log, client: newClient(), closing: closing, close: cancel,
+		cfg: cfg, client: newClient(), closing: closing, close: cancel,
 		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if s.cfg.Log == nil {
+		s.cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s.mux = s.routes()
 	if err := s.open(cfg); err != nil {
@@ -109,8 +106,7 @@ func (s *Simulator) replay(line []byte) error {
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return fmt.Errorf("read event: %w", err)
 	}
-	_, err := s.state.apply(ev)
-	return err
+	return s.state.apply(ev)
 }
 
 // Close waits for requests and callbacks under way, cutting short those that only wait,
@@ -157,10 +153,8 @@ func (s *Simulator) pause(d time.Duration) bool {
 	if d <= 0 {
 		return s.closing.Err() == nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-s.closing.Done():
 		return false
@@ -193,17 +187,11 @@ func (s *Simulator) Faults() []Rule {
 }
 
 // record makes an event happen and hands it to the file; mu is held. What it made is
-// answered when the entry's batch is on disk.
-func (s *Simulator) record(ev event) *entry {
+// answered when the file is durable.
+func (s *Simulator) record(ev event) {
 	ev.At = time.Now().UTC()
-	line, err := json.Marshal(ev)
-	if err != nil {
-		panic(err) // strings and numbers
-	}
-	e, err := s.state.apply(ev)
-	if err != nil {
+	if err := s.state.apply(ev); err != nil {
 		panic(err) // we made it
 	}
-	e.written = s.journal.add(line)
-	return e
+	s.journal.add(encode(ev))
 }

@@ -2,64 +2,40 @@ package simulator
 
 import (
 	"cmp"
-	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// stripeState is everything that Stripe's side knows for good.
-type stripeState struct {
-	intents map[string]*intent
-	refunds []*refund
-	keys    map[string]*stripeKey
-}
-
 // stripeKey is what is known of an idempotency key.
 type stripeKey struct {
 	body    string // fingerprint of its request
-	status  int    // of the answer; 0: there is none yet
-	answer  json.RawMessage
-	outcome string
+	running bool   // there is no answer yet
+	answer  reply
 	at      time.Time
-	running bool
-	written *batch
 }
 
 // keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.
 const keyRetention = 24 * time.Hour
 
-func newStripeState() stripeState {
-	return stripeState{intents: map[string]*intent{}, keys: map[string]*stripeKey{}}
-}
-
-// before is an intent as it was before it is changed; nil when it is new.
-func (s *stripeState) before(after *intent) *intent {
-	if after == nil {
-		return nil
-	}
-	return s.intents[after.ID]
-}
-
 // applyStripe is apply for an event of Stripe's side.
 func (s *state) applyStripe(ev event) {
 	c := ev.Stripe
 	if c.Status != 0 && ev.Key != "" {
-		s.stripe.keys[ev.Key] = &stripeKey{body: ev.Body, status: c.Status, answer: c.Answer, outcome: c.Outcome, at: ev.At}
-	}
-	if c.Refund != nil {
-		s.references++
-		s.stripe.refunds = append(s.stripe.refunds, c.Refund)
+		s.stripeKeys[ev.Key] = &stripeKey{body: ev.Body, at: ev.At, answer: reply{status: c.Status, body: c.Answer, outcome: c.Outcome, replayed: true}}
 	}
 	if c.Intent == nil {
 		return
 	}
-	now, was := c.Intent, s.stripe.intents[c.Intent.ID]
+	now, was := c.Intent, s.intents[c.Intent.ID]
 	if was == nil {
 		was = &intent{}
 		s.references++
 	}
-	s.stripe.intents[now.ID] = now
+	if now.Refunded && !was.Refunded {
+		s.references++
+	}
+	s.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
 	if state := now.chargeState(); state != "" {
 		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Subject: Subject{Step: "charge"}, State: state, Effects: now.Charges, At: ev.At})

@@ -58,6 +58,9 @@ func serverFault(status int) *stripeFault {
 	if status < http.StatusInternalServerError {
 		fault.Type = "invalid_request_error"
 	}
+	if status == http.StatusTooManyRequests {
+		fault.Code = "rate_limit"
+	}
 	return fault
 }
 

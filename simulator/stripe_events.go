@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -52,20 +51,15 @@ func eventOf(before, after *intent) *stripeEvent {
 	return ev
 }
 
-// hook is where events go.
-type hook struct {
-	url    string
-	secret string
-}
-
-// signed is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature says.
-func (h hook) signed(ev *stripeEvent) message {
-	body, err := json.Marshal(ev)
-	if err != nil {
-		panic(err) // our own types
+// eventMessage is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature
+// says. Without an event, or an address, nobody is told.
+func (s *Simulator) eventMessage(ev *stripeEvent) message {
+	if ev == nil {
+		return message{}
 	}
-	return message{h.url, ev.ID, body, func(header http.Header, at time.Time) {
-		mac := hmac.New(sha256.New, []byte(h.secret))
+	body := encode(ev)
+	return message{s.cfg.StripeWebhook, ev.ID, body, func(header http.Header, at time.Time) {
+		mac := hmac.New(sha256.New, []byte(s.cfg.StripeWebhookSecret))
 		fmt.Fprintf(mac, "%d.%s", at.Unix(), body)
 		header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at.Unix(), hex.EncodeToString(mac.Sum(nil))))
 	}}
@@ -74,67 +68,41 @@ func (h hook) signed(ev *stripeEvent) message {
 // telling has the endpoint told of a change: once, when the answer is out, or as the fault
 // plan says.
 func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply) reply {
-	ev := eventOf(before, v.after)
-	var fulfil func()
-	if v.after != nil && v.after.Promise != nil && (before == nil || before.Promise == nil) {
-		id := v.after.ID
-		fulfil = func() { s.fulfilStripe(id) }
-	}
-	times, delay, tell := 1, time.Duration(0), ev != nil && s.hook.url != ""
+	told, times, delay := s.eventMessage(eventOf(before, v.after)), 1, time.Duration(0)
 	switch q.rule.Fault {
 	case AnswerTwice:
 		times = 2
 	case CallbackLate:
 		delay = q.rule.Delay
 	case CallbackNever:
-		tell = false
+		times = 0
 	case CallbackBefore:
-		if tell {
-			a.before = func() { s.call(s.hook.signed(ev), 1) }
-		}
+		a.before = func() { s.call(told, 1) }
 		return a
 	default:
 	}
 	a.then = func() {
-		if tell && s.pause(delay) {
-			s.call(s.hook.signed(ev), times)
+		if s.pause(delay) {
+			s.call(told, times)
 		}
-		if fulfil != nil {
-			fulfil()
+		if v.after != nil && v.after.Promise != nil && (before == nil || before.Promise == nil) {
+			s.fulfil(v.after.Promise, s.keepingIntent(v.after.ID))
 		}
 	}
 	return a
 }
 
-// fulfilStripe decides an intent that is being processed, when its time has come, and tells.
-func (s *Simulator) fulfilStripe(id string) {
-	s.mu.Lock()
-	i := s.state.stripe.intents[id]
-	written, wait := i.written, time.Duration(0)
-	if i.Promise != nil {
-		wait = time.Until(i.Promise.From.Add(i.Promise.Delay))
+// keepingIntent decides an intent that is being processed, if it still is.
+func (s *Simulator) keepingIntent(id string) func() message {
+	return func() message {
+		promise, what := s.state.intents[id].Promise, Approved
+		if promise == nil {
+			return message{}
+		}
+		if promise.Code != "" {
+			what = Declined
+		}
+		ev, _ := s.happen(id, what, promise.Code) // both can happen to what is being processed
+		return s.eventMessage(ev)
 	}
-	s.mu.Unlock()
-	if written.wait() != nil || !s.pause(wait) {
-		return
-	}
-	ev, times, written := s.keepStripe(id)
-	if written.wait() == nil && ev != nil && s.hook.url != "" {
-		s.call(s.hook.signed(ev), times)
-	}
-}
-
-// keepStripe keeps the promise of an intent, if there still is one.
-func (s *Simulator) keepStripe(id string) (ev *stripeEvent, times int, written *batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	promise, what := s.state.stripe.intents[id].Promise, Approved
-	if promise == nil {
-		return nil, 0, nil
-	}
-	if promise.Code != "" {
-		what = Declined
-	}
-	ev, written, _ = s.happen(id, what, promise.Code) // both can happen to what is being processed
-	return ev, promise.Times, written
 }

@@ -27,25 +27,23 @@ func (s *Simulator) Happen(id, what, code string) error {
 	}
 	defer s.work.Done()
 	s.mu.Lock()
-	ev, written, err := s.happen(id, what, code)
+	ev, err := s.happen(id, what, code)
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if err := written.wait(); err != nil {
+	if err := s.journal.sync(); err != nil {
 		return fmt.Errorf("write simulator file: %w", err)
 	}
-	if ev != nil && s.hook.url != "" {
-		s.start(func() { s.call(s.hook.signed(ev), 1) })
-	}
+	s.start(func() { s.call(s.eventMessage(ev), 1) })
 	return nil
 }
 
 // happen does it; mu is held.
-func (s *Simulator) happen(id, what, code string) (*stripeEvent, *batch, error) {
-	before := s.state.stripe.intents[id]
+func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
+	before := s.state.intents[id]
 	if before == nil {
-		return nil, nil, fmt.Errorf("no payment intent %q", id)
+		return nil, fmt.Errorf("no payment intent %q", id)
 	}
 	i := before.next()
 	waits := i.Status == needsAction || i.Status == processing
@@ -65,16 +63,16 @@ func (s *Simulator) happen(id, what, code string) (*stripeEvent, *batch, error) 
 	case slices.Contains([]string{Disputed, Undispute}, what) && i.Charges > 0:
 		i.Disputed = what == Disputed
 	default:
-		return nil, nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
+		return nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
 	}
-	written := s.recordStripe(nil, change{Intent: i})
-	return eventOf(before, i), written, nil
+	s.record(event{Event: eventStripe, Stripe: &change{Intent: i}})
+	return eventOf(before, i), nil
 }
 
 func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {
 	if err := s.Happen(r.PathValue("intent"), r.PathValue("what"), r.URL.Query().Get("code")); err != nil {
-		answer(w, http.StatusConflict, problem{Code: "bad_request", Detail: err.Error()})
+		s.deliver(w, r, reply{status: http.StatusConflict, body: said{Code: "bad_request", Detail: err.Error()}})
 		return
 	}
-	answer(w, http.StatusOK, map[string]string{"at": time.Now().UTC().Format(time.RFC3339)})
+	s.deliver(w, r, ok(map[string]string{"at": time.Now().UTC().Format(time.RFC3339)}))
 }

@@ -27,7 +27,7 @@ type intent struct {
 	Manual        bool              `json:"manual,omitempty"` // is captured by a request of its own
 	PaymentMethod string            `json:"paymentMethod,omitempty"`
 	Customer      string            `json:"customer,omitempty"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
+	Metadata      map[string]string `json:"metadata"`
 	Created       int64             `json:"created"`
 	Version       int               `json:"version"` // changes so far
 
@@ -46,7 +46,6 @@ type intent struct {
 	Promise     *promise     `json:"promise,omitempty"` // of a decision, while it is processing
 
 	busy            bool   // a request is at work on it: others are locked out
-	written         *batch // holds its latest change
 	charge, capture *entry // what the books say of it
 }
 
@@ -82,9 +81,6 @@ func (i *intent) json(expand []string) map[string]any {
 	}
 	if i.Manual {
 		object["capture_method"] = "manual"
-	}
-	if i.Metadata == nil {
-		object["metadata"] = map[string]string{}
 	}
 	switch i.Status {
 	case needsCapture:
@@ -125,36 +121,10 @@ func orNull(text string) any {
 	return text
 }
 
-// refund is a refund of a whole charge.
-type refund struct {
-	ID       string            `json:"id"`
-	Intent   string            `json:"intent"`
-	Charge   string            `json:"charge"`
-	Amount   int64             `json:"amount"`
-	Currency string            `json:"currency"`
-	Status   string            `json:"status"`
-	Reason   string            `json:"reason,omitempty"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Created  int64             `json:"created"`
-}
-
-func (r *refund) json() map[string]any {
-	object := map[string]any{
-		"id": r.ID, "object": "refund", "payment_intent": r.Intent, "charge": r.Charge, "amount": r.Amount, "currency": r.Currency,
-		"status": r.Status, "reason": orNull(r.Reason), "metadata": r.Metadata, "created": r.Created,
-	}
-	if r.Metadata == nil {
-		object["metadata"] = map[string]string{}
-	}
-	return object
-}
-
-// change is what a line of the file says of Stripe's side: the objects as they are from
+// change is what a line of the file says of Stripe's side: the intent as it is from
 // then on, and the answer that is kept for the key of the request.
 type change struct {
 	Intent  *intent         `json:"intent,omitempty"`
-	Refund  *refund         `json:"refund,omitempty"`
-	Key     string          `json:"-"` // that of the event
 	Status  int             `json:"status,omitempty"`
 	Answer  json.RawMessage `json:"answer,omitempty"`
 	Outcome string          `json:"outcome,omitempty"` // in the log of requests

@@ -8,10 +8,10 @@ import (
 // beginStripe finds the answer to a key, or takes it on and locks the intent. Stripe stores
 // no answer of a request that conflicts with another one, and compares what a key was used
 // for: https://docs.stripe.com/api/idempotent_requests.
-func (s *Simulator) beginStripe(q *stripeRequest) (*reply, *batch) {
+func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.state.stripe.key(q.idempotency)
+	known := s.state.stripeKey(q.idempotency)
 	var a reply
 	switch {
 	case known != nil && known.body != q.fingerprint:
@@ -23,20 +23,20 @@ func (s *Simulator) beginStripe(q *stripeRequest) (*reply, *batch) {
 			Message: "There is currently another in-progress request using this Idempotent Key."}).reply()
 	case known != nil:
 		s.counts.suppressed++
-		return &reply{status: known.status, body: known.answer, replayed: true, outcome: known.outcome}, known.written
-	case s.locked(q):
+		return &known.answer
+	case q.locks() && s.state.intents[q.intent].busy:
 		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
 			status(http.StatusTooManyRequests).reply()
 	default:
 		s.take(q)
-		return nil, nil
+		return nil
 	}
-	return &a, nil
+	return &a
 }
 
-// key is what is known of a key that is still kept.
-func (s *stripeState) key(name string) *stripeKey {
-	known := s.keys[name]
+// stripeKey is what is known of a key that is still kept.
+func (s *state) stripeKey(name string) *stripeKey {
+	known := s.stripeKeys[name]
 	if known == nil || !known.running && time.Since(known.at) > keyRetention {
 		return nil
 	}
@@ -47,26 +47,23 @@ func (s *stripeState) key(name string) *stripeKey {
 // contract does not.
 func (q *stripeRequest) locks() bool { return q.intent != "" && q.rule.Fault != LateAfterVoid }
 
-func (s *Simulator) locked(q *stripeRequest) bool {
-	return q.locks() && s.state.stripe.intents[q.intent].busy
-}
-
+// take takes a key on, and locks the intent; mu is held.
 func (s *Simulator) take(q *stripeRequest) {
 	q.logged.Outcome = "running"
 	s.history.change()
 	if q.idempotency != "" {
-		s.state.stripe.keys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
+		s.state.stripeKeys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
 	}
 	if q.locks() {
-		s.state.stripe.intents[q.intent].busy = true
+		s.state.intents[q.intent].busy = true
 	}
 }
 
 // release gives back what take took; mu is held.
 func (s *Simulator) release(q *stripeRequest) {
-	delete(s.state.stripe.keys, q.idempotency)
+	delete(s.state.stripeKeys, q.idempotency)
 	if q.locks() {
-		s.state.stripe.intents[q.intent].busy = false
+		s.state.intents[q.intent].busy = false
 	}
 }
 

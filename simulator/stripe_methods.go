@@ -1,6 +1,9 @@
 package simulator
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // The payment methods of https://docs.stripe.com/testing that something comes of. With all
 // others a charge is approved.
@@ -13,7 +16,6 @@ const (
 var methodsWithAction = []string{"pm_card_authenticationRequired", "pm_card_threeDSecureRequired", "pm_card_threeDSecure2Required"}
 
 var declines = map[string]string{
-	"":                      "card_declined",
 	"InsufficientFunds":     "insufficient_funds",
 	"LostCard":              "lost_card",
 	"StolenCard":            "stolen_card",
@@ -23,14 +25,11 @@ var declines = map[string]string{
 	"VelocityLimitExceeded": "card_velocity_exceeded",
 }
 
-// declines is why a payment method is always declined; empty: it is not.
-func declinedMethod(name string) (code string) {
+// declinedMethod is why a payment method is always declined; empty: it is not.
+func declinedMethod(name string) string {
 	_, why, ok := strings.Cut(name, "_chargeDeclined")
 	if !ok || !strings.HasPrefix(name, "pm_card_") {
 		return ""
 	}
-	if code = declines[why]; code == "" {
-		code = "card_declined"
-	}
-	return code
+	return cmp.Or(declines[why], "card_declined")
 }

@@ -12,7 +12,7 @@ import (
 type verdict struct {
 	after   *intent      // as it is from now on; nil: unchanged
 	shown   *intent      // as it is answered
-	refund  *refund      // that was made
+	refund  any          // that was made
 	fault   *stripeFault // what is answered instead
 	outcome string       // in the log of requests
 	unsaved bool         // it was refused before it began: the key is free
@@ -37,41 +37,40 @@ func (v *verdict) body(q *stripeRequest) any {
 		}
 		return v.fault.reply().body
 	case v.refund != nil:
-		return v.refund.json()
+		return v.refund
 	}
 	return v.shown.json(q.expand())
 }
 
 // verdict decides a request; mu is held.
 func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
-	wrong := serverFault(http.StatusInternalServerError)
-	if q.rule.Fault == Error {
-		return verdict{after: s.asked(q), fault: wrong, outcome: "error"}
+	if q.broken() && q.rule.Fault == Error {
+		return verdict{after: s.asked(q), fault: serverFault(q.rule.Status), outcome: "error"}
 	}
-	switch q.call {
+	switch q.operation {
 	case stripeCreate:
 		v = s.create(q)
 	case stripeConfirm:
-		v = s.confirm(q, s.state.stripe.intents[q.intent].next())
+		v = s.confirm(q, s.state.intents[q.intent].next())
 	case stripeCapture:
-		v = s.capture(q, s.state.stripe.intents[q.intent].next())
+		v = s.capture(q, s.state.intents[q.intent].next())
 	case stripeCancel:
-		v = s.cancel(q, s.state.stripe.intents[q.intent].next())
+		v = s.cancel(q, s.state.intents[q.intent].next())
 	case stripeRefund:
-		v = s.refund(q, s.state.stripe.intents[q.intent].next())
+		v = s.refund(q, s.state.intents[q.intent].next())
 	}
-	if q.rule.Fault == ErrorAfter && q.rule.Status == wrong.httpStatus && !v.unsaved {
-		v.fault = wrong
+	if q.broken() && !v.unsaved {
+		v.fault = serverFault(q.rule.Status)
 	}
 	return v
 }
 
 // asked notes that a capture was begun under this key, whatever comes of it.
 func (s *Simulator) asked(q *stripeRequest) *intent {
-	if q.call != stripeCapture || s.state.stripe.intents[q.intent].CaptureKey != "" {
+	if q.operation != stripeCapture || s.state.intents[q.intent].CaptureKey != "" {
 		return nil
 	}
-	i := s.state.stripe.intents[q.intent].next()
+	i := s.state.intents[q.intent].next()
 	i.CaptureKey = q.key
 	return i
 }
@@ -104,12 +103,12 @@ func (s *Simulator) confirm(q *stripeRequest, i *intent) verdict {
 	switch late := q.rule.Fault == LateAfterVoid; {
 	case i.Status == needsMethod && !late:
 		return refused(invalid("payment_intent_unexpected_state", "",
-			"You cannot confirm this PaymentIntent because it's missing a payment method."), s.state.stripe.intents[i.ID])
+			"You cannot confirm this PaymentIntent because it's missing a payment method."), s.state.intents[i.ID])
 	case i.Status != needsConfirmation && !late:
 		if i.Status == canceled {
 			s.counts.refusedAfterUndo++
 		}
-		return refused(unexpected(i, "confirmed"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "confirmed"), s.state.intents[i.ID])
 	case q.rule.Fault == Async || q.rule.Fault == CallbackTwice:
 		return promisedStripe(q, i)
 	case q.rule.Code != "":
@@ -147,10 +146,7 @@ func decline(i *intent, code string) verdict {
 
 // promisedStripe takes a request on and leaves the decision to a job.
 func promisedStripe(q *stripeRequest, i *intent) verdict {
-	i.Status, i.Promise = processing, &promise{From: time.Now().UTC(), Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
-	if q.rule.Fault == CallbackTwice {
-		i.Promise.Times = 2
-	}
+	i.Status, i.Promise = processing, q.promise()
 	return verdict{after: i, shown: i, outcome: string(Pending)}
 }
 
@@ -174,7 +170,7 @@ func (s *Simulator) capture(q *stripeRequest, i *intent) verdict {
 	}
 	switch {
 	case i.Status != needsCapture:
-		return refused(unexpected(i, "captured"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "captured"), s.state.intents[i.ID])
 	case q.rule.Fault == Async || q.rule.Fault == CallbackTwice:
 		return promisedStripe(q, i)
 	case q.rule.Code != "":
@@ -202,9 +198,9 @@ var cancelable = []string{needsMethod, needsConfirmation, needsAction, needsCapt
 func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
 	switch {
 	case !slices.Contains(cancelable, i.Status) && (i.Status != processing || i.PaymentMethod != methodProcessing):
-		return refused(unexpected(i, "canceled"), s.state.stripe.intents[i.ID])
+		return refused(unexpected(i, "canceled"), s.state.intents[i.ID])
 	case q.rule.Code != "":
-		return refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.stripe.intents[i.ID])
+		return refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.intents[i.ID])
 	}
 	i.Status, i.CanceledAt, i.CanceledFor, i.Promise = canceled, time.Now().Unix(), q.form.Get("cancellation_reason"), nil
 	return verdict{after: i, shown: i, outcome: string(Voided)}

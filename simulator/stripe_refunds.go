@@ -1,7 +1,6 @@
 package simulator
 
 import (
-	"net/http"
 	"time"
 )
 
@@ -22,55 +21,12 @@ func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
 		return verdict{fault: fault, outcome: "refused"}
 	}
 	i.Refunded = true
-	made := &refund{
-		ID: s.state.name("re"), Intent: i.ID, Charge: i.Charge, Amount: i.Amount, Currency: i.Currency, Status: "succeeded",
-		Reason: q.form.Get("reason"), Metadata: q.metadata(), Created: time.Now().Unix(),
+	made := map[string]any{
+		"id": s.state.name("re"), "object": "refund", "payment_intent": i.ID, "charge": i.Charge, "amount": i.Amount, "currency": i.Currency,
+		"status": "succeeded", "reason": orNull(q.form.Get("reason")), "metadata": q.metadata(), "created": time.Now().Unix(),
 	}
 	if i.PaymentMethod == methodPendingRefund {
-		made.Status = "pending"
+		made["status"] = "pending"
 	}
 	return verdict{after: i, shown: i, refund: made, outcome: "refunded"}
-}
-
-func (s *stripeState) refundOf(id string) *refund {
-	for _, r := range s.refunds {
-		if r.ID == id {
-			return r
-		}
-	}
-	return nil
-}
-
-// lookAt answers a request that changes nothing.
-func (s *Simulator) lookAt(q *stripeRequest) reply {
-	s.mu.Lock()
-	var body any
-	var written *batch
-	switch i := s.state.stripe.intents[q.intent]; {
-	case i != nil:
-		body, written = i.json(q.expand()), i.written
-	case q.refund != "":
-		made := s.state.stripe.refundOf(q.refund)
-		body, written = made.json(), s.state.stripe.intents[made.Intent].written
-	default:
-		body, written = s.refundsOf(q.form.Get("payment_intent"))
-	}
-	s.mu.Unlock()
-	return s.stripeDurable(written, reply{status: http.StatusOK, outcome: "read", body: body})
-}
-
-// refundsOf lists the refunds of an intent, or all, the newest first; mu is held.
-func (s *Simulator) refundsOf(id string) (list any, written *batch) {
-	found := []map[string]any{}
-	for n := len(s.state.stripe.refunds) - 1; n >= 0; n-- {
-		made := s.state.stripe.refunds[n]
-		if id != "" && made.Intent != id {
-			continue
-		}
-		if written == nil {
-			written = s.state.stripe.intents[made.Intent].written
-		}
-		found = append(found, made.json())
-	}
-	return map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": found}, written
 }

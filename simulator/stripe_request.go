@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -16,10 +15,8 @@ import (
 // stripeRequest is a request of Stripe's API, checked.
 type stripeRequest struct {
 	request
-	call        string
 	idempotency string // the key as it was sent; empty: there is none
 	intent      string // id
-	refund      string // id, of one that is read
 	form        url.Values
 	amount      int64
 	currency    string
@@ -34,11 +31,8 @@ var stripeParameters = map[string][]string{
 	stripeCapture: {"expand"},
 	stripeCancel:  {"cancellation_reason", "expand"},
 	stripeRefund:  {"payment_intent", "reason", "metadata"},
-	stripeRead:    {"payment_intent", "expand"},
+	stripeRead:    {"expand"},
 }
-
-// number is the name of a request.
-func (q *stripeRequest) number() string { return fmt.Sprintf("req_%d", q.logged.Number) }
 
 func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
 	if user, _, basic := r.BasicAuth(); !basic && strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") == "" || basic && user == "" {
@@ -48,7 +42,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{call: call, form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
+	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent")}
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -57,13 +51,9 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + r.Form.Encode()))
 	q.fingerprint, q.stripe, q.operation, q.step = hex.EncodeToString(sum[:16]), true, call, "charge"
-	switch call {
-	case stripeConfirm:
-		q.means = operationDo
-	case stripeCapture:
-		q.means, q.step = operationDo, "confirm"
-	case stripeCancel, stripeRefund:
-		q.means = operationUndo
+	q.means = map[string]string{stripeConfirm: operationDo, stripeCapture: operationDo, stripeCancel: operationUndo, stripeRefund: operationUndo}[call]
+	if call == stripeCapture {
+		q.step = "confirm"
 	}
 	if fault := q.checkParameters(); fault != nil {
 		return nil, fault
@@ -74,16 +64,16 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 func (q *stripeRequest) checkParameters() *stripeFault {
 	for name := range q.form {
 		known, _, _ := strings.Cut(name, "[")
-		if !slices.Contains(stripeParameters[q.call], known) {
+		if !slices.Contains(stripeParameters[q.operation], known) {
 			return invalid("parameter_unknown", name, "Received unknown parameter: "+name)
 		}
 	}
 	for _, expanded := range q.expand() {
-		if expanded != "latest_charge" || q.refund != "" {
+		if expanded != "latest_charge" {
 			return invalid("", "expand", "This property cannot be expanded ("+expanded+").")
 		}
 	}
-	switch q.call {
+	switch q.operation {
 	case stripeCreate:
 		return q.checkCreate()
 	case stripeRefund:
@@ -143,29 +133,20 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
-	switch {
-	case q.refund != "":
-		r := s.state.stripe.refundOf(q.refund)
-		if r == nil {
-			return missing("refund", "id", q.refund).status(http.StatusNotFound)
-		}
-		i = s.state.stripe.intents[r.Intent]
-	case q.intent != "":
-		i = s.state.stripe.intents[q.intent]
-		if i == nil && q.call == stripeRefund {
+	if q.intent != "" {
+		i = s.state.intents[q.intent]
+		if i == nil && q.operation == stripeRefund {
 			return missing("payment_intent", "payment_intent", q.intent)
 		}
 		if i == nil {
 			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
 		}
-	case q.call == stripeRead: // a list
-		i = &intent{}
 	}
 	q.body.Step = q.step
 	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount = q.request.amount.String()
-	about := q.call + " " + cmp.Or(q.intent, q.refund)
+	about := q.operation + " " + q.intent
 	q.key = cmp.Or(q.idempotency, about)
 	if q.intent != "" { // who is told of an old error may come with another key
 		q.counted = about

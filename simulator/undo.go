@@ -4,33 +4,32 @@ package simulator
 // that it never will be. It is one moment: a do that is in progress has had its effect
 // and it is taken back, or it will be refused. Nothing is waited for.
 func (s *Simulator) undo(q *request) reply {
-	wait := s.latency
+	wait := s.cfg.Latency
 	if q.rule.Fault == Slow {
 		wait += q.rule.Delay
 	}
 	if !s.pause(wait) {
 		return closedReply
 	}
-	e, a := s.takeBack(q)
-	return s.durable(e, a)
+	return s.durable(s.takeBack(q))
 }
 
-func (s *Simulator) takeBack(q *request) (*entry, reply) {
+func (s *Simulator) takeBack(q *request) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.state.keys[q.key]; other != nil && (other.State != "" || other.running) {
-		return other, mismatch("the key is that of a do")
+		return mismatch("the key is that of a do")
 	}
 	body, repeated := s.state.undos[q.key]
 	if repeated && body != q.fingerprint {
-		return s.state.entry(q.body.UndoKey), mismatch("the key was used for another request")
+		return mismatch("the key was used for another request")
 	}
 	e, ev, wrong := s.meant(q)
 	if wrong != nil {
-		return e, *wrong
+		return *wrong
 	}
 	if q.rule.Code != "" {
-		return e, refusal(q.rule.Code, "declined by the fault plan")
+		return refusal(q.rule.Code, "declined by the fault plan")
 	}
 	if repeated {
 		s.counts.suppressed++
@@ -41,7 +40,7 @@ func (s *Simulator) takeBack(q *request) (*entry, reply) {
 		}
 		s.record(ev)
 	}
-	return e, e.undone(repeated)
+	return e.undone(repeated)
 }
 
 // meant finds what an undo is about: what its reference names, or what was done under its

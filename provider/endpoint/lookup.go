@@ -30,15 +30,6 @@ func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Re
 	return a.lookup()
 }
 
-// The states of a key that a look-up may answer with.
-const (
-	stateDone    = "done"
-	stateRefused = "refused"
-	statePending = "pending"
-	stateUnseen  = "unseen"
-	stateUndone  = "undone"
-)
-
 // lookup says what the answer to a look-up means. No failure of it says anything of the Do.
 func (a *answer) lookup() provider.Result {
 	if a.Err != nil {
@@ -47,23 +38,23 @@ func (a *answer) lookup() provider.Result {
 	r, unreadable := a.reply()
 	switch {
 	case a.Status == http.StatusNotFound:
-		return provider.Retry{Code: stateUnseen, Counts: true}
+		return provider.Retry{Code: "unseen", Counts: true}
 	case a.Status != http.StatusOK:
 		return a.inDoubt(&r, "http_"+strconv.Itoa(a.Status), a.statusText())
 	case unreadable != nil:
 		return a.unreadable(unreadable)
 	}
 	switch r.State {
-	case stateDone:
+	case "done":
 		return a.done(&r)
-	case stateRefused:
-		return a.refused(&r, stateRefused)
-	case statePending:
+	case "refused":
+		return a.refused(&r, "refused")
+	case "pending":
 		return a.accepted(&r, provider.Do)
-	case stateUnseen:
-		return provider.Retry{Code: stateUnseen, Counts: true}
-	case stateUndone: // it never comes again under this key
-		return provider.Refused{Code: stateUndone, Detail: a.Text(string(r.Detail))}
+	case "unseen":
+		return provider.Retry{Code: "unseen", Counts: true}
+	case "undone": // it never comes again under this key
+		return provider.Refused{Code: "undone", Detail: a.Text(string(r.Detail))}
 	}
 	return provider.Unknown{Code: "answer_contradictory", Detail: a.Text("state " + strconv.Quote(string(r.State))), After: a.RetryAfter()}
 }

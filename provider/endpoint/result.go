@@ -10,15 +10,7 @@ import (
 	"pawl/provider"
 )
 
-// The outcomes a body may name. An answer without one means what its status means.
-const (
-	outcomeDone    = "done"
-	outcomeRefused = "refused"
-	outcomeWaiting = "waiting"
-	outcomeNotDone = "not_done"
-)
-
-// result says what the answer to an operation means. Only what says so beyond doubt is
+// result says what the answer to an operation means. An answer that names no outcome means what its status means. Only what says so beyond doubt is
 // done, refused or not done: 409 and 422 are how idempotency keys answer while the first
 // call is still running, and 408 or 5xx may come after the money was taken.
 func (a *answer) result(op provider.Operation) provider.Result {
@@ -27,11 +19,11 @@ func (a *answer) result(op provider.Operation) provider.Result {
 	}
 	r, unreadable := a.reply()
 	switch {
-	case r.Outcome == outcomeNotDone:
+	case r.Outcome == "not_done":
 		return a.notDone(&r, "not_done")
 	case a.Status >= 300 && a.Status < 400:
 		return provider.Unknown{Code: "redirect", Detail: a.statusText() + " is not followed", After: a.RetryAfter()}
-	case r.Outcome == outcomeRefused && a.Status >= 400 && a.Status < 500:
+	case r.Outcome == "refused" && a.Status >= 400 && a.Status < 500:
 		return a.refused(&r, "refused")
 	case r.Outcome == "" && a.Status == http.StatusPaymentRequired:
 		return a.refused(&r, "payment_required")
@@ -50,7 +42,7 @@ func (a *answer) result(op provider.Operation) provider.Result {
 }
 
 func (a *answer) done(r *reply) provider.Result {
-	if r.Outcome != "" && r.Outcome != outcomeDone {
+	if r.Outcome != "" && r.Outcome != "done" {
 		return a.contradiction(r)
 	}
 	data, err := provider.StorableData(r.Data)
@@ -65,7 +57,7 @@ func (a *answer) accepted(r *reply, op provider.Operation) provider.Result {
 	if op == provider.Undo {
 		return provider.Unknown{Code: "undo_pending", Detail: a.Text(string(r.Detail)), After: a.RetryAfter()}
 	}
-	if r.Outcome != "" && r.Outcome != outcomeWaiting {
+	if r.Outcome != "" && r.Outcome != "waiting" {
 		return a.contradiction(r)
 	}
 	action, err := provider.StorableData(r.Action)

@@ -14,13 +14,21 @@ import (
 // of the charge.
 type capture struct{ api *api }
 
-// Do captures.
-func (s *capture) Do(ctx context.Context, c *provider.Call) provider.Result {
+// known is what is known of a call without asking Stripe, or nil.
+func (s *capture) known(c *provider.Call) provider.Result {
 	switch {
 	case c.Amount.IsZero():
 		return provider.Done{}
 	case !isIntent(c.Reference):
 		return provider.Unsent("reference_missing", errors.New("the order has no reference of its charge"))
+	}
+	return nil
+}
+
+// Do captures.
+func (s *capture) Do(ctx context.Context, c *provider.Call) provider.Result {
+	if known := s.known(c); known != nil {
+		return known
 	}
 	captured := s.api.capture(ctx, c, c.Reference)
 	switch {
@@ -34,11 +42,8 @@ func (s *capture) Do(ctx context.Context, c *provider.Call) provider.Result {
 
 // Lookup reads the state of the charge.
 func (s *capture) Lookup(ctx context.Context, c *provider.Call) provider.Result {
-	switch {
-	case c.Amount.IsZero():
-		return provider.Done{}
-	case !isIntent(c.Reference):
-		return provider.Unknown{Code: "reference_missing", Detail: "the order has no reference of its charge"}
+	if known := s.known(c); known != nil {
+		return provider.InDoubt(known)
 	}
 	return s.settle(ctx, c, nil)
 }

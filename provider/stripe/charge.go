@@ -20,31 +20,37 @@ type charge struct {
 	onConfirm bool // authorize only
 }
 
-// money is what a call charges, in Stripe's terms.
-type money struct {
-	units         int64
-	currency      string
-	captureMethod string
-}
-
-// order returns what to charge, or what is known of a call without asking Stripe. It
-// depends on nothing that changes between calls.
-func (s *charge) order(c *provider.Call) (money, provider.Result) {
+// order returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
+// between calls: Stripe compares it. Without redirects an intent can be confirmed without an address to return to.
+func (s *charge) order(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
 	if c.Amount.IsZero() {
-		return money{}, provider.Done{} // Stripe charges no zero
+		return nil, provider.Done{} // Stripe charges no zero
 	}
 	units, ok := minorUnits(c.Amount, c.Currency)
 	switch {
 	case !ok:
-		return money{}, provider.Refused{Code: "amount_not_representable", Detail: "Stripe can't charge " + c.Amount.String() + " " + provider.Text(c.Currency)}
+		return nil, provider.Refused{Code: "amount_not_representable", Detail: "Stripe can't charge " + c.Amount.String() + " " + provider.Text(c.Currency)}
 	case c.PaymentMethod == "":
-		return money{}, provider.Refused{Code: "payment_method_missing", Detail: "the order names no payment method"}
+		return nil, provider.Refused{Code: "payment_method_missing", Detail: "the order names no payment method"}
 	}
-	o := money{units, strings.ToLower(c.Currency), string(stripe.PaymentIntentCaptureMethodAutomatic)}
+	order := &stripe.PaymentIntentCreateParams{
+		Params:        stripe.Params{IdempotencyKey: stripe.String(c.Key(opCreate))},
+		Amount:        stripe.Int64(units),
+		Currency:      stripe.String(strings.ToLower(c.Currency)),
+		PaymentMethod: stripe.String(c.PaymentMethod),
+		CaptureMethod: stripe.String(stripe.PaymentIntentCaptureMethodAutomatic),
+		Metadata:      metadataOf(c),
+		AutomaticPaymentMethods: &stripe.PaymentIntentCreateAutomaticPaymentMethodsParams{
+			Enabled: stripe.Bool(true), AllowRedirects: stripe.String("never"),
+		},
+	}
 	if s.onConfirm {
-		o.captureMethod = string(stripe.PaymentIntentCaptureMethodManual)
+		order.CaptureMethod = stripe.String(stripe.PaymentIntentCaptureMethodManual)
 	}
-	return o, nil
+	if strings.HasPrefix(c.CustomerID, "cus_") { // the shop may have names of its own for its customers
+		order.Customer = stripe.String(c.CustomerID)
+	}
+	return order, nil
 }
 
 // intentOf is the intent of a call as far as it is known.

@@ -73,15 +73,12 @@ func hintOf(metadata map[string]string, reference string) (Hint, error) {
 	return Hint{installation, metadata["pawl_order"], int32(generation), reference}, nil
 }
 
-func idOf(reference json.RawMessage) (id string) {
-	if json.Unmarshal(reference, &id) == nil {
-		return id
-	}
+func idOf(reference json.RawMessage) string {
 	var object struct {
 		ID string `json:"id"`
 	}
-	if json.Unmarshal(reference, &object) != nil {
-		return ""
+	if json.Unmarshal(reference, &object.ID) != nil {
+		_ = json.Unmarshal(reference, &object) // what is neither has no id
 	}
 	return object.ID
 }

@@ -64,9 +64,6 @@ func (r *reply) notDone(retry provider.Retry) provider.Result {
 // faultCode is the most exact word for what is wrong: why the bank declined, or what
 // Stripe calls it.
 func faultCode(fault *stripe.Error) string {
-	if fault == nil {
-		return ""
-	}
 	return cmp.Or(string(fault.DeclineCode), string(fault.Code), string(fault.Type))
 }
 
@@ -103,10 +100,7 @@ func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 			action.URL, action.ClientSecret = next.RedirectToURL.URL, ""
 		}
 	}
-	text, err := json.Marshal(action)
-	if err != nil { // strings can always be encoded
-		return nil
-	}
+	text, _ := json.Marshal(action) // strings can always be encoded
 	return text
 }
 
