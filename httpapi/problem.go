@@ -50,7 +50,7 @@ func (p *problem) ContentType(string) string { return "application/problem+json"
 func newProblem(code problemCode, detail string, faults ...fieldError) *problem {
 	k := kindOf(code)
 	return &problem{
-		Type: "/problems/" + string(k.code), Title: k.title, Status: k.status, Code: k.code,
+		Type: "/problems/" + string(k.Code), Title: k.Title, Status: k.Status, Code: k.Code,
 		Detail: detail, Errors: faults, kind: k,
 	}
 }
@@ -76,7 +76,7 @@ func problemOf(err error) *problem {
 	}
 	for i := range kinds {
 		if k := &kinds[i]; k.matches != nil && k.matches(err) {
-			p = newProblem(k.code, "")
+			p = newProblem(k.Code, "")
 			break
 		}
 	}

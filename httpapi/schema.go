@@ -34,7 +34,7 @@ func (state) Schema(r huma.Registry) *huma.Schema {
 func (problemCode) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Description: "What happened, for programs. Stable."}
 	for i := range kinds {
-		s.Enum = append(s.Enum, string(kinds[i].code))
+		s.Enum = append(s.Enum, string(kinds[i].Code))
 	}
 	return named(r, "ProblemCode", s)
 }
