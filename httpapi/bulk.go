@@ -73,12 +73,9 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 
 func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Bulk, error) {
 	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
+	if err != nil {
+		return engine.Bulk{}, err
+	}
 	b := bulkOf(body, verb)
-	if err == nil {
-		b.DryRun, err = dryRun(r)
-	}
-	if err == nil && b.RequestID == "" {
-		b.RequestID, err = idempotencyKey(r)
-	}
-	return b, err
+	return b, readHead(r, &b.Request)
 }
