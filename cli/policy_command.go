@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -83,12 +82,7 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 				return fmt.Errorf("%w: %w", errUnavailable, err)
 			}
 			defer pool.Close()
-			err = run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout())
-			var refused *pgconn.PgError
-			if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-				return fmt.Errorf("the database has no policies yet, run pawl migrate up: %w", err)
-			}
-			return err
+			return unmigrated(run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout()))
 		},
 	}
 	cfg.databaseFlags(cmd.Flags())

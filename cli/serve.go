@@ -70,7 +70,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 	if err := migrations.Up(ctx, database.url); err != nil {
-		return migrationError(err)
+		return databaseError(err)
 	}
 	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns)})
 	if err != nil {
@@ -78,7 +78,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	defer pool.Close()
 	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
-		return schemaError(err)
+		return databaseError(err)
 	}
 	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
 		return err
@@ -144,12 +144,17 @@ func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log 
 
 // announce prints the one line a person needs.
 func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
-	host, port, _ := net.SplitHostPort(addr.String())
-	if cfg.Listen == "" {
-		host = "localhost"
-	}
-	fmt.Fprintf(out, "pawl serves http://%s, data in %s\n", net.JoinHostPort(host, port), database.place)
+	fmt.Fprintf(out, "pawl serves %s, data in %s\n", shownURL(cfg.Listen, addr), database.place)
 	if cfg.Listen == "" {
 		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
 	}
+}
+
+// shownURL is where a person on this machine reaches what listens.
+func shownURL(listen string, addr net.Addr) string {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if listen == "" {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port)
 }

@@ -87,7 +87,7 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 	defer pool.Close()
 	if opt.Provider != nil {
 		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
-			return books.Report{}, noBooks(err)
+			return books.Report{}, unmigrated(err)
 		}
 	}
 	var bar *progressbar.ProgressBar
@@ -102,14 +102,14 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 	if bar != nil {
 		_ = bar.Exit()
 	}
-	return report, noBooks(err)
+	return report, unmigrated(err)
 }
 
-// noBooks says what to do about a database without tables.
-func noBooks(err error) error {
+// unmigrated says what to do about a database without tables.
+func unmigrated(err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-		return fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
+		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
 	}
 	return err
 }
