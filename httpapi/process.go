@@ -81,7 +81,7 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 	if err := body.read(w, r); err != nil {
 		return engine.Input{}, err
 	}
-	return decodeInput(body.bytes, s.currency, s.clock)
+	return decodeInput(body.Bytes(), s.currency, s.clock)
 }
 
 // knownInput is the input of an order that was refused for what only a new one must not
@@ -143,9 +143,9 @@ func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 	body := newBuffer()
 	defer body.free()
 	wire := orderOf(o)
-	body.bytes = wire.append(body.bytes)
+	body.Write(wire.append(body.AvailableBuffer()))
 	w.WriteHeader(status)
-	w.Write(body.bytes) //nolint:errcheck // the caller has gone
+	w.Write(body.Bytes()) //nolint:errcheck // the caller has gone
 }
 
 // retryAfter is a second while somebody drives the order, and for one that is held

@@ -91,7 +91,7 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 	if err = body.read(w, r); err != nil {
 		return q, err
 	}
-	if q, err = decodeVerb(body.bytes, schema, verb); err != nil {
+	if q, err = decodeVerb(body.Bytes(), schema, verb); err != nil {
 		return q, err
 	}
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
