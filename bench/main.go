@@ -42,7 +42,7 @@ func bench(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.stop()) }()
+	defer func() { err = errors.Join(err, c.Stop(context.WithoutCancel(ctx))) }()
 	b, err := newPlan(ctx, o, c, folder)
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ type aim struct {
 var aims = []aim{
 	{"CPU of the service, s per 1,000 orders", 0.6, func(x result) float64 { return x.ServiceCPU }, always},
 	{"CPU of PostgreSQL, s per 1,000 orders", 0.4, func(x result) float64 { return x.PostgresCPU },
-		func(x result) bool { return x.PostgresCPU > 0 }}, // else it is on another machine
+		func(x result) bool { return x.PostgresCPU > 0 }}, // else nothing was measured
 	{"p99 at 500/s offered, ms", 1000, func(x result) float64 { return x.P99 }, func(x result) bool { return x.Rate == 500 }},
 	{"memory of the service with 2,000 orders in flight, MiB", 300, func(x result) float64 { return x.MemoryMiB },
 		func(x result) bool { return x.Callers == remoteCallers }},

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 )
 
 // report is what --json writes.
@@ -107,25 +108,16 @@ func itemsName(n int) string {
 	return strconv.Itoa(n)
 }
 
+// printTable writes a table of Markdown whose columns stand below each other in a terminal, too.
 func printTable(w io.Writer, rows [][]string) {
-	width := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			width[i] = max(width[i], len([]rune(cell)))
-		}
-	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
 	for n, row := range rows {
-		for i, cell := range row {
-			fmt.Fprintf(w, "| %s%s ", strings.Repeat(" ", width[i]-len([]rune(cell))), cell)
-		}
-		fmt.Fprintln(w, "|")
+		fmt.Fprintln(table, strings.Join(row, "\t")+"\t")
 		if n == 0 {
-			for i := range row {
-				fmt.Fprintf(w, "|%s:", strings.Repeat("-", width[i]+1))
-			}
-			fmt.Fprintln(w, "|")
+			fmt.Fprintln(table, strings.Repeat("--:\t", len(row)))
 		}
 	}
+	_ = table.Flush()
 }
 
 func newReport(version string) report {

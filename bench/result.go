@@ -42,7 +42,7 @@ type result struct {
 	Errors        int     `json:"errors"`
 	FirstError    string  `json:"first_error,omitempty"`
 	ServiceCPU    float64 `json:"service_cpu_s_per_1000"`
-	PostgresCPU   float64 `json:"postgres_cpu_s_per_1000"` // 0 when the server is elsewhere
+	PostgresCPU   float64 `json:"postgres_cpu_s_per_1000"`
 	LoadCPU       float64 `json:"load_cpu_s_per_1000"`
 	OtherCPU      float64 `json:"other_cpu_share"` // of the machine, used by processes that are no part of this
 	MemoryMiB     float64 `json:"service_peak_rss_mib"`
