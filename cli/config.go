@@ -130,10 +130,8 @@ func variables(flag string) []string {
 }
 
 func readFile(flags *pflag.FlagSet) (map[string]string, error) {
-	path, _ := flags.GetString("config")
-	if path == "" {
-		path = os.Getenv("PAWL_CONFIG")
-	}
+	named, _ := flags.GetString("config")
+	path := cmp.Or(named, os.Getenv("PAWL_CONFIG"))
 	if path == "" {
 		return nil, nil
 	}

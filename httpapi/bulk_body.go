@@ -107,6 +107,5 @@ type name string
 
 // Schema is that of orderId.
 func (name) Schema(huma.Registry) *huma.Schema {
-	least, most := 1, maxText
-	return &huma.Schema{Type: huma.TypeString, MinLength: &least, MaxLength: &most}
+	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }

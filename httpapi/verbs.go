@@ -128,12 +128,8 @@ func dryRun(r *http.Request) (bool, error) {
 // idempotencyKey is the header that stands for requestId.
 func idempotencyKey(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
-	if key == "" {
-		return "", nil
-	}
-	if !possible(key) {
-		fault := fieldError{Header: "Idempotency-Key", Code: "invalid", Detail: "must be UTF-8 without control characters, up to 255 characters"}
-		return "", newProblem("invalid_parameter", "", fault)
+	if key != "" && !possible(key) {
+		return "", invalidHeader("Idempotency-Key", "must be UTF-8 without control characters, up to 255 characters")
 	}
 	return key, nil
 }

@@ -153,8 +153,7 @@ func utc(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
 	}
-	out := t.UTC()
-	return &out
+	return new(t.UTC())
 }
 
 // each shows every row of a list.
@@ -200,8 +199,7 @@ func callOf(row *db.StepCall) call {
 func itemOf(row *orders.Stock) item {
 	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved}
 	if row.Tracked {
-		available := row.OnHand - row.Reserved
-		out.Available = &available
+		out.Available = new(row.OnHand - row.Reserved)
 	}
 	return out
 }
