@@ -49,9 +49,6 @@ func bench(ctx context.Context, args []string) (err error) {
 	}
 	err = b.all(ctx)
 	b.report.print(os.Stdout)
-	if o.json != "" {
-		err = errors.Join(err, b.report.writeJSON(o.json))
-	}
 	if err == nil && b.report.failed() {
 		err = errFigures
 	}

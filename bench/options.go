@@ -19,7 +19,6 @@ type options struct {
 	rounds         int
 	stored         int64
 	stock          bool
-	json           string
 	targets        targets
 
 	remote       bool
@@ -52,7 +51,6 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
-	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote offers")

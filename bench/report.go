@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -13,24 +11,11 @@ import (
 	"text/tabwriter"
 )
 
-// report is what --json writes.
+// report is the figures of all runs, and what they were measured on.
 type report struct {
-	Cores    int               `json:"cores"`
-	Go       string            `json:"go"`
-	Postgres string            `json:"postgres"`
-	Settings map[string]string `json:"postgres_settings"`
-	Results  []result          `json:"results"`
-}
-
-func (r report) writeJSON(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode report: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	Cores        int
+	Go, Postgres string
+	Results      []result
 }
 
 var columns = []string{"items", "callers", "stored", "target", "orders/s", "ratio", "p50 ms", "p99 ms", "max ms", "errors",
@@ -121,5 +106,5 @@ func printTable(w io.Writer, rows [][]string) {
 }
 
 func newReport(version string) report {
-	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version, Settings: settings}
+	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version}
 }
