@@ -42,9 +42,6 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 	cmd := &cobra.Command{
 		Use: name, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
 			if err != nil {
 				return err
@@ -53,7 +50,7 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 			return databaseError(run(cmd.Context(), database.url, cmd.OutOrStdout()))
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	return cmd
 }
 

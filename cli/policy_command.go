@@ -46,13 +46,7 @@ func policyCommand() *cobra.Command {
 			return nil
 		})
 	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
-	schema := &cobra.Command{
-		Use: "schema", Short: "Print the JSON schema of policies, for editors", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), policy.Schema())
-			return err
-		},
-	}
+	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
 	cmd.AddCommand(list, show, diff, activate, policyCheckCommand(), schema)
 	return cmd
 }
@@ -69,9 +63,6 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
 			if err != nil {
 				return err
@@ -85,7 +76,7 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 			return unmigrated(run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout()))
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	return cmd
 }
 

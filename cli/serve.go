@@ -27,9 +27,6 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			if os.Getenv("GOGC") == "" {
 				// The heap is a few megabytes: to collect it less often costs little memory
 				// and saves a good part of the service's CPU time.
@@ -42,7 +39,7 @@ func serveCommand() *cobra.Command {
 			return err
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	cfg.serveFlags(cmd.Flags())
 	return cmd
 }

@@ -33,11 +33,7 @@ func verifyCommand() *cobra.Command {
 			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
 			"books could not be read.\n\n" +
 			"With --provider the books are also compared with those of a provider.",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			if provider != "" {
 				opt.Provider = &books.Provider{URL: provider}
 			}
@@ -52,7 +48,7 @@ func verifyCommand() *cobra.Command {
 			return wrong
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")

@@ -108,13 +108,11 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
 func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (orders.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(atMost, readLimit))
+	defer cancel()
 	if atMost == 0 {
-		ctx, cancel := context.WithTimeout(ctx, readLimit)
-		defer cancel()
 		return s.engine.Admit(ctx, in)
 	}
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
 	return s.engine.Process(ctx, in)
 }
 

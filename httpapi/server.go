@@ -53,7 +53,7 @@ type server struct {
 func New(e *engine.Engine, cfg Config) http.Handler { return newServer(e, cfg) }
 
 // Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
-func Document() []byte { return newServer(nil, Config{}).document }
+func Document() string { return string(newServer(nil, Config{}).document) }
 
 func newServer(e *engine.Engine, cfg Config) *server {
 	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -227,5 +226,3 @@ type state fsm.State
 func entityTag[N int32 | int64](version N) string {
 	return `"` + strconv.FormatInt(int64(version), 10) + `"`
 }
-
-var _ json.Marshaler = order{}
