@@ -40,11 +40,11 @@ with a stored policy that is {}). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
-	o := options{targets: targets{source: ".."}}
+	o := options{targets: targets{source: ".."}, callers: []int{1, 16, 64, 256}, items: []int{1, 10_000}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
-	callers := flags.String("callers", "1,16,64,256", "numbers of callers")
-	items := flags.String("items", "hot,10000", "numbers of different items; hot is 1")
+	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
+	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
 	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against and --ledger-policy")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
@@ -61,15 +61,12 @@ func parseOptions(args []string) (options, error) {
 	}
 	o.only = o.names(*only)
 	o.window.length = time.Duration(*seconds * float64(time.Second))
-	var err1, err2 error
 	for _, binary := range []*string{&o.targets.pawl, &o.targets.earlier} {
 		if *binary != "" { // the servers run in another folder
 			*binary, _ = filepath.Abs(*binary)
 		}
 	}
-	o.callers, err1 = numbers(*callers)
-	o.items, err2 = numbers(*items)
-	return o, errors.Join(err1, err2, o.check())
+	return o, o.check()
 }
 
 // names are the targets that were asked for, or what the other flags are about.
@@ -116,17 +113,20 @@ func (o options) check() error {
 	return nil
 }
 
-func numbers(list string) ([]int, error) {
-	var out []int
-	for word := range strings.SplitSeq(list, ",") {
-		if word == "hot" {
-			word = "1"
+// numbers reads a list of positive numbers.
+func numbers(into *[]int) func(string) error {
+	return func(list string) error {
+		*into = nil
+		for word := range strings.SplitSeq(list, ",") {
+			if word == "hot" {
+				word = "1"
+			}
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a positive number", word)
+			}
+			*into = append(*into, n)
 		}
-		n, err := strconv.Atoi(word)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%q is not a positive number", word)
-		}
-		out = append(out, n)
+		return nil
 	}
-	return out, nil
 }

@@ -65,13 +65,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 // inherited is the environment without the settings of the service: what is measured
 // are its defaults.
 func inherited() []string {
-	var env []string
-	for _, line := range os.Environ() {
-		if !strings.HasPrefix(line, "PAWL_") {
-			env = append(env, line)
-		}
-	}
-	return env
+	return slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "PAWL_") })
 }
 
 func (s *server) wait(ctx context.Context) error {

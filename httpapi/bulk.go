@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -64,10 +65,7 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	}
 	p := problemOf(r.Err)
 	s.logFault(requestID, p, r.Err)
-	out.Code, out.Detail = p.Code, p.Detail
-	if out.Detail == "" {
-		out.Detail = p.Title
-	}
+	out.Code, out.Detail = p.Code, cmp.Or(p.Detail, p.Title)
 	return out
 }
 

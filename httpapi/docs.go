@@ -21,7 +21,7 @@ var docsHTML string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "parameters": parametersOf, "limits": limitsOf,
+	"members": membersOf, "limits": limitsOf,
 }).Parse(docsHTML))
 
 // The pages hold no script and load nothing, so that they can be read anywhere.
@@ -64,28 +64,15 @@ func render(name string, content any) []byte {
 	return b.Bytes()
 }
 
-// docsField is a parameter, or a member of an object.
-type docsField struct {
-	*huma.Schema
-	Name, Place string
-	Needed      bool
-}
-
-func parametersOf(op *huma.Operation) (out []docsField) {
-	for _, p := range op.Parameters {
-		out = append(out, docsField{p.Schema, p.Name, p.In, p.Required})
-	}
-	return out
-}
-
-func membersOf(s *huma.Schema) (out []docsField) {
+// membersOf lists the members of an object as if they were parameters.
+func membersOf(s *huma.Schema) (out []*huma.Param) {
 	names := slices.Sorted(maps.Keys(s.Properties))
 	required := func(name string) int { return slices.Index(s.Required, name) }
 	slices.SortStableFunc(names, func(a, b string) int { // required ones first, in the order of the type
 		return cmp.Compare(uint(required(a)), uint(required(b)))
 	})
 	for _, name := range names {
-		out = append(out, docsField{s.Properties[name], name, "", required(name) >= 0})
+		out = append(out, &huma.Param{Name: name, Required: required(name) >= 0, Schema: s.Properties[name]})
 	}
 	return out
 }

@@ -74,15 +74,8 @@ func problemOf(err error) *problem {
 	if errors.As(err, &p) {
 		return p
 	}
-	for i := range kinds {
-		if k := &kinds[i]; k.matches != nil && k.matches(err) {
-			p = newProblem(k.Code, "")
-			break
-		}
-	}
-	if p == nil {
-		p = newProblem("internal", "")
-	}
+	at := slices.IndexFunc(kinds, func(k kind) bool { return k.matches != nil && k.matches(err) })
+	p = newProblem(kinds[at].Code, "")
 	p.explain(err)
 	return p
 }

@@ -19,8 +19,9 @@ type kind struct {
 	matches    func(error) bool
 }
 
-// kinds is the one table from errors to answers. It is also the list of codes in
-// the OpenAPI document, and the pages under /problems.
+// kinds is the one table from errors to answers: the first that matches is the answer,
+// and the last matches anything. It is also the list of codes in the OpenAPI document, and
+// the pages under /problems.
 var kinds = []kind{
 	{Code: "malformed_json", Status: http.StatusBadRequest,
 		Title:  "The body is not JSON, or can be read in more than one way.",
@@ -103,7 +104,7 @@ var kinds = []kind{
 	{Code: "unavailable", Status: http.StatusServiceUnavailable, matches: isUnavailable, retryAfter: "1",
 		Title:  "The database did not answer in time.",
 		Advice: "It is not known whether the request took effect. Send the same request again: that finds out, and nothing is done twice."},
-	{Code: "internal", Status: http.StatusInternalServerError,
+	{Code: "internal", Status: http.StatusInternalServerError, matches: anything,
 		Title:  "Something went wrong that should not.",
 		Advice: "The server's log has the cause, under the X-Request-Id of the answer. Sending the same request again is safe."},
 }
@@ -116,6 +117,8 @@ func kindOf(code problemCode) *kind {
 	}
 	panic("httpapi: no problem has the code " + string(code))
 }
+
+func anything(error) bool { return true }
 
 func is(target error) func(error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
