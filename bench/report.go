@@ -97,9 +97,9 @@ func itemsName(n int) string {
 func printTable(w io.Writer, rows [][]string) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
 	for n, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t")+"\t")
+		fmt.Fprintln(table, "\t"+strings.Join(row, "\t")+"\t")
 		if n == 0 {
-			fmt.Fprintln(table, strings.Repeat("--:\t", len(row)))
+			fmt.Fprintln(table, strings.Repeat("\t--:", len(row))+"\t")
 		}
 	}
 	_ = table.Flush()
