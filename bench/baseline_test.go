@@ -9,10 +9,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/pgembed"
 )
 
 // shared is one private PostgreSQL for all tests of the package.
-var shared *cluster
+var shared *pgembed.Server
 
 func TestMain(m *testing.M) {
 	os.Exit(withCluster(m))
@@ -27,7 +29,7 @@ func withCluster(m *testing.M) int {
 	if shared, err = startCluster(context.Background(), folder, nil); err != nil {
 		panic(err)
 	}
-	defer shared.stop()
+	defer shared.Stop(context.Background())
 	return m.Run()
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 
@@ -12,12 +11,6 @@ import (
 
 	"pawl/pgembed"
 )
-
-// cluster is the PostgreSQL that all targets of a run are measured on.
-type cluster struct {
-	url  func(database string) string
-	stop func() error
-}
 
 // The size of a small real installation. What makes an answered order durable is on in every server of pgembed.
 var settings = map[string]string{
@@ -29,38 +22,20 @@ var settings = map[string]string{
 // every commit meanwhile. These files, of 16 MB, make the old ones: 1 GB.
 const walFiles = 64
 
-// startCluster makes and starts a private PostgreSQL in folder, reachable by a unix
-// socket only. Whoever gets it stops it.
-func startCluster(ctx context.Context, folder string, extra map[string]string) (*cluster, error) {
+// startCluster makes and starts the private PostgreSQL that all targets of a run are measured on, in folder, reachable by
+// a unix socket only. Whoever gets it stops it.
+func startCluster(ctx context.Context, folder string, extra map[string]string) (*pgembed.Server, error) {
 	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
 		return nil, err
 	}
 	all := maps.Clone(settings)
 	maps.Copy(all, extra)
-	server, err := pgembed.Start(ctx, pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: os.Getenv("PAWL_PG_BIN"), Settings: all})
-	if err != nil {
-		return nil, err
-	}
-	return &cluster{server.URL, func() error { return server.Stop(context.Background()) }}, nil
-}
-
-// externalCluster is a running PostgreSQL, of which the user may create databases.
-func externalCluster(text string) (*cluster, error) {
-	base, err := url.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("parse database url: %w", err)
-	}
-	at := func(database string) string {
-		u := *base
-		u.Path = "/" + database
-		return u.String()
-	}
-	return &cluster{at, func() error { return nil }}, nil
+	return pgembed.Start(ctx, pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: os.Getenv("PAWL_PG_BIN"), Settings: all})
 }
 
 // age makes the files of the write-ahead log that an older server would have.
-func (c *cluster) age(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.url("postgres"))
+func age(ctx context.Context, c *pgembed.Server) error {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

@@ -43,7 +43,7 @@ func (r report) rounds(s setup) (runs []result) {
 
 func ordersPerSec(x result) float64 { return x.OrdersPerSec }
 
-// ratio is of the medians; of a PostgreSQL on another machine the CPU is not known.
+// ratio is of the medians, of which the second may be nothing.
 func ratio(mine, theirs []result, of func(result) float64) string {
 	if median(theirs, of) == 0 {
 		return "not measured"

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/procfs"
+
+	"pawl/pgembed"
 )
 
 // database is one fresh database of the cluster and a connection to look at it.
@@ -16,17 +17,17 @@ type database struct {
 	name   string
 	conn   *pgx.Conn
 	admin  *pgx.Conn // to another database: the fresh one can't drop itself
-	server int       // pid of the postmaster; 0 when it is not on this machine
+	server int       // pid of the postmaster
 }
 
 // newDatabase creates an empty database, after a checkpoint so that no run pays for
 // what the one before it wrote.
-func newDatabase(ctx context.Context, c *cluster, name string) (*database, error) {
-	admin, err := pgx.Connect(ctx, c.url("postgres"))
+func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database, error) {
+	admin, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	d := &database{url: c.url(name), name: name, admin: admin}
+	d := &database{url: c.URL(name), name: name, admin: admin, server: c.PID()}
 	for _, sql := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name, "CHECKPOINT"} {
 		if _, err := admin.Exec(ctx, sql); err != nil {
 			return nil, fmt.Errorf("create database: %w", err)
@@ -35,8 +36,7 @@ func newDatabase(ctx context.Context, c *cluster, name string) (*database, error
 	if d.conn, err = pgx.Connect(ctx, d.url); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	d.server, err = postmaster(ctx, d.conn)
-	return d, err
+	return d, nil
 }
 
 // drop removes the database. It works when ctx has ended too.
@@ -49,21 +49,6 @@ func (d *database) drop(ctx context.Context) error {
 		return fmt.Errorf("drop database: %w", err)
 	}
 	return nil
-}
-
-// postmaster is the parent of the connection's own process, if it is a process of
-// this machine.
-func postmaster(ctx context.Context, conn *pgx.Conn) (int, error) {
-	var pid int
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-		return 0, fmt.Errorf("find postmaster: %w", err)
-	}
-	if process, err := procfs.NewProc(pid); err == nil {
-		if backend, err := process.Stat(); err == nil && (backend.Comm == "postgres" || backend.Comm == "postmaster") {
-			return backend.PPID, nil
-		}
-	}
-	return 0, nil // no such process here: the server is on another machine
 }
 
 // counters are what PostgreSQL has counted since it started.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -68,7 +69,8 @@ func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
 		err = w.send()
 	}
 	if err != nil {
-		c.fail(err)
+		c.errors++
+		c.first = cmp.Or(c.first, err)
 		if _, ok := errors.AsType[*refused](err); !ok {
 			w.close()
 		}
@@ -77,13 +79,6 @@ func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
 	now := l.since()
 	c.answers = append(c.answers, answer{at: now, took: now - due})
 	return true
-}
-
-func (c *caller) fail(err error) {
-	c.errors++
-	if c.first == nil {
-		c.first = err
-	}
 }
 
 func (w *wire) open() error {
@@ -132,9 +127,7 @@ func (l *load) outcome(from, to time.Duration) outcome {
 	for _, c := range l.callers {
 		out.answered += len(c.answers)
 		out.errors += c.errors
-		if out.first == nil {
-			out.first = c.first
-		}
+		out.first = cmp.Or(out.first, c.first)
 		for _, a := range c.answers {
 			if a.at >= from && a.at < to {
 				out.completed++

@@ -42,16 +42,13 @@ func bench(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.stop()) }()
+	defer func() { err = errors.Join(err, c.Stop(context.WithoutCancel(ctx))) }()
 	b, err := newPlan(ctx, o, c, folder)
 	if err != nil {
 		return err
 	}
 	err = b.all(ctx)
 	b.report.print(os.Stdout)
-	if o.json != "" {
-		err = errors.Join(err, b.report.writeJSON(o.json))
-	}
 	if err == nil && b.report.failed() {
 		err = errFigures
 	}

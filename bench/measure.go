@@ -101,26 +101,22 @@ func pause(ctx context.Context, d time.Duration) error {
 
 func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err error) {
 	now.at = l.since()
-	if now.service, err = treeTime(s.pid); err != nil {
-		return now, fmt.Errorf("read cpu of service: %w", err)
+	trees := map[*time.Duration]int{&now.service: s.pid, &now.postgres: r.database.server}
+	if r.provider != nil {
+		trees[&now.provider] = r.provider.server.pid
+	}
+	for used, pid := range trees {
+		if *used, err = treeTime(pid); err != nil {
+			return now, fmt.Errorf("read cpu: %w", err)
+		}
 	}
 	var own syscall.Rusage
 	if err = syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
 		return now, fmt.Errorf("read cpu of load: %w", err)
 	}
 	now.load = time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	if r.provider != nil {
-		if now.provider, err = treeTime(r.provider.server.pid); err != nil {
-			return now, fmt.Errorf("read cpu of provider: %w", err)
-		}
-	}
 	if now.busy, err = busyTime(); err != nil {
 		return now, fmt.Errorf("read cpu of machine: %w", err)
-	}
-	if r.database.server != 0 {
-		if now.postgres, err = treeTime(r.database.server); err != nil {
-			return now, fmt.Errorf("read cpu of postgres: %w", err)
-		}
 	}
 	now.counters, err = r.database.counters(ctx)
 	return now, err

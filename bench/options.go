@@ -19,8 +19,6 @@ type options struct {
 	rounds         int
 	stored         int64
 	stock          bool
-	databaseURL    string
-	json           string
 	targets        targets
 
 	remote       bool
@@ -42,19 +40,17 @@ with a stored policy that is {}). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
-	o := options{targets: targets{source: ".."}}
+	o := options{targets: targets{source: ".."}, callers: []int{1, 16, 64, 256}, items: []int{1, 10_000}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
-	callers := flags.String("callers", "1,16,64,256", "numbers of callers")
-	items := flags.String("items", "hot,10000", "numbers of different items; hot is 1")
+	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
+	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
 	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against and --ledger-policy")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
-	flags.StringVar(&o.databaseURL, "database-url", "", "a PostgreSQL to use (its user creates databases, and is superuser for --stored); default: a private one")
-	flags.StringVar(&o.json, "json", "", "file to write the figures to as JSON")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote offers")
@@ -65,15 +61,12 @@ func parseOptions(args []string) (options, error) {
 	}
 	o.only = o.names(*only)
 	o.window.length = time.Duration(*seconds * float64(time.Second))
-	var err1, err2 error
 	for _, binary := range []*string{&o.targets.pawl, &o.targets.earlier} {
 		if *binary != "" { // the servers run in another folder
 			*binary, _ = filepath.Abs(*binary)
 		}
 	}
-	o.callers, err1 = numbers(*callers)
-	o.items, err2 = numbers(*items)
-	return o, errors.Join(err1, err2, o.check())
+	return o, o.check()
 }
 
 // names are the targets that were asked for, or what the other flags are about.
@@ -120,17 +113,20 @@ func (o options) check() error {
 	return nil
 }
 
-func numbers(list string) ([]int, error) {
-	var out []int
-	for word := range strings.SplitSeq(list, ",") {
-		if word == "hot" {
-			word = "1"
+// numbers reads a list of positive numbers.
+func numbers(into *[]int) func(string) error {
+	return func(list string) error {
+		*into = nil
+		for word := range strings.SplitSeq(list, ",") {
+			if word == "hot" {
+				word = "1"
+			}
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a positive number", word)
+			}
+			*into = append(*into, n)
 		}
-		n, err := strconv.Atoi(word)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%q is not a positive number", word)
-		}
-		out = append(out, n)
+		return nil
 	}
-	return out, nil
 }

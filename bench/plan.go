@@ -8,22 +8,21 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"pawl/pgembed"
 )
 
 // plan is all runs of one call of this program, one after the other.
 type plan struct {
 	options
-	cluster *cluster
+	cluster *pgembed.Server
 	folder  string // for logs
 	built   map[string]target
 	report  report
 	runs    int
 }
 
-func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
-	if o.databaseURL != "" {
-		return externalCluster(o.databaseURL)
-	}
+func (o options) cluster(ctx context.Context, folder string) (*pgembed.Server, error) {
 	var extra map[string]string
 	if o.stored > 0 {
 		extra = storedSettings
@@ -32,14 +31,14 @@ func (o options) cluster(ctx context.Context, folder string) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.age(ctx); err != nil {
-		return nil, errors.Join(err, c.stop())
+	if err := age(ctx, c); err != nil {
+		return nil, errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
 	}
 	return c, nil
 }
 
-func newPlan(ctx context.Context, o options, c *cluster, folder string) (*plan, error) {
-	conn, err := pgx.Connect(ctx, c.url("postgres"))
+func newPlan(ctx context.Context, o options, c *pgembed.Server, folder string) (*plan, error) {
+	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}

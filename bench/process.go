@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -13,13 +14,6 @@ const tick = 10 * time.Millisecond
 // treeTime is the processor time of a process and of all its descendants, those that
 // have ended included: PostgreSQL starts a process per connection.
 func treeTime(root int) (time.Duration, error) {
-	top, err := procfs.NewProc(root)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := top.Stat(); err != nil {
-		return 0, err
-	}
 	processes, err := procfs.AllProcs()
 	if err != nil {
 		return 0, err
@@ -29,6 +23,9 @@ func treeTime(root int) (time.Duration, error) {
 		if s, err := p.Stat(); err == nil { // else it has just ended
 			all[p.PID] = s
 		}
+	}
+	if _, there := all[root]; !there {
+		return 0, fmt.Errorf("process %d has ended", root)
 	}
 	var sum time.Duration
 	for pid, s := range all {

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -39,14 +39,12 @@ func (p *provider) start(ctx context.Context, folder string) (policy string, err
 }
 
 func (p *provider) policy(folder string) (string, error) {
-	file, err := os.CreateTemp(folder, "remote-*.yaml")
-	if err != nil {
-		return "", err
-	}
+	var text strings.Builder
 	for _, step := range steps {
-		fmt.Fprintf(file, "%s: {executor: simulator, url: \"http://%s\"}\n", step, p.server.address)
+		fmt.Fprintf(&text, "%s: {executor: simulator, url: \"http://%s\"}\n", step, p.server.address)
 	}
-	return file.Name(), file.Close()
+	file := filepath.Join(folder, "remote.yaml")
+	return file, os.WriteFile(file, []byte(text.String()), 0o644)
 }
 
 var steps = []string{"charge", "reserve", "confirm"}
@@ -63,11 +61,7 @@ type summary struct {
 }
 
 func (p *provider) summary(ctx context.Context) (*summary, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.server.address+"/summary", http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := p.server.get(ctx, "/summary")
 	if err != nil {
 		return nil, fmt.Errorf("read summary of provider: %w", err)
 	}

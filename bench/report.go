@@ -1,35 +1,21 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 )
 
-// report is what --json writes.
+// report is the figures of all runs, and what they were measured on.
 type report struct {
-	Cores    int               `json:"cores"`
-	Go       string            `json:"go"`
-	Postgres string            `json:"postgres"`
-	Settings map[string]string `json:"postgres_settings"`
-	Results  []result          `json:"results"`
-}
-
-func (r report) writeJSON(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode report: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	Cores        int
+	Go, Postgres string
+	Results      []result
 }
 
 var columns = []string{"items", "callers", "stored", "target", "orders/s", "ratio", "p50 ms", "p99 ms", "max ms", "errors",
@@ -107,27 +93,18 @@ func itemsName(n int) string {
 	return strconv.Itoa(n)
 }
 
+// printTable writes a table of Markdown whose columns stand below each other in a terminal, too.
 func printTable(w io.Writer, rows [][]string) {
-	width := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			width[i] = max(width[i], len([]rune(cell)))
-		}
-	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
 	for n, row := range rows {
-		for i, cell := range row {
-			fmt.Fprintf(w, "| %s%s ", strings.Repeat(" ", width[i]-len([]rune(cell))), cell)
-		}
-		fmt.Fprintln(w, "|")
+		fmt.Fprintln(table, "\t"+strings.Join(row, "\t")+"\t")
 		if n == 0 {
-			for i := range row {
-				fmt.Fprintf(w, "|%s:", strings.Repeat("-", width[i]+1))
-			}
-			fmt.Fprintln(w, "|")
+			fmt.Fprintln(table, strings.Repeat("\t--:", len(row))+"\t")
 		}
 	}
+	_ = table.Flush()
 }
 
 func newReport(version string) report {
-	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version, Settings: settings}
+	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version}
 }

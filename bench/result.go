@@ -8,11 +8,9 @@ import (
 
 // setup is one row of the table to be.
 type setup struct {
-	Target  string `json:"target"`
-	Callers int    `json:"callers"`
-	Items   int    `json:"items"`
-
-	Rate float64 `json:"rate,omitempty"` // orders per second offered, instead of callers that wait
+	Target         string
+	Callers, Items int
+	Rate           float64 // orders per second offered, instead of callers that wait
 }
 
 func (s setup) String() string {
@@ -31,29 +29,23 @@ func (s setup) load() string {
 // what the provider counted, which are of the whole run.
 type result struct {
 	setup
-	Stored        int64   `json:"stored"` // orders in the table at the start
-	Orders        int     `json:"orders"`
-	Answered      int     `json:"answered"`
-	Seconds       float64 `json:"seconds"`
-	OrdersPerSec  float64 `json:"orders_per_second"`
-	P50           float64 `json:"p50_ms"`
-	P99           float64 `json:"p99_ms"`
-	Max           float64 `json:"max_ms"`
-	Errors        int     `json:"errors"`
-	FirstError    string  `json:"first_error,omitempty"`
-	ServiceCPU    float64 `json:"service_cpu_s_per_1000"`
-	PostgresCPU   float64 `json:"postgres_cpu_s_per_1000"` // 0 when the server is elsewhere
-	LoadCPU       float64 `json:"load_cpu_s_per_1000"`
-	OtherCPU      float64 `json:"other_cpu_share"` // of the machine, used by processes that are no part of this
-	MemoryMiB     float64 `json:"service_peak_rss_mib"`
-	WALPerOrder   float64 `json:"wal_bytes_per_order"`
-	HOTShare      float64 `json:"hot_share"`
-	SeqScans      int64   `json:"sequential_scans_of_orders"`
-	Checkpoints   int64   `json:"checkpoints"`
-	BooksMismatch string  `json:"books_mismatch,omitempty"`
+	Stored           int64 // orders in the table at the start
+	Orders, Answered int
+	Seconds          float64
+	OrdersPerSec     float64
+	P50, P99, Max    float64
+	Errors           int
+	FirstError       string
+	BooksMismatch    string
+	MemoryMiB        float64
+	WALPerOrder      float64
+	HOTShare         float64
+	SeqScans         int64
+	Checkpoints      int64
+	Provider         *summary // nil: the ledger did every step
+	OtherCPU         float64  // of the machine, used by processes that are no part of this
 
-	ProviderCPU float64  `json:"provider_cpu_s_per_1000,omitempty"`
-	Provider    *summary `json:"provider,omitempty"` // nil: the ledger did every step
+	ServiceCPU, PostgresCPU, LoadCPU, ProviderCPU float64
 }
 
 func (out *result) fill(seen outcome, from, to sample) {

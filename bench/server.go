@@ -65,13 +65,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 // inherited is the environment without the settings of the service: what is measured
 // are its defaults.
 func inherited() []string {
-	var env []string
-	for _, line := range os.Environ() {
-		if !strings.HasPrefix(line, "PAWL_") {
-			env = append(env, line)
-		}
-	}
-	return env
+	return slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "PAWL_") })
 }
 
 func (s *server) wait(ctx context.Context) error {
@@ -90,16 +84,20 @@ func (s *server) wait(ctx context.Context) error {
 }
 
 func (s *server) healthy(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+s.ready, http.NoBody)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := s.get(ctx, s.ready)
 	if err != nil {
 		return false
 	}
 	_ = response.Body.Close()
 	return response.StatusCode == http.StatusOK
+}
+
+func (s *server) get(ctx context.Context, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultClient.Do(request)
 }
 
 // stop asks the server to end, and makes it end after half a minute.

@@ -60,11 +60,7 @@ type (
 func plain[P params, R row](name string, statement func(*db.Queries, context.Context, P) (R, error)) proof {
 	return func(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		found, err := statement(q, ctx, P(r))
-		if err != nil {
-			return fmt.Errorf("prove %s: %w", name, err)
-		}
-		l.add(name, finding(found))
-		return nil
+		return l.enter(name, finding(found), err)
 	}
 }
 
@@ -94,11 +90,7 @@ func provePath(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		params.ToStates = append(params.ToStates, string(edge.To))
 	}
 	found, err := q.VerifyPath(ctx, params)
-	if err != nil {
-		return fmt.Errorf("prove %s: %w", path, err)
-	}
-	l.add(path, finding(found))
-	return nil
+	return l.enter(path, finding(found), err)
 }
 
 func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {

@@ -1,6 +1,7 @@
 package books
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -21,7 +22,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.ledger.add(known, finding{Checked: int64(len(theirs.entries))})
+	v.ledger.add(known, finding{Checked: int64(len(theirs))})
 	if v.extent, err = db.New(v.pool).VerifyExtent(ctx); err != nil {
 		return fmt.Errorf("measure books: %w", err)
 	}
@@ -38,7 +39,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 // comparison goes through our keys and takes theirs out of the map.
 type comparison struct {
 	*Provider
-	theirs *foreign
+	theirs foreign
 	ledger *ledger
 }
 
@@ -79,7 +80,7 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		if key.Settled {
 			c.settled(key, e)
 		} else {
-			waiting += ", " + key.Step + " " + orNothing(e)
+			waiting += ", " + key.Step + " " + cmp.Or(e.state, "nothing")
 		}
 	}
 	first := &keys[0]
@@ -95,18 +96,16 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 	if !asked {
 		return e, false, false
 	}
-	d, _ := digestOf(key)
-	e, found = c.theirs.entries[d]
-	delete(c.theirs.entries, d)
+	e, found = c.theirs[key]
+	delete(c.theirs, key)
 	return e, found, true
 }
 
 // compare looks at what must be so at any time.
 func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
 	c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s of generation %d happened %d times", key.Step, key.Generation, e.effects))
-	currency := c.theirs.currencies[e.currency]
-	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || currency != key.Currency,
-		fmt.Sprintf("%s of generation %d: %s %s at the provider, %s %s here", key.Step, key.Generation, e.amount, currency, key.Amount, key.Currency))
+	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
+		fmt.Sprintf("%s of generation %d: %s %s at the provider, %s %s here", key.Step, key.Generation, e.amount, e.currency, key.Amount, key.Currency))
 	c.names(key, e)
 }
 
@@ -114,22 +113,21 @@ func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
 // name: a wrong one takes back the effect of another order. What happened twice has two names, of which the
 // provider tells the later one; it is reported by the check of that.
 func (c *comparison) names(key *db.ProviderKeysRow, e entry) {
-	reference := c.theirs.reference(e)
-	if reference == "" || key.Reference == "" || e.effects > 1 {
+	if e.reference == "" || key.Reference == "" || e.effects > 1 {
 		return
 	}
-	c.judge(references, key.OrderID, reference != key.Reference,
-		fmt.Sprintf("%s of generation %d: %q at the provider, %q here", key.Step, key.Generation, reference, key.Reference))
+	c.judge(references, key.OrderID, e.reference != key.Reference,
+		fmt.Sprintf("%s of generation %d: %q at the provider, %q here", key.Step, key.Generation, e.reference, key.Reference))
 }
 
 // settled looks at what must be so when an order has ended.
 func (c *comparison) settled(key *db.ProviderKeysRow, e entry) {
-	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider", key.Status, key.Step, key.Generation, key.Effect, orNothing(e))
+	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider", key.Status, key.Step, key.Generation, key.Effect, cmp.Or(e.state, "nothing"))
 	if key.Effect == "stands" {
 		c.judge(standing, key.OrderID, e.state != live, says)
 		return
 	}
-	c.judge(livings, key.OrderID, e.standing() == "live" || e.standing() == "pending", says)
+	c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
 }
 
 func (c *comparison) judge(check, id string, wrong bool, fault string) {
@@ -138,13 +136,6 @@ func (c *comparison) judge(check, id string, wrong bool, fault string) {
 		found.Violations, found.Offenders, found.Faults = 1, []string{id}, []string{fault}
 	}
 	c.ledger.add(check, found)
-}
-
-func orNothing(e entry) string {
-	if e.state == 0 {
-		return "nothing"
-	}
-	return e.standing()
 }
 
 // whereabouts is what an order that has not ended is about.
@@ -162,13 +153,12 @@ func whereabouts(key *db.ProviderKeysRow) string {
 // leftOver reports the keys at the provider that we never sent; mostly there are none. Its books are read
 // again to say what they are. That they are there is known already, whatever comes of the second reading.
 func (c *comparison) leftOver(ctx context.Context) error {
-	if len(c.theirs.entries) == 0 {
+	if len(c.theirs) == 0 {
 		return nil
 	}
 	err := eachAccount(ctx, c.URL, func(a *account) error {
-		d, _ := digestOf(a.Key)
-		if _, left := c.theirs.entries[d]; left {
-			delete(c.theirs.entries, d)
+		if _, left := c.theirs[a.Key]; left {
+			delete(c.theirs, a.Key)
 			c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
 		}
 		return nil
@@ -180,8 +170,8 @@ func (c *comparison) leftOver(ctx context.Context) error {
 	if err != nil {
 		why = fmt.Sprintf("whose it is could not be read: %s", err)
 	}
-	for d := range c.theirs.entries {
-		c.stranger(d.keyStart()+"…", "this key was never sent from these books; "+why)
+	for key := range c.theirs {
+		c.stranger(key, "this key was never sent from these books; "+why)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package books
 
 import (
+	"fmt"
 	"maps"
 	"math/big"
 	"slices"
@@ -132,6 +133,15 @@ func (l *ledger) add(name string, found finding) {
 			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i]})
 		}
 	}
+}
+
+// enter adds what a statement found; doing so fails where the statement has.
+func (l *ledger) enter(name string, found finding, err error) error {
+	if err != nil {
+		return fmt.Errorf("prove %s: %w", name, err)
+	}
+	l.add(name, found)
+	return nil
 }
 
 func (l *ledger) count(status string, orders int64) {

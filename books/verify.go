@@ -149,11 +149,10 @@ func (v *verifier) items(ctx context.Context) error {
 		}
 		err = v.snapshot(ctx, func(q *db.Queries) error {
 			found, err := q.VerifyStock(ctx, db.VerifyStockParams{Most: v.opt.MaxOffenders, After: after, Upto: upto})
-			v.ledger.add(stock, finding(found))
-			return err
+			return v.ledger.enter(stock, finding(found), err)
 		})
 		if err != nil {
-			return fmt.Errorf("verify stock after item %q: %w", after, err)
+			return fmt.Errorf("after item %q: %w", after, err)
 		}
 		v.progress(v.extent.LastNumber, done+int64(v.opt.RangeSize))
 		if upto == nil {
@@ -180,20 +179,12 @@ const lateAfter = time.Hour
 
 func (v *verifier) late(ctx context.Context) error {
 	found, err := db.New(v.pool).VerifyLate(ctx, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
-	if err != nil {
-		return fmt.Errorf("look for late effects: %w", err)
-	}
-	v.ledger.add(late, finding(found))
-	return nil
+	return v.ledger.enter(late, finding(found), err)
 }
 
 func (v *verifier) stuck(ctx context.Context) error {
 	found, err := db.New(v.pool).VerifyStuck(ctx, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
-	if err != nil {
-		return fmt.Errorf("look for stuck orders: %w", err)
-	}
-	v.ledger.add(stuck, finding(found))
-	return nil
+	return v.ledger.enter(stuck, finding(found), err)
 }
 
 // prove runs all proofs over one range, side by side on two connections.

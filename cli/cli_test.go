@@ -192,11 +192,11 @@ func TestMigrationErrors(t *testing.T) {
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
 		{unreachable, exitUnavailable},
 	} {
-		if code := exitCode(migrationError(fmt.Errorf("migrate: %w", c.err))); code != c.code {
+		if code := exitCode(databaseError(fmt.Errorf("migrate: %w", c.err))); code != c.code {
 			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
 		}
 	}
-	if err := migrationError(nil); err != nil {
+	if err := databaseError(nil); err != nil {
 		t.Error(err)
 	}
 }

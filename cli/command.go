@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+
+	"pawl/httpapi"
 )
 
 // Main runs the command that the arguments of the process name and returns its exit code. SIGTERM and SIGINT ask it to
@@ -50,13 +53,15 @@ func command() *cobra.Command {
 		Short:         "A retry-safe order service on PostgreSQL",
 		Long:          "Pawl takes an order through charge, reserve and confirm, each exactly once,\nwhatever breaks. Without a command it serves.",
 		Version:       version(),
+		PreRunE:       serve.PreRunE,
 		RunE:          serve.RunE,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), openapiCommand())
+	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
+		printCommand("openapi", "Print the description of the API (OpenAPI 3.1, YAML)", httpapi.Document))
 	refuseArguments(root)
 	return root
 }
@@ -77,6 +82,14 @@ func refuseArguments(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		refuseArguments(sub)
 	}
+}
+
+// printCommand is a command that prints what the program knows.
+func printCommand(use, short string, text func() string) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
+		_, err := io.WriteString(cmd.OutOrStdout(), text())
+		return err
+	}}
 }
 
 func version() string {

@@ -51,6 +51,17 @@ type config struct {
 	LogLevel  string
 }
 
+// loadedBefore gives a command that opens the database its flags, and has the settings loaded before it runs.
+func (c *config) loadedBefore(cmd *cobra.Command) {
+	c.databaseFlags(cmd.Flags())
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := c.load(cmd); err != nil {
+			return configError{err}
+		}
+		return nil
+	}
+}
+
 // databaseFlags are those of every command that opens the database.
 func (c *config) databaseFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: start one of our own (also DATABASE_URL)")
@@ -130,10 +141,8 @@ func variables(flag string) []string {
 }
 
 func readFile(flags *pflag.FlagSet) (map[string]string, error) {
-	path, _ := flags.GetString("config")
-	if path == "" {
-		path = os.Getenv("PAWL_CONFIG")
-	}
+	named, _ := flags.GetString("config")
+	path := cmp.Or(named, os.Getenv("PAWL_CONFIG"))
 	if path == "" {
 		return nil, nil
 	}

@@ -26,11 +26,7 @@ type database struct {
 // service is running on our own, that one.
 func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	d, err := ownDatabase(ctx, cfg, log)
-	if errors.Is(err, pgembed.ErrInUse) {
-		dir, dirErr := dataDir(cfg)
-		if dirErr != nil {
-			return nil, dirErr
-		}
+	if dir, dirErr := dataDir(cfg); errors.Is(err, pgembed.ErrInUse) && dirErr == nil {
 		if running, ok := pgembed.Running(dir); ok {
 			return &database{url: running, place: dir}, nil
 		}
@@ -85,17 +81,15 @@ func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog
 	}
 	defer conn.Close(ctx)
 	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
-		var value string
-		if err := conn.QueryRow(ctx, "SHOW "+name).Scan(&value); err != nil {
-			return fmt.Errorf("%w: %w", errUnavailable, err)
-		}
-		if value != "off" {
-			continue
-		}
-		if !allow {
+		value, err := show(ctx, conn, name)
+		switch {
+		case err != nil:
+			return err
+		case value == "off" && !allow:
 			return configError{fmt.Errorf("the database has %s off and may lose orders it has acknowledged; turn it on, or set --allow-data-loss", name)}
+		case value == "off":
+			log.Warn("the database may lose what it has committed", "setting", name, "value", value)
 		}
-		log.Warn("the database may lose what it has committed", "setting", name, "value", value)
 	}
 	return checkNotices(ctx, conn)
 }
@@ -103,12 +97,16 @@ func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog
 // checkNotices refuses a role or database that hears no warnings: by one of those PostgreSQL says that the wait of a commit
 // for its standby was ended, and by nothing else.
 func checkNotices(ctx context.Context, conn *pgx.Conn) error {
-	var level string
-	if err := conn.QueryRow(ctx, "SHOW client_min_messages").Scan(&level); err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
+	level, err := show(ctx, conn, "client_min_messages")
 	if level == "error" {
 		return configError{errors.New("client_min_messages is error for this role or database: a commit that no standby has would be told as done; set it to warning or lower")}
 	}
-	return nil
+	return err
+}
+
+func show(ctx context.Context, conn *pgx.Conn, setting string) (value string, err error) {
+	if err := conn.QueryRow(ctx, "SHOW "+setting).Scan(&value); err != nil {
+		return "", fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return value, nil
 }

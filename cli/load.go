@@ -31,11 +31,7 @@ func loadCommand() *cobra.Command {
 			"given with --database-url, or the one a service on this machine has started itself.\n" +
 			"Ends with 1 if a request failed or the books are wrong.",
 		Example: "  pawl load --orders 100000 --concurrency 64 --items 1000 --database-url \"$DATABASE_URL\"",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			if err := l.validate(); err != nil {
 				return usageError{err}
 			}
@@ -43,7 +39,7 @@ func loadCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	cfg.databaseFlags(f)
+	cfg.loadedBefore(cmd)
 	f.IntVar(&l.orders, "orders", 10_000, "how many orders to send")
 	f.IntVar(&l.concurrency, "concurrency", 64, "how many callers send them")
 	f.IntVar(&l.items, "items", 100, "over how many items; 1 makes a hot one")

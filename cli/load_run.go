@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,9 +72,7 @@ func (r *loadResult) add(answer string, err error, took time.Duration) {
 		return
 	}
 	r.failed++
-	if r.first == nil {
-		r.first = err
-	}
+	r.first = cmp.Or(r.first, err)
 }
 
 func (r *loadResult) percentile(p int) time.Duration {

@@ -42,45 +42,33 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 	cmd := &cobra.Command{
 		Use: name, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
 			if err != nil {
 				return err
 			}
 			defer database.close()
-			return migrationError(run(cmd.Context(), database.url, cmd.OutOrStdout()))
+			return databaseError(run(cmd.Context(), database.url, cmd.OutOrStdout()))
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	return cmd
 }
 
-// migrationError tells a database that can't be reached, for which a supervisor waits,
-// from one that refuses the migration, where every further attempt would end the same.
-func migrationError(err error) error {
+// databaseError tells a database that can't be reached, for which a supervisor waits, from one that refuses a migration
+// or whose schema won't do, where every further attempt would end the same.
+func databaseError(err error) error {
 	var connect *pgconn.ConnectError
 	var refused *pgconn.PgError
 	var network net.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
+	case errors.Is(err, orders.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
 	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
 	default:
 		return err
 	}
 	return fmt.Errorf("%w: %w", errUnavailable, err)
-}
-
-// schemaError tells a database that did not answer from one whose schema won't do: to start
-// again changes nothing about that.
-func schemaError(err error) error {
-	if errors.Is(err, orders.ErrUnavailable) {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	return err
 }
 
 // leavesConnection tells whether the server ended the connection with this SQLSTATE, or let

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -50,13 +49,7 @@ func policyCommand() *cobra.Command {
 			return nil
 		})
 	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
-	schema := &cobra.Command{
-		Use: "schema", Short: "Print the JSON schema of policies, for editors", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), policy.Schema())
-			return err
-		},
-	}
+	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
 	cmd.AddCommand(list, show, diff, activate, policyCheckCommand(), schema)
 	return cmd
 }
@@ -73,9 +66,6 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
 			if err != nil {
 				return err
@@ -86,15 +76,10 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 				return fmt.Errorf("%w: %w", errUnavailable, err)
 			}
 			defer pool.Close()
-			err = run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout())
-			var refused *pgconn.PgError
-			if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-				return fmt.Errorf("the database has no policies yet, run pawl migrate up: %w", err)
-			}
-			return err
+			return unmigrated(run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout()))
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	return cmd
 }
 

@@ -68,12 +68,8 @@ func explainStep(how *policy.Step) string {
 	if !how.Executor.Remote() {
 		return "ledger, in the database"
 	}
-	where := how.URL
-	if where == "" {
-		where = "its own address"
-	}
 	text := fmt.Sprintf("%s at %s; a call takes up to %s; a person is asked after %d retries and %s",
-		how.Executor, where, how.Timeout, how.Retry.MaxRetries, how.Retry.Budget)
+		how.Executor, cmp.Or(how.URL, "its own address"), how.Timeout, how.Retry.MaxRetries, how.Retry.Budget)
 	if how.Capture != "" {
 		text += "; captured " + how.Capture
 	}

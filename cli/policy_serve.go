@@ -35,7 +35,7 @@ func usePolicy(ctx context.Context, query *db.Queries, source []byte, log *slog.
 	}
 	used, err := store.Use(ctx, query, source, "serve")
 	if err != nil {
-		return migrationError(err)
+		return databaseError(err)
 	}
 	if used.Activated {
 		log.Info("the policy is active", "version", used.Version)

@@ -27,9 +27,6 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			if os.Getenv("GOGC") == "" {
 				// The heap is a few megabytes: to collect it less often costs little memory
 				// and saves a good part of the service's CPU time.
@@ -42,7 +39,7 @@ func serveCommand() *cobra.Command {
 			return err
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	cfg.serveFlags(cmd.Flags())
 	return cmd
 }
@@ -70,7 +67,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 	if err := migrations.Up(ctx, database.url); err != nil {
-		return migrationError(err)
+		return databaseError(err)
 	}
 	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns)})
 	if err != nil {
@@ -78,7 +75,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	defer pool.Close()
 	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
-		return schemaError(err)
+		return databaseError(err)
 	}
 	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
 		return err
@@ -144,12 +141,17 @@ func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log 
 
 // announce prints the one line a person needs.
 func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
-	host, port, _ := net.SplitHostPort(addr.String())
-	if cfg.Listen == "" {
-		host = "localhost"
-	}
-	fmt.Fprintf(out, "pawl serves http://%s, data in %s\n", net.JoinHostPort(host, port), database.place)
+	fmt.Fprintf(out, "pawl serves %s, data in %s\n", shownURL(cfg.Listen, addr), database.place)
 	if cfg.Listen == "" {
 		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
 	}
+}
+
+// shownURL is where a person on this machine reaches what listens.
+func shownURL(listen string, addr net.Addr) string {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if listen == "" {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,27 +63,22 @@ func simulateCommand() *cobra.Command {
 }
 
 func (sim *simulate) validate() error {
-	if sim.port < 0 || sim.port > 65535 {
+	switch {
+	case sim.port < 0 || sim.port > 65535:
 		return errors.New("port: from 0 to 65535")
-	}
-	if sim.config.Latency < 0 {
+	case sim.config.Latency < 0:
 		return errors.New("latency: at least 0s")
-	}
-	if sim.config.KeyRetention < 0 {
+	case sim.config.KeyRetention < 0:
 		return errors.New("key-retention: at least 0s")
-	}
-	if sim.secretEnv != "" {
-		if sim.config.Secret = os.Getenv(sim.secretEnv); sim.config.Secret == "" {
-			return fmt.Errorf("secret-env: %s is not set", sim.secretEnv)
-		}
-	}
-	if (sim.config.StripeWebhook == "") != (sim.hookEnv == "") {
+	case (sim.config.StripeWebhook == "") != (sim.hookEnv == ""):
 		return errors.New("stripe-webhook: want it and stripe-webhook-secret-env, or neither")
 	}
-	if sim.hookEnv != "" {
-		if sim.config.StripeWebhookSecret = os.Getenv(sim.hookEnv); sim.config.StripeWebhookSecret == "" {
-			return fmt.Errorf("stripe-webhook-secret-env: %s is not set", sim.hookEnv)
-		}
+	sim.config.Secret, sim.config.StripeWebhookSecret = os.Getenv(sim.secretEnv), os.Getenv(sim.hookEnv)
+	if sim.secretEnv != "" && sim.config.Secret == "" {
+		return fmt.Errorf("secret-env: %s is not set", sim.secretEnv)
+	}
+	if sim.hookEnv != "" && sim.config.StripeWebhookSecret == "" {
+		return fmt.Errorf("stripe-webhook-secret-env: %s is not set", sim.hookEnv)
 	}
 	for _, text := range sim.faults {
 		rule, err := simulator.ParseRule(text)
@@ -107,7 +103,7 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	server := &http.Server{Handler: provider, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	sim.announce(out, listener.Addr())
+	fmt.Fprintf(out, "simulated provider at %s, its books in %s\n", shownURL(sim.listen, listener.Addr()), cmp.Or(sim.config.File, "memory alone"))
 
 	select {
 	case <-ctx.Done():
@@ -120,18 +116,6 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 		_ = server.Close()
 	}
 	return errors.Join(err, printSummary(out, provider.Summary()))
-}
-
-func (sim *simulate) announce(out io.Writer, addr net.Addr) {
-	host, port, _ := net.SplitHostPort(addr.String())
-	if sim.listen == "" {
-		host = "localhost"
-	}
-	place := "memory alone"
-	if sim.config.File != "" {
-		place = sim.config.File
-	}
-	fmt.Fprintf(out, "simulated provider at http://%s, its books in %s\n", net.JoinHostPort(host, port), place)
 }
 
 // printSummary returns an error when something happened twice.

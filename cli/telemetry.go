@@ -15,9 +15,7 @@ import (
 // newLogger logs to standard error, so that standard output is the command's own.
 func newLogger(cfg *config) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		level = slog.LevelInfo
-	}
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // validate has refused what is no level
 	options := &slog.HandlerOptions{Level: level}
 	if cfg.LogFormat == "text" || cfg.LogFormat == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
 		return slog.New(slog.NewTextHandler(os.Stderr, options))

@@ -88,10 +88,6 @@ func (t *tracing) wrap(next http.Handler) http.Handler {
 		ctx := t.parent.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := t.tracer.Start(ctx, "HTTP", trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		if !span.IsRecording() { // left out by the sampler
-			next.ServeHTTP(w, r.WithContext(ctx))
-			return
-		}
 		answered := &httpapi.Recorder{ResponseWriter: w}
 		r = r.WithContext(ctx)
 		next.ServeHTTP(answered, r)

@@ -33,11 +33,7 @@ func verifyCommand() *cobra.Command {
 			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
 			"books could not be read.\n\n" +
 			"With --provider the books are also compared with those of a provider.",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd); err != nil {
-				return configError{err}
-			}
 			if provider != "" {
 				opt.Provider = &books.Provider{URL: provider}
 			}
@@ -52,7 +48,7 @@ func verifyCommand() *cobra.Command {
 			return wrong
 		},
 	}
-	cfg.databaseFlags(cmd.Flags())
+	cfg.loadedBefore(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
@@ -87,7 +83,7 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 	defer pool.Close()
 	if opt.Provider != nil {
 		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
-			return books.Report{}, noBooks(err)
+			return books.Report{}, unmigrated(err)
 		}
 	}
 	var bar *progressbar.ProgressBar
@@ -102,14 +98,14 @@ func readBooks(ctx context.Context, url string, opt books.Options, bars io.Write
 	if bar != nil {
 		_ = bar.Exit()
 	}
-	return report, noBooks(err)
+	return report, unmigrated(err)
 }
 
-// noBooks says what to do about a database without tables.
-func noBooks(err error) error {
+// unmigrated says what to do about a database without tables.
+func unmigrated(err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-		return fmt.Errorf("the database has no books yet, run pawl migrate up: %w", err)
+		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
 	}
 	return err
 }

@@ -8,7 +8,6 @@ import (
 
 	"pawl/books"
 	"pawl/db"
-	"pawl/fsm"
 	"pawl/policy"
 	"pawl/policy/store"
 	"pawl/provider"
@@ -24,12 +23,22 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}
-	of, err := executorsOf(ctx, query)
+	_, stored, err := store.Read(ctx, query, nil)
 	if err != nil {
 		return nil, err
 	}
+	versions := map[int32]*policy.Policy{}
+	for _, v := range stored {
+		versions[v.Number] = v.Policy
+	}
 	return &books.Provider{URL: address, Key: func(s books.Sent) (string, bool) {
-		return keyAt(of(s.Policy, s.Step), installation, s)
+		// A step of a version that can't be read here is taken for the provider's: better to report what is no
+		// difference than to miss one.
+		var how policy.Step
+		if p := versions[s.Policy]; p != nil {
+			how = *p.Step(s.Step)
+		}
+		return keyAt(how, installation, s)
 	}}, nil
 }
 
@@ -45,25 +54,4 @@ func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, a
 	default:
 		return stripe.EffectKey(&call), true
 	}
-}
-
-// executorsOf returns who does a step by a version of the policy. For a version that can't
-// be read here it is nobody in particular, and taken for the provider: better to report what
-// is no difference than to miss one.
-func executorsOf(ctx context.Context, query *db.Queries) (func(int32, fsm.Step) policy.Step, error) {
-	_, stored, err := store.Read(ctx, query, nil)
-	if err != nil {
-		return nil, err
-	}
-	versions := map[int32]*policy.Policy{}
-	for _, v := range stored {
-		versions[v.Number] = v.Policy
-	}
-	return func(version int32, of fsm.Step) policy.Step {
-		p := versions[version]
-		if p == nil {
-			return policy.Step{}
-		}
-		return *p.Step(of)
-	}, nil
 }

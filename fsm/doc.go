@@ -1,17 +1,5 @@
 // Package fsm is the one definition of an order's machine: its states, its
-// events and every edge between them.
-//
-//	pending ──start──▶ charging ──charged──▶ reserving ──reserved──▶ confirming ──confirmed──▶ completed
-//	   │                │  │  │                │    │                    │
-//	   │                │  │  └─undo_charge──┐ │    └───undo_reserve──┐  └─undo_reserve─┐
-//	   │                │  │                 ▼ ▼ undo_charge          ▼                 ▼
-//	   │                │  │              refunding ◀──released── releasing ◀───────────┘
-//	   │                │  │               │     │
-//	   │stopped  stopped│  │declined       │     │refunded
-//	   ▼                ▼  │               │     │
-//	canceled ◀─────────────┼───stopped─────┘     │
-//	                       ▼                     │
-//	                    failed ◀─────────────────┘          failed ──redrive──▶ pending
+// events and every edge between them. docs/state-machine.svg is a drawing of it.
 //
 // The machine is declared with looplab/fsm (Lifecycle) and compiled once, at
 // start, into a small table: a look-up takes nanoseconds, allocates nothing and

@@ -77,18 +77,11 @@ func split(text []byte) (coefficient []byte, scale int) {
 	return coefficient, scale
 }
 
-// exponent reads an exponent, cut at a million: no body is long enough for digits
-// that could make up for more.
+// exponent saturates at 32 bits: no body is long enough for digits that could make up
+// for more.
 func exponent(text []byte) int {
-	const limit = 1_000_000
-	n, err := strconv.Atoi(string(text))
-	switch {
-	case err != nil && text[0] == '-', n < -limit:
-		return -limit
-	case err != nil, n > limit:
-		return limit
-	}
-	return n
+	n, _ := strconv.ParseInt(string(text), 10, 32)
+	return int(n)
 }
 
 // decimalOf needs at most 19 digits and a scale of at most 4; both are checked.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -17,17 +18,23 @@ import (
 const maxBody = 64 << 10
 
 // buffer is a piece of memory for one body, in or out.
-type buffer struct{ bytes []byte }
+type buffer struct {
+	bytes.Buffer
+	limit io.LimitedReader
+}
 
-var buffers = sync.Pool{New: func() any { return &buffer{make([]byte, 0, 1024)} }}
+var buffers = sync.Pool{New: func() any { return &buffer{} }}
 
 func newBuffer() *buffer {
 	b, _ := buffers.Get().(*buffer)
-	b.bytes = b.bytes[:0]
+	b.Reset()
 	return b
 }
 
-func (b *buffer) free() { buffers.Put(b) }
+func (b *buffer) free() {
+	b.limit.R = nil // it belongs to a request
+	buffers.Put(b)
+}
 
 // read reads the whole body of a request, and lifts the read deadline of the
 // connection, which would end a request that waits.
@@ -38,32 +45,27 @@ func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 		return err
 	}
-	if len(b.bytes) > 0 {
+	if b.Len() > 0 {
 		return checkMediaType(r.Header)
 	}
 	return nil
 }
 
 func (b *buffer) fill(r *http.Request) error {
-	for {
-		if r.ContentLength > maxBody || len(b.bytes) > maxBody {
-			return newProblem("body_too_large", "")
-		}
-		if len(b.bytes) == cap(b.bytes) {
-			b.bytes = append(b.bytes, 0)[:len(b.bytes)]
-		}
-		n, err := r.Body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
-		b.bytes = b.bytes[:len(b.bytes)+n]
-		switch {
-		case err == io.EOF && len(b.bytes) <= maxBody:
-			return nil
-		case err == io.EOF, err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return newProblem("request_timeout", "")
-		default:
-			return malformedJSON(&malformed{code: "incomplete", detail: "the body ends", offset: len(b.bytes)})
-		}
+	if r.ContentLength > maxBody {
+		return newProblem("body_too_large", "")
 	}
+	b.limit = io.LimitedReader{R: r.Body, N: maxBody + 1}
+	_, err := b.ReadFrom(&b.limit)
+	switch {
+	case b.Len() > maxBody:
+		return newProblem("body_too_large", "")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newProblem("request_timeout", "")
+	case err != nil:
+		return malformedJSON(&malformed{code: "incomplete", detail: "the body ends", offset: b.Len()})
+	}
+	return nil
 }
 
 // checkMediaType takes JSON, and a body of which nothing is said.

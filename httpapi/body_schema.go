@@ -65,7 +65,7 @@ func readBody(w http.ResponseWriter, r *http.Request, s *huma.Schema, check func
 	if err := body.read(w, r); err != nil {
 		return nil, err
 	}
-	return readFields(body.bytes, s, check)
+	return readFields(body.Bytes(), s, check)
 }
 
 // value reads a value by its schema, which has the shapes that types of this package make.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -64,21 +65,15 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	}
 	p := problemOf(r.Err)
 	s.logFault(requestID, p, r.Err)
-	out.Code, out.Detail = p.Code, p.Detail
-	if out.Detail == "" {
-		out.Detail = p.Title
-	}
+	out.Code, out.Detail = p.Code, cmp.Or(p.Detail, p.Title)
 	return out
 }
 
 func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Bulk, error) {
 	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
+	if err != nil {
+		return engine.Bulk{}, err
+	}
 	b := bulkOf(body, verb)
-	if err == nil {
-		b.DryRun, err = dryRun(r)
-	}
-	if err == nil && b.RequestID == "" {
-		b.RequestID, err = idempotencyKey(r)
-	}
-	return b, err
+	return b, readHead(r, &b.Request)
 }

@@ -73,10 +73,7 @@ func checkBulk(d *decoder, got fields, verb orders.Verb) {
 }
 
 func bulkOf(got fields, verb orders.Verb) engine.Bulk {
-	b := engine.Bulk{Request: engine.Request{
-		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
-		ActivePolicy: verb == orders.Retry && got.text("policy") == "active",
-	}}
+	b := engine.Bulk{Request: requestOf(verb, got)}
 	for _, id := range got.list("ids") {
 		id, _ := id.(string)
 		b.OrderIDs = append(b.OrderIDs, id)
@@ -110,6 +107,5 @@ type name string
 
 // Schema is that of orderId.
 func (name) Schema(huma.Registry) *huma.Schema {
-	least, most := 1, maxText
-	return &huma.Schema{Type: huma.TypeString, MinLength: &least, MaxLength: &most}
+	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }

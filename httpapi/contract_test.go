@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,5 +170,22 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	}
 	if !slices.Equal(documented, want) {
 		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))
+	}
+}
+
+var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
+
+// An embedded type that is not exported is passed over by huma, and its parameters with it.
+func TestTheDocumentHasEveryParameterOfAPath(t *testing.T) {
+	t.Parallel()
+	for path, item := range dig(theContract().document, "paths") {
+		for method, operation := range dig(item) {
+			parameters := fmt.Sprint(dig(operation)["parameters"])
+			for _, match := range pathParameter.FindAllStringSubmatch(path, -1) {
+				if !strings.Contains(parameters, "name:"+match[1]+" ") {
+					t.Errorf("%s %s: %s is not documented", method, path, match[1])
+				}
+			}
+		}
 	}
 }

@@ -57,7 +57,7 @@ func decode(data []byte, known []string, field func(d *decoder, name string), fi
 	case d.err != nil:
 		return malformedJSON(d.err)
 	case len(d.faults) > 0:
-		return invalidInput(d.faults)
+		return newProblem("invalid_input", "", d.faults...)
 	}
 	return nil
 }

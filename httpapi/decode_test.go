@@ -241,7 +241,8 @@ func TestDecodeRefusesValues(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, faults := faultsOf(t, decodeVerb([]byte(`{"reaſon":"r"}`), &engine.Request{Verb: orders.Cancel}))
+	_, err := decodeVerb([]byte(`{"reaſon":"r"}`), schemaOf[verbBody](), orders.Cancel)
+	_, faults := faultsOf(t, err)
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
 	}

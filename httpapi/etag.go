@@ -30,8 +30,7 @@ func ifMatch(header string, bits int) (*int64, error) {
 		return nil, nil
 	}
 	if strings.Contains(header, ",") {
-		p := newProblem("invalid_parameter", "", fieldError{Header: "If-Match", Code: "invalid", Detail: "must be one entity tag"})
-		return nil, p
+		return nil, invalidHeader("If-Match", "must be one entity tag")
 	}
 	quoted, opened := strings.CutPrefix(header, `"`)
 	text, closed := strings.CutSuffix(quoted, `"`)
@@ -52,5 +51,5 @@ func ifNoneMatch(header string) (absent bool, err error) {
 	case "*":
 		return true, nil
 	}
-	return false, newProblem("invalid_parameter", "", fieldError{Header: "If-None-Match", Code: "invalid", Detail: "must be *"})
+	return false, invalidHeader("If-None-Match", "must be *")
 }

@@ -81,9 +81,6 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, itemOf(&row))
 }
 
-// noVersion is that of an item that is not there.
-var noVersion int64
-
 // wantedVersion is the version of the item to be set that If-Match and If-None-Match ask
 // for; nil when any will do. Items are never removed, so whether there is any can be
 // looked up beforehand; that there is none is left to the statement that makes it.
@@ -96,7 +93,7 @@ func (s *server) wantedVersion(ctx context.Context, name string, header http.Hea
 	case absent && present != "":
 		return nil, orders.ErrPrecondition // nothing is there and is not
 	case absent:
-		return &noVersion, nil
+		return new(int64(0)), nil // the version of what is not there
 	case strings.TrimSpace(present) != "*":
 		return ifMatch(present, 64)
 	}

@@ -43,7 +43,10 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 		inFlight.Inc()
 		defer func() {
 			inFlight.Dec()
-			code := statusOf(w)
+			code := http.StatusInternalServerError // nothing was answered: a panic, or nobody to be answered
+			if rec, ok := w.(*Recorder); ok && rec.status != 0 {
+				code = rec.status
+			}
 			if code >= http.StatusInternalServerError && r.Context().Err() == context.Canceled {
 				code = clientGone
 			}
@@ -51,17 +54,4 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 		}()
 		next(w, r)
 	}
-}
-
-// statusOf is what was answered. Nothing yet means a panic on its way to a 500, or
-// that there is nobody to be answered.
-func statusOf(w http.ResponseWriter) int {
-	rec, ok := w.(*Recorder)
-	switch {
-	case !ok:
-		return http.StatusOK
-	case rec.status == 0:
-		return http.StatusInternalServerError
-	}
-	return rec.status
 }

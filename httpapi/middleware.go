@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -20,17 +21,13 @@ func (rec *Recorder) Status() int { return rec.status }
 
 // WriteHeader notes the status.
 func (rec *Recorder) WriteHeader(status int) {
-	if rec.status == 0 {
-		rec.status = status
-	}
+	rec.status = cmp.Or(rec.status, status)
 	rec.ResponseWriter.WriteHeader(status)
 }
 
 // Write notes that without a status the answer is 200.
 func (rec *Recorder) Write(b []byte) (int, error) {
-	if rec.status == 0 {
-		rec.status = http.StatusOK
-	}
+	rec.status = cmp.Or(rec.status, http.StatusOK)
 	return rec.ResponseWriter.Write(b)
 }
 

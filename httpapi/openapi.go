@@ -131,7 +131,7 @@ func accepted(op *huma.Operation) {
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 	op.Metadata = map[string]any{"problems": codes}
 	for _, code := range codes {
-		if status := kindOf(code).status; !slices.Contains(op.Errors, status) {
+		if status := kindOf(code).Status; !slices.Contains(op.Errors, status) {
 			op.Errors = append(op.Errors, status)
 		}
 	}
@@ -146,9 +146,9 @@ func explain(op *huma.Operation) {
 	named := map[int][]string{}
 	for _, code := range codes {
 		k := kindOf(code)
-		named[k.status] = append(named[k.status], string(code))
-		response := op.Responses[strconv.Itoa(k.status)]
-		response.Description = "Problem: " + strings.Join(named[k.status], ", ") + "."
+		named[k.Status] = append(named[k.Status], string(code))
+		response := op.Responses[strconv.Itoa(k.Status)]
+		response.Description = "Problem: " + strings.Join(named[k.Status], ", ") + "."
 		if k.retryAfter != "" {
 			response.Headers = map[string]*huma.Param{"Retry-After": {Schema: &huma.Schema{
 				Type: huma.TypeString, Description: "Seconds until it is worth asking again.",

@@ -12,10 +12,9 @@ const maxWait = time.Minute
 // preference is what a caller asks for with Prefer (RFC 7240): how long to wait
 // for the end of an order. What is not understood is ignored, as the RFC says.
 type preference struct {
-	wait   time.Duration
+	atMost time.Duration
 	waits  bool // wait was given
 	async  bool // respond-async was given
-	atMost time.Duration
 }
 
 // preferenceOf reads the Prefer headers of a request; without any, the caller
@@ -27,10 +26,7 @@ func preferenceOf(headers []string, fallback time.Duration) preference {
 			p.read(part)
 		}
 	}
-	switch {
-	case p.waits:
-		p.atMost = p.wait
-	case p.async:
+	if p.async && !p.waits {
 		p.atMost = 0
 	}
 	return p
@@ -45,7 +41,7 @@ func (p *preference) read(part string) {
 	case strings.EqualFold(name, "wait") && !p.waits: // the first one counts
 		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
 		if err == nil {
-			p.waits, p.wait = true, min(time.Duration(seconds)*time.Second, maxWait)
+			p.waits, p.atMost = true, min(time.Duration(seconds)*time.Second, maxWait)
 		}
 	}
 }
@@ -57,7 +53,7 @@ func (p preference) applied(final bool) string {
 		names = append(names, "respond-async")
 	}
 	if p.waits {
-		names = append(names, "wait="+strconv.Itoa(int(p.wait/time.Second)))
+		names = append(names, "wait="+strconv.Itoa(int(p.atMost/time.Second)))
 	}
 	return strings.Join(names, ", ")
 }

@@ -50,7 +50,7 @@ func (p *problem) ContentType(string) string { return "application/problem+json"
 func newProblem(code problemCode, detail string, faults ...fieldError) *problem {
 	k := kindOf(code)
 	return &problem{
-		Type: "/problems/" + string(k.code), Title: k.title, Status: k.status, Code: k.code,
+		Type: "/problems/" + string(k.Code), Title: k.Title, Status: k.Status, Code: k.Code,
 		Detail: detail, Errors: faults, kind: k,
 	}
 }
@@ -59,12 +59,12 @@ func malformedJSON(m *malformed) *problem {
 	return newProblem("malformed_json", m.text(), fieldError{Pointer: m.pointer, Code: m.code, Detail: m.detail})
 }
 
-func invalidInput(faults []fieldError) *problem {
-	return newProblem("invalid_input", "", faults...)
-}
-
 func invalidParameter(name, code, detail string) *problem {
 	return newProblem("invalid_parameter", "", fieldError{Parameter: name, Code: code, Detail: detail})
+}
+
+func invalidHeader(name, detail string) *problem {
+	return newProblem("invalid_parameter", "", fieldError{Header: name, Code: "invalid", Detail: detail})
 }
 
 // problemOf is the way from any error to an answer. What the table does not know
@@ -74,15 +74,8 @@ func problemOf(err error) *problem {
 	if errors.As(err, &p) {
 		return p
 	}
-	for i := range kinds {
-		if k := &kinds[i]; k.matches != nil && k.matches(err) {
-			p = newProblem(k.code, "")
-			break
-		}
-	}
-	if p == nil {
-		p = newProblem("internal", "")
-	}
+	at := slices.IndexFunc(kinds, func(k kind) bool { return k.matches != nil && k.matches(err) })
+	p = newProblem(kinds[at].Code, "")
 	p.explain(err)
 	return p
 }
@@ -94,14 +87,14 @@ func (p *problem) explain(err error) {
 	var low *orders.StockTooLow
 	switch {
 	case errors.As(err, &conflict):
-		p.Order = shown(&conflict.Order)
+		p.Order = new(orderOf(&conflict.Order))
 		for _, d := range conflict.Differences {
 			p.Errors = append(p.Errors, fieldError{
 				Pointer: d.Pointer, Code: "differs", Detail: "is not what the order was stored with", Stored: &d.Stored, Sent: &d.Sent,
 			})
 		}
 	case errors.As(err, &refusal):
-		p.Order = shown(&refusal.Order)
+		p.Order = new(orderOf(&refusal.Order))
 		if refusal.Code == orders.RefusedUnknown || refusal.Code == orders.RefusedStillUndoing { // what its row does not say
 			p.Order.AllowedActions = slices.DeleteFunc(p.Order.AllowedActions, func(v string) bool { return v == string(refusal.Verb) })
 		}
@@ -110,9 +103,4 @@ func (p *problem) explain(err error) {
 	case errors.As(err, &low):
 		p.Errors = []fieldError{{Pointer: "/onHand", Code: "below_reserved", Detail: "must be at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
 	}
-}
-
-func shown(o *orders.Order) *order {
-	out := orderOf(o)
-	return &out
 }

@@ -81,7 +81,7 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input
 	if err := body.read(w, r); err != nil {
 		return engine.Input{}, err
 	}
-	return decodeInput(body.bytes, s.currency, s.clock)
+	return decodeInput(body.Bytes(), s.currency, s.clock)
 }
 
 // knownInput is the input of an order that was refused for what only a new one must not
@@ -108,13 +108,11 @@ func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, e
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
 func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (orders.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(atMost, readLimit))
+	defer cancel()
 	if atMost == 0 {
-		ctx, cancel := context.WithTimeout(ctx, readLimit)
-		defer cancel()
 		return s.engine.Admit(ctx, in)
 	}
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
 	return s.engine.Process(ctx, in)
 }
 
@@ -143,9 +141,9 @@ func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
 	body := newBuffer()
 	defer body.free()
 	wire := orderOf(o)
-	body.bytes = wire.append(body.bytes)
+	body.Write(wire.append(body.AvailableBuffer()))
 	w.WriteHeader(status)
-	w.Write(body.bytes) //nolint:errcheck // the caller has gone
+	w.Write(body.Bytes()) //nolint:errcheck // the caller has gone
 }
 
 // retryAfter is a second while somebody drives the order, and for one that is held

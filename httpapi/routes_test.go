@@ -128,7 +128,7 @@ func TestPages(t *testing.T) {
 	remote := regexp.MustCompile(`(?i)(src|href|url|import)\s*[=(]?\s*["']?(https?:)?//`)
 	pages := []string{"/docs"}
 	for _, k := range kinds {
-		pages = append(pages, "/problems/"+string(k.code))
+		pages = append(pages, "/problems/"+string(k.Code))
 	}
 	for _, target := range pages {
 		a := b.get(t, target)

@@ -34,16 +34,14 @@ func (state) Schema(r huma.Registry) *huma.Schema {
 func (problemCode) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Description: "What happened, for programs. Stable."}
 	for i := range kinds {
-		s.Enum = append(s.Enum, string(kinds[i].code))
+		s.Enum = append(s.Enum, string(kinds[i].Code))
 	}
 	return named(r, "ProblemCode", s)
 }
 
-var zero = 0.0
-
 // Schema is that of a number.
 func (amount) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeNumber, Minimum: &zero}
+	return &huma.Schema{Type: huma.TypeNumber, Minimum: new(0.0)}
 }
 
 // Schema is that of a map.
@@ -62,7 +60,7 @@ type amountInput struct{}
 // Schema takes a number or a decimal in a string.
 func (amountInput) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{
-		{Type: huma.TypeNumber, Minimum: &zero},
+		{Type: huma.TypeNumber, Minimum: new(0.0)},
 		{Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`},
 	}}
 }
@@ -72,11 +70,9 @@ type metadataMap struct{}
 
 // Schema is that of a map with its limits.
 func (metadataMap) Schema(huma.Registry) *huma.Schema {
-	pairs, key, value := maxPairs, maxKey, maxValue
-	least := 1
 	return &huma.Schema{
-		Type: huma.TypeObject, MaxProperties: &pairs,
-		Extensions:           map[string]any{"propertyNames": map[string]any{"minLength": least, "maxLength": key}},
-		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: &value},
+		Type: huma.TypeObject, MaxProperties: new(maxPairs),
+		Extensions:           map[string]any{"propertyNames": map[string]any{"minLength": 1, "maxLength": maxKey}},
+		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxValue)},
 	}
 }

@@ -53,7 +53,7 @@ type server struct {
 func New(e *engine.Engine, cfg Config) http.Handler { return newServer(e, cfg) }
 
 // Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
-func Document() []byte { return newServer(nil, Config{}).document }
+func Document() string { return string(newServer(nil, Config{}).document) }
 
 func newServer(e *engine.Engine, cfg Config) *server {
 	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))
@@ -85,21 +85,21 @@ func newServer(e *engine.Engine, cfg Config) *server {
 // only documented by huma; huma serves the others. No literal ever stands where
 // an id can: an order may be called process.
 func (s *server) routes() {
-	post[processRequest, orderAnswer](s, processOperation, s.process)                       // POST /api/orders/process: take an order through its steps
-	get(s, getOrderOperation, s.getOrder)                                                   // GET  /api/orders/{orderId}: one order
-	get(s, listOrdersOperation, s.listOrders)                                               // GET  /api/orders: many, newest first
-	get(s, listTransitionsOperation, s.listTransitions)                                     // GET  /api/orders/{orderId}/transitions: its history
-	get(s, listCallsOperation, s.listCalls)                                                 // GET  /api/orders/{orderId}/calls: the calls made for it
-	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)                 // POST /api/callbacks/{token}: a provider's answer to a step
-	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)                       // POST /api/webhooks/stripe: Stripe says that something happened
-	post[anyVerbRequest, orderAnswer](s, cancelOperation, s.verb(orders.Cancel))            // POST /api/orders/{orderId}/cancel: stop and undo it
-	post[retryRequest, orderAnswer](s, retryOperation, s.verb(orders.Retry))                // POST /api/orders/{orderId}/retry: try it again
-	post[anyVerbRequest, orderAnswer](s, pauseOperation, s.verb(orders.Pause))              // POST /api/orders/{orderId}/pause: hold it before its next step
-	post[anyVerbRequest, orderAnswer](s, resumeOperation, s.verb(orders.Resume))            // POST /api/orders/{orderId}/resume: go on with it
-	post[approvalRequest, orderAnswer](s, approveOperation, s.verb(orders.Approve))         // POST /api/orders/{orderId}/approve: let it start
-	post[approvalRequest, orderAnswer](s, rejectOperation, s.verb(orders.Reject))           // POST /api/orders/{orderId}/reject: or not
-	post[stepResultRequest, orderAnswer](s, stepResultOperation, s.verb(orders.StepResult)) // POST /api/orders/{orderId}/step-result: say what became of a step
-	for _, verb := range bulkVerbs {                                                        // POST /api/bulk/{verb}: the verb for many orders
+	post[processRequest, orderAnswer](s, processOperation, s.process)       // POST /api/orders/process: take an order through its steps
+	get(s, getOrderOperation, s.getOrder)                                   // GET  /api/orders/{orderId}: one order
+	get(s, listOrdersOperation, s.listOrders)                               // GET  /api/orders: many, newest first
+	get(s, listTransitionsOperation, s.listTransitions)                     // GET  /api/orders/{orderId}/transitions: its history
+	get(s, listCallsOperation, s.listCalls)                                 // GET  /api/orders/{orderId}/calls: the calls made for it
+	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback) // POST /api/callbacks/{token}: a provider's answer to a step
+	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)       // POST /api/webhooks/stripe: Stripe says that something happened
+	postVerb[*verbBody](s, cancelOperation, orders.Cancel)                  // POST /api/orders/{orderId}/cancel: stop and undo it
+	postVerb[*retryBody](s, retryOperation, orders.Retry)                   // POST /api/orders/{orderId}/retry: try it again
+	postVerb[*verbBody](s, pauseOperation, orders.Pause)                    // POST /api/orders/{orderId}/pause: hold it before its next step
+	postVerb[*verbBody](s, resumeOperation, orders.Resume)                  // POST /api/orders/{orderId}/resume: go on with it
+	postVerb[approvalBody](s, approveOperation, orders.Approve)             // POST /api/orders/{orderId}/approve: let it start
+	postVerb[approvalBody](s, rejectOperation, orders.Reject)               // POST /api/orders/{orderId}/reject: or not
+	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)     // POST /api/orders/{orderId}/step-result: say what became of a step
+	for _, verb := range bulkVerbs {                                        // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}
 	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items

@@ -30,7 +30,7 @@ func (s *server) stripe(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	if err := s.engine.StripeEvent(ctx, body.bytes, r.Header.Get("Stripe-Signature")); err != nil {
+	if err := s.engine.StripeEvent(ctx, body.Bytes(), r.Header.Get("Stripe-Signature")); err != nil {
 		return err
 	}
 	return answerJSON(w, receipt{Accepted: true})

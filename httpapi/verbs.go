@@ -54,10 +54,14 @@ var (
 // what comes of it.
 const leastVerbWait = time.Second
 
-// verb answers requests for one verb.
-func (s *server) verb(verb orders.Verb) handler {
+// postVerb serves one verb, with the body B.
+func postVerb[B any](s *server, op huma.Operation, verb orders.Verb) {
+	post[verbRequest[B], orderAnswer](s, op, s.verb(verb, schemaOf[B]()))
+}
+
+func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		q, err := readVerb(w, r, verb)
+		q, err := readVerb(w, r, verb, schema)
 		if err != nil {
 			return err
 		}
@@ -81,34 +85,34 @@ func (s *server) verb(verb orders.Verb) handler {
 	}
 }
 
-func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Request, error) {
-	q := engine.Request{OrderID: r.PathValue("orderId"), Verb: verb}
+func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, err error) {
 	body := newBuffer()
 	defer body.free()
-	if err := body.read(w, r); err != nil {
+	if err = body.read(w, r); err != nil {
 		return q, err
 	}
-	if err := decodeVerb(body.bytes, &q); err != nil {
+	if q, err = decodeVerb(body.Bytes(), schema, verb); err != nil {
 		return q, err
 	}
-	if !possible(q.OrderID) {
+	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
 		return q, orders.ErrNotFound
 	}
-	var err error
-	if q.DryRun, err = dryRun(r); err != nil {
+	if err = readHead(r, &q); err != nil {
 		return q, err
-	}
-	if q.RequestID == "" {
-		if q.RequestID, err = idempotencyKey(r); err != nil {
-			return q, err
-		}
 	}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
 	if version != nil {
-		seq := int32(*version)
-		q.IfSeq = &seq
+		q.IfSeq = new(int32(*version))
 	}
 	return q, err
+}
+
+// readHead reads what stands outside of the body of any verb, for one order or many.
+func readHead(r *http.Request, q *engine.Request) (err error) {
+	if q.DryRun, err = dryRun(r); err == nil && q.RequestID == "" {
+		q.RequestID, err = idempotencyKey(r)
+	}
+	return err
 }
 
 func dryRun(r *http.Request) (bool, error) {
@@ -124,12 +128,8 @@ func dryRun(r *http.Request) (bool, error) {
 // idempotencyKey is the header that stands for requestId.
 func idempotencyKey(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
-	if key == "" {
-		return "", nil
-	}
-	if !possible(key) {
-		fault := fieldError{Header: "Idempotency-Key", Code: "invalid", Detail: "must be UTF-8 without control characters, up to 255 characters"}
-		return "", newProblem("invalid_parameter", "", fault)
+	if key != "" && !possible(key) {
+		return "", invalidHeader("Idempotency-Key", "must be UTF-8 without control characters, up to 255 characters")
 	}
 	return key, nil
 }

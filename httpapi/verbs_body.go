@@ -8,33 +8,14 @@ import (
 	"pawl/orders"
 )
 
-// verbRequest documents what every verb reads.
-type verbRequest struct {
+// verbRequest documents what a verb reads. B is its body: a pointer where it may be left out.
+type verbRequest[B any] struct {
 	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
 	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
 	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
-}
-
-type anyVerbRequest struct {
-	verbRequest
-	Body *verbBody `required:"false"`
-}
-
-type retryRequest struct {
-	verbRequest
-	Body *retryBody `required:"false"`
-}
-
-type approvalRequest struct {
-	verbRequest
-	Body approvalBody
-}
-
-type stepResultRequest struct {
-	verbRequest
-	Body stepResultBody
+	Body           B
 }
 
 type verbBody struct {
@@ -72,35 +53,14 @@ type stepResultBody struct {
 	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
-var (
-	verbSchema       = schemaOf[verbBody]()
-	retrySchema      = schemaOf[retryBody]()
-	approvalSchema   = schemaOf[approvalBody]()
-	stepResultSchema = schemaOf[stepResultBody]()
-)
-
-func schemaOfVerb(verb orders.Verb) *huma.Schema {
-	switch verb {
-	case orders.Retry:
-		return retrySchema
-	case orders.Approve, orders.Reject:
-		return approvalSchema
-	case orders.StepResult:
-		return stepResultSchema
-	default:
-		return verbSchema
-	}
-}
-
 // decodeVerb reads the body of a verb. One that requires nothing may have none.
-func decodeVerb(data []byte, q *engine.Request) error {
+func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (engine.Request, error) {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	got, err := readFields(data, schemaOfVerb(q.Verb), checkVerb)
-	q.Actor, q.Reason, q.RequestID = got.text("actor"), got.text("reason"), got.text("requestId")
-	q.ActivePolicy = got.text("policy") == "active"
-	if q.Verb == orders.StepResult {
+	got, err := readFields(data, schema, checkVerb)
+	q := requestOf(verb, got)
+	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
 			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
@@ -109,7 +69,15 @@ func decodeVerb(data []byte, q *engine.Request) error {
 			q.Settle.Generation = new(int32(got.integer("generation")))
 		}
 	}
-	return err
+	return q, err
+}
+
+// requestOf is what the body of any verb can say, for one order or many.
+func requestOf(verb orders.Verb, got fields) engine.Request {
+	return engine.Request{
+		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
+		ActivePolicy: verb == orders.Retry && got.text("policy") == "active",
+	}
 }
 
 // checkVerb refuses what one field allows and another does not.

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -153,8 +152,7 @@ func utc(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
 	}
-	out := t.UTC()
-	return &out
+	return new(t.UTC())
 }
 
 // each shows every row of a list.
@@ -200,8 +198,7 @@ func callOf(row *db.StepCall) call {
 func itemOf(row *orders.Stock) item {
 	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved}
 	if row.Tracked {
-		available := row.OnHand - row.Reserved
-		out.Available = &available
+		out.Available = new(row.OnHand - row.Reserved)
 	}
 	return out
 }
@@ -229,5 +226,3 @@ type state fsm.State
 func entityTag[N int32 | int64](version N) string {
 	return `"` + strconv.FormatInt(int64(version), 10) + `"`
 }
-
-var _ json.Marshaler = order{}

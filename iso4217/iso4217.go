@@ -41,6 +41,6 @@ func Find(code string) (Currency, bool) {
 
 // Known reports whether there is such a currency.
 func Known(code string) bool {
-	_, known := currencies[code]
+	_, known := Find(code)
 	return known
 }

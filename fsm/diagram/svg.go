@@ -73,14 +73,8 @@ func edgeClass(e fsm.Edge) string {
 	return "ahead"
 }
 
-// routeOf is the way that was laid out for the edge, or the straight one.
-func routeOf(e fsm.Edge) route {
-	if r, ok := routes[[2]fsm.State{e.From, e.To}]; ok {
-		return r
-	}
-	from, to := places[e.From], places[e.To]
-	return route{[]point{from, to}, point{(from.x + to.x) / 2, (from.y + to.y) / 2}}
-}
+// routeOf is the way that was laid out for the edge.
+func routeOf(e fsm.Edge) route { return routes[[2]fsm.State{e.From, e.To}] }
 
 const (
 	cornerRadius          = 14.0
