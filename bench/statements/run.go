@@ -95,7 +95,7 @@ func (v *variant) admit(ctx context.Context, size, items int) ([]int64, error) {
 		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(items)))
 		p.Quantities, p.Metadata = append(p.Quantities, 1), append(p.Metadata, "")
 	}
-	rows, err := v.query.OrdersAdmit(ctx, p)
+	rows, err := ledger.Admit(ctx, v.query, p)
 	if err == nil && len(rows) != size {
 		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
 	}
