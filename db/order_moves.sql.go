@@ -621,6 +621,86 @@ func (q *Queries) OrdersReserve(ctx context.Context, arg OrdersReserveParams) ([
 	return items, nil
 }
 
+const ordersReserveAll = `-- name: OrdersReserveAll :many
+WITH asked AS (
+  SELECT $1::bigint[] AS order_nos
+), locked AS MATERIALIZED (
+  -- The condition is a column here, not a filter, lest one row be expected of it.
+  SELECT o.order_no, o.item, o.quantity,
+    (o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL) AS asks
+  FROM orders AS o
+  WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT l.item, sum(l.quantity) FROM locked AS l
+  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY l.item ORDER BY l.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+    WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
+  RETURNING i.item
+), moved AS (
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity)
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at
+`
+
+type OrdersReserveAllParams struct {
+	OrderNos []int64
+	Expected fsm.State
+	Fence    int64
+	Seq      int32
+}
+
+type OrdersReserveAllRow struct {
+	OrderNo  int64
+	Seq      int32
+	ToStatus fsm.State
+	At       time.Time
+}
+
+// Takes what all orders of an item ask for, or nothing: it needs no running sums. The row of
+// the item decides, as it is now.
+func (q *Queries) OrdersReserveAll(ctx context.Context, arg OrdersReserveAllParams) ([]OrdersReserveAllRow, error) {
+	rows, err := q.db.Query(ctx, ordersReserveAll,
+		arg.OrderNos,
+		arg.Expected,
+		arg.Fence,
+		arg.Seq,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersReserveAllRow
+	for rows.Next() {
+		var i OrdersReserveAllRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Seq,
+			&i.ToStatus,
+			&i.At,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ordersReserveOne = `-- name: OrdersReserveOne :many
 WITH asking AS MATERIALIZED (
   SELECT o.order_no, o.item, o.quantity FROM orders AS o
@@ -745,7 +825,7 @@ type OrdersStartRow struct {
 // Three moves have a second form for a batch of one order, with a name that ends in One:
 // to start and end what a batch needs (arrays, sorts, sums) takes PostgreSQL longer than
 // the move itself. It moves only an order that goes straight on. One that is to stop, or
-// whose item is short, takes the other form.
+// whose item is short, takes the other form. OrdersReserveAll is the same for larger batches.
 func (q *Queries) OrdersStart(ctx context.Context, arg OrdersStartParams) ([]OrdersStartRow, error) {
 	rows, err := q.db.Query(ctx, ordersStart,
 		arg.OrderNos,

@@ -25,17 +25,18 @@ type Moved struct {
 	At       time.Time
 }
 
-// Move takes a batch out of its state, effect and history included, in one commit. The
-// orders returned have moved if and only if the error is nil; an order of the batch that
-// is not returned has not been touched.
+// Move takes a batch out of its state. Each order moves in one commit, effect and history included. Without an error the
+// orders returned have moved, and the others of the batch have not been touched. With one, some may have moved although
+// the statement of the others failed: their rows tell.
 type Move func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error)
 
 // Moves is the move of every state that is ours to leave.
 var Moves = map[fsm.State]Move{
-	fsm.Pending:    moveOf((*db.Queries).OrdersStart),
-	fsm.Charging:   oneOr((*db.Queries).OrdersChargeOne, moveOf((*db.Queries).OrdersCharge)),
-	fsm.Reserving:  oneOr((*db.Queries).OrdersReserveOne, moveOf((*db.Queries).OrdersReserve)),
-	fsm.Confirming: oneOr((*db.Queries).OrdersConfirmOne, moveOf((*db.Queries).OrdersConfirm)),
+	fsm.Pending:  moveOf((*db.Queries).OrdersStart),
+	fsm.Charging: forms{one: moveOfOne((*db.Queries).OrdersChargeOne), full: moveOf((*db.Queries).OrdersCharge)}.move,
+	fsm.Reserving: forms{one: moveOfOne((*db.Queries).OrdersReserveOne), many: moveOf((*db.Queries).OrdersReserveAll),
+		full: moveOf((*db.Queries).OrdersReserve)}.move,
+	fsm.Confirming: forms{one: moveOfOne((*db.Queries).OrdersConfirmOne), full: moveOf((*db.Queries).OrdersConfirm)}.move,
 	fsm.Releasing:  moveOf((*db.Queries).OrdersRelease),
 	fsm.Refunding:  moveOf((*db.Queries).OrdersRefund),
 }
@@ -76,22 +77,14 @@ func moveOf[P params, R row](statement func(*db.Queries, context.Context, P) ([]
 	}
 }
 
-// oneOr sends the statement of one order for a batch of one. That statement leaves alone whatever does not go straight
-// on, and any other batch is too large for it: those take the other move.
-func oneOr[P paramsOfOne, R row](statement func(*db.Queries, context.Context, P) ([]R, error), other Move) Move {
+func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
 	type one struct {
 		OrderNo  int64
 		Expected fsm.State
 		Fence    int64
 		Seq      int32
 	}
-	return func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
-		if len(batch.OrderNos) == 1 {
-			moved, err := movedBy(statement(q, ctx, P(one{batch.OrderNos[0], batch.Expected, batch.Fence, batch.Seq})))
-			if err != nil || len(moved) > 0 {
-				return moved, err
-			}
-		}
-		return other(ctx, q, batch)
+	return func(ctx context.Context, q *db.Queries, b Batch) ([]Moved, error) {
+		return movedBy(statement(q, ctx, P(one{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
 	}
 }

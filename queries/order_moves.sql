@@ -12,7 +12,7 @@
 -- Three moves have a second form for a batch of one order, with a name that ends in One:
 -- to start and end what a batch needs (arrays, sorts, sums) takes PostgreSQL longer than
 -- the move itself. It moves only an order that goes straight on. One that is to stop, or
--- whose item is short, takes the other form.
+-- whose item is short, takes the other form. OrdersReserveAll is the same for larger batches.
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
@@ -142,6 +142,41 @@ INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, NULL FROM moved AS m
 UNION ALL
 SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersReserveAll :many
+-- Takes what all orders of an item ask for, or nothing: it needs no running sums. The row of
+-- the item decides, as it is now.
+WITH asked AS (
+  SELECT @order_nos::bigint[] AS order_nos
+), locked AS MATERIALIZED (
+  -- The condition is a column here, not a filter, lest one row be expected of it.
+  SELECT o.order_no, o.item, o.quantity,
+    (o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL) AS asks
+  FROM orders AS o
+  WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT l.item, sum(l.quantity) FROM locked AS l
+  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY l.item ORDER BY l.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+    WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
+  RETURNING i.item
+), moved AS (
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity)
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersReserveOne :many
