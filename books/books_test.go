@@ -18,7 +18,7 @@ func of(id string) string {
 // A fault is planted with whatever refuses it switched off first.
 const (
 	noGuard   = "ALTER TABLE orders DISABLE TRIGGER USER; "
-	noChecks  = noGuard + "ALTER TABLE orders DROP CONSTRAINT orders_driven; ALTER DOMAIN order_status DROP CONSTRAINT order_status; "
+	noChecks  = noGuard + "ALTER DOMAIN order_status DROP CONSTRAINT order_status; "
 	noSingles = "DROP INDEX charges_live; DROP INDEX reservations_live; "
 )
 

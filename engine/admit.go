@@ -8,6 +8,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/ledger"
 )
 
 // admit is the flush of the queue of new orders. Without an active policy, those that bring no terms take the short way.
@@ -39,9 +40,9 @@ func (e *Engine) admissionPace() time.Duration {
 }
 
 // admitPlain stores the orders of a batch that are new, already leased to us and charging, and
-// finds out about the others. Only this statement and that of admitWithTerms make orders.
+// finds out about the others. Only this and admitWithTerms make orders.
 func (e *Engine) admitPlain(runs []*run) {
-	rows, err := e.query.OrdersAdmit(e.ctx, e.admission(runs))
+	rows, err := ledger.Admit(e.ctx, e.query, e.admission(runs))
 	if err != nil {
 		e.notAdmitted(err, runs)
 		return

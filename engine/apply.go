@@ -120,10 +120,12 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("unknown_move: %s to %s", r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Status, r.order.Seq = v.ToStatus, v.Seq
-	_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
-		Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
-	if holdErr != nil {
-		e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
+	if !v.ToStatus.Final() {
+		_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
+			Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
+		if holdErr != nil {
+			e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
+		}
 	}
 	e.finish(err, r)
 }

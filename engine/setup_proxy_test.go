@@ -27,6 +27,15 @@ func newProxy(t testing.TB, databaseURL string) *proxy {
 	return &proxy{dbtest.NewProxy(t, databaseURL)}
 }
 
+// On asks f, or nobody, about every statement. A move has two forms, of which one is for a batch of one order: both have one name here.
+func (p *proxy) On(f func(statement string) fate) {
+	if f == nil {
+		p.Proxy.On(nil)
+		return
+	}
+	p.Proxy.On(func(statement string) fate { return f(strings.TrimSuffix(statement, "One")) })
+}
+
 // cut loses the statements from the first-th to the last-th and tells their names. What an engine does by the clock
 // (looking for due orders, renewing leases) passes and does not count.
 func (p *proxy) cut(first, last int, f fate) (lost func() []string) {

@@ -25,27 +25,37 @@ type Moved struct {
 	At       time.Time
 }
 
-// Move takes a batch out of its state, effect and history included, in one commit. The
-// orders returned have moved if and only if the error is nil; an order of the batch that
-// is not returned has not been touched.
+// Move takes a batch out of its state. Each order moves in one commit, effect and history included. Without an error the
+// orders returned have moved, and the others of the batch have not been touched. With one, some may have moved although
+// the statement of the others failed: their rows tell.
 type Move func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error)
 
 // Moves is the move of every state that is ours to leave.
 var Moves = map[fsm.State]Move{
-	fsm.Pending:    moveOf((*db.Queries).OrdersStart),
-	fsm.Charging:   moveOf((*db.Queries).OrdersCharge),
-	fsm.Reserving:  moveOf((*db.Queries).OrdersReserve),
-	fsm.Confirming: moveOf((*db.Queries).OrdersConfirm),
+	fsm.Pending:  moveOf((*db.Queries).OrdersStart),
+	fsm.Charging: forms{one: moveOfOne((*db.Queries).OrdersChargeOne), full: moveOf((*db.Queries).OrdersCharge)}.move,
+	fsm.Reserving: forms{one: moveOfOne((*db.Queries).OrdersReserveOne), many: moveOf((*db.Queries).OrdersReserveAll),
+		full: moveOf((*db.Queries).OrdersReserve)}.move,
+	fsm.Confirming: forms{one: moveOfOne((*db.Queries).OrdersConfirmOne), full: moveOf((*db.Queries).OrdersConfirm)}.move,
 	fsm.Releasing:  moveOf((*db.Queries).OrdersRelease),
 	fsm.Refunding:  moveOf((*db.Queries).OrdersRefund),
 }
 
-// All moves take the parameters of Batch and answer with the columns of Moved. sqlc
-// gives each its own types; a statement that strays from the shape does not compile.
+// All moves take the parameters of Batch and answer with the columns of Moved; those of
+// one order take its number. sqlc gives each its own types; a statement that strays from
+// the shape does not compile.
 type (
 	params interface {
 		~struct {
 			OrderNos []int64
+			Expected fsm.State
+			Fence    int64
+			Seq      int32
+		}
+	}
+	paramsOfOne interface {
+		~struct {
+			OrderNo  int64
 			Expected fsm.State
 			Fence    int64
 			Seq      int32
@@ -64,5 +74,17 @@ type (
 func moveOf[P params, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
 	return func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
 		return movedBy(statement(q, ctx, P(batch)))
+	}
+}
+
+func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
+	type one struct {
+		OrderNo  int64
+		Expected fsm.State
+		Fence    int64
+		Seq      int32
+	}
+	return func(ctx context.Context, q *db.Queries, b Batch) ([]Moved, error) {
+		return movedBy(statement(q, ctx, P(one{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
 	}
 }

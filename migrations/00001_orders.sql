@@ -54,15 +54,7 @@ CREATE TABLE orders (
   currency       currency_code NOT NULL,
   item           given_name NOT NULL,
   amount         money_amount NOT NULL,
-  metadata       jsonb,
-
-  -- Finished: nobody drives it, nothing waits. Not finished: it is due some time,
-  -- or held for a reason. Held: nobody drives it.
-  CONSTRAINT orders_driven CHECK (CASE
-    WHEN status IN ('completed', 'failed', 'canceled')
-      THEN ended_as = status AND ended_as IS NOT NULL AND hold IS NULL AND due_at IS NULL AND owner IS NULL
-    WHEN hold IS NULL THEN ended_as IS NULL AND due_at IS NOT NULL
-    ELSE ended_as IS NULL AND owner IS NULL END)
+  metadata       jsonb
 ) WITH (
   -- Three versions of a row fit beside the first, so moves stay on the page (HOT).
   fillfactor = 50,

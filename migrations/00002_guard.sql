@@ -11,23 +11,23 @@
 -- +goose StatementBegin
 CREATE FUNCTION refuse_order_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'INSERT' THEN
-    RAISE EXCEPTION 'order % can not start as % of generation %, fence %, seq %',
-      NEW.order_id, NEW.status, NEW.generation, NEW.fence, NEW.seq
-      USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard_insert';
-  END IF;
   RAISE EXCEPTION 'order %: what an order is about does not change', OLD.order_id
     USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
 END $$;
 
-CREATE FUNCTION guard_order_move() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION guard_order() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF NEW.seq - OLD.seq NOT IN (0, 1) OR NEW.fence - OLD.fence NOT IN (0, 1) THEN
+  IF TG_OP = 'INSERT' THEN
+    IF NEW.status NOT IN ('pending', 'charging') OR NEW.generation <> 0 OR NEW.fence < 0 OR NEW.seq < 1 THEN
+      RAISE EXCEPTION 'order % can not start as % of generation %, fence %, seq %',
+        NEW.order_id, NEW.status, NEW.generation, NEW.fence, NEW.seq
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard_insert';
+    END IF;
+  ELSIF NEW.seq - OLD.seq NOT IN (0, 1) OR NEW.fence - OLD.fence NOT IN (0, 1) THEN
     RAISE EXCEPTION 'order %: counters stay or rise by one (fence % to %, seq % to %)',
       OLD.order_id, OLD.fence, NEW.fence, OLD.seq, NEW.seq
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
-  END IF;
-  IF NEW.generation <> OLD.generation + (OLD.status = 'failed' AND NEW.status = 'pending')::integer
+  ELSIF NEW.generation <> OLD.generation + (OLD.status = 'failed' AND NEW.status = 'pending')::integer
     OR OLD.status <> NEW.status AND (NEW.seq <> OLD.seq + 1 OR (OLD.status, NEW.status) NOT IN (
       ('pending', 'charging'),
       ('pending', 'canceled'),
@@ -49,19 +49,42 @@ BEGIN
       OLD.order_id, OLD.status, OLD.generation, OLD.seq, NEW.status, NEW.generation, NEW.seq
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
   END IF;
+  -- Finished: nobody drives it, nothing waits. Not finished: it is due some time,
+  -- or held for a reason. Held: nobody drives it.
+  IF NOT (CASE
+    WHEN NEW.status IN ('completed', 'failed', 'canceled')
+      THEN NEW.ended_as IS NOT DISTINCT FROM NEW.status AND NEW.hold IS NULL AND NEW.due_at IS NULL AND NEW.owner IS NULL
+    WHEN NEW.hold IS NULL THEN NEW.ended_as IS NULL AND NEW.due_at IS NOT NULL
+    ELSE NEW.ended_as IS NULL AND NEW.owner IS NULL END)
+  THEN
+    RAISE EXCEPTION 'order % is not driven, held or finished as % (ended as %, held for %, due at %, owner %)',
+      NEW.order_id, NEW.status, NEW.ended_as, NEW.hold, NEW.due_at, NEW.owner
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_driven';
+  END IF;
   RETURN NULL;
 END $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq ON orders FOR EACH ROW WHEN (
-  NEW.seq - OLD.seq NOT IN (0, 1) OR NEW.status <> OLD.status AND (NEW.seq = OLD.seq OR OLD.status || ' ' || NEW.status
-    NOT IN ('pending charging', 'charging reserving', 'reserving confirming', 'confirming completed'))
-) EXECUTE FUNCTION guard_order_move();
+-- The condition writes a change as one word: the old status, by how much seq rises, the
+-- new status, what the order is held for and has ended as (nothing), and how many of
+-- hold, owner and due_at are empty. 'charging1reserving1' is a charge and
+-- 'confirming1completedcompleted3' the end; these words and the two others overlap and
+-- make one text. What is no part of it goes to the function. This takes PostgreSQL a third of
+-- the time that the same in comparisons does, and a CHECK it would read for every statement.
+CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, hold, due_at, owner, ended_as ON orders FOR EACH ROW WHEN (
+  strpos('pending1charging1reserving1confirming1completedcompleted3',
+    concat(OLD.status, NEW.seq - OLD.seq, NEW.status, NEW.hold, NEW.ended_as, num_nulls(NEW.hold, NEW.owner, NEW.due_at))) = 0
+) EXECUTE FUNCTION guard_order();
+
+-- In the same way: an order that starts at once has generation 0, fence 1, seq 1, no hold and no end.
+CREATE TRIGGER orders_guard_insert AFTER INSERT ON orders FOR EACH ROW WHEN (
+  concat(NEW.status, NEW.generation, NEW.fence, NEW.seq, NEW.hold, NEW.ended_as) <> 'charging011' OR NEW.due_at IS NULL
+) EXECUTE FUNCTION guard_order();
 
 -- Claims and redrives set these, moves do not.
 CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON orders FOR EACH ROW WHEN (
   NEW.fence - OLD.fence NOT IN (0, 1) OR NEW.generation <> OLD.generation
-) EXECUTE FUNCTION guard_order_move();
+) EXECUTE FUNCTION guard_order();
 
 CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, amount, currency, item, quantity ON orders
 FOR EACH ROW WHEN (
@@ -69,14 +92,10 @@ FOR EACH ROW WHEN (
   OR NEW.amount <> OLD.amount OR NEW.currency <> OLD.currency OR NEW.item <> OLD.item OR NEW.quantity <> OLD.quantity
 ) EXECUTE FUNCTION refuse_order_change();
 
-CREATE TRIGGER orders_guard_insert AFTER INSERT ON orders FOR EACH ROW WHEN (
-  NEW.status NOT IN ('pending', 'charging') OR NEW.generation <> 0 OR NEW.fence < 0 OR NEW.seq < 1
-) EXECUTE FUNCTION refuse_order_change();
-
 -- +goose Down
 DROP TRIGGER orders_guard_insert ON orders;
 DROP TRIGGER orders_guard_input ON orders;
 DROP TRIGGER orders_guard_claim ON orders;
 DROP TRIGGER orders_guard ON orders;
-DROP FUNCTION guard_order_move();
+DROP FUNCTION guard_order();
 DROP FUNCTION refuse_order_change();

@@ -8,6 +8,11 @@
 -- cached while the table was empty would read all of it for every batch. The array stands
 -- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
 -- than the general one, and PostgreSQL would plan anew for every batch.
+--
+-- Three moves have a second form for a batch of one order, with a name that ends in One:
+-- to start and end what a batch needs (arrays, sorts, sums) takes PostgreSQL longer than
+-- the move itself. It moves only an order that goes straight on. One that is to stop, or
+-- whose item is short, takes the other form. OrdersReserveAll is the same for larger batches.
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
@@ -48,6 +53,20 @@ WITH locked AS MATERIALIZED (
     owner = CASE WHEN o.stop_requested IS NULL THEN o.owner END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount)
+  SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersChargeOne :many
+WITH moved AS (
+  UPDATE orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
+  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount)
@@ -125,6 +144,68 @@ UNION ALL
 SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
 RETURNING order_no, seq, to_status, at;
 
+-- name: OrdersReserveAll :many
+-- Takes what all orders of an item ask for, or nothing: it needs no running sums. The row of
+-- the item decides, as it is now.
+WITH asked AS (
+  SELECT @order_nos::bigint[] AS order_nos
+), locked AS MATERIALIZED (
+  -- The condition is a column here, not a filter, lest one row be expected of it.
+  SELECT o.order_no, o.item, o.quantity,
+    (o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL) AS asks
+  FROM orders AS o
+  WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT l.item, sum(l.quantity) FROM locked AS l
+  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY l.item ORDER BY l.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+    WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
+  RETURNING i.item
+), moved AS (
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity)
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersReserveOne :many
+-- The order is moved if its item had enough: the row of the item decides, as it is now.
+WITH asking AS MATERIALIZED (
+  SELECT o.order_no, o.item, o.quantity FROM orders AS o
+  WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.stop_requested IS NULL
+  FOR NO KEY UPDATE SKIP LOCKED
+), taken AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+    WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
+  RETURNING i.item
+), moved AS (
+  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
+  WHERE o.order_no = (SELECT a.order_no FROM asking AS a, taken AS t)
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity)
+  SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
 -- name: OrdersConfirm :many
 -- The sale: what was reserved leaves the shelf. The row of the item is there since the
 -- reservation, so the upsert only updates; unlike an update that joins the sums it
@@ -150,6 +231,25 @@ WITH locked AS MATERIALIZED (
   SELECT m.item, sum(m.quantity) FROM moved AS m
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY m.item ORDER BY m.item
+  ON CONFLICT (item) DO UPDATE SET
+    reserved = i.reserved - excluded.reserved,
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
+RETURNING order_no, seq, to_status, at;
+
+-- name: OrdersConfirmOne :many
+WITH moved AS (
+  UPDATE orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
+    ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL
+  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
+), sold AS (
+  INSERT INTO inventory AS i (item, reserved)
+  SELECT m.item, m.quantity FROM moved AS m
+  WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END

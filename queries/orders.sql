@@ -23,6 +23,21 @@ WITH incoming AS (
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
+-- name: OrdersAdmitOne :many
+-- The same for a batch of one order, which needs no arrays and no sort.
+WITH admitted AS (
+  INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+    (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb
+  WHERE set_config('lock_timeout', '500ms', true) <> ''
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.order_no, orders.order_id, orders.created_at
+), history AS (
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+  SELECT a.order_no, 1, 'pending', 'charging', 1 FROM admitted AS a
+)
+SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
+
 -- name: OrdersAdmitWithTerms :many
 -- The same for orders that bring more: a policy, a customer, times, a key of which only
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
