@@ -153,8 +153,9 @@ func (p *place) during(n int, flush func()) {
 	l.usual += (now.Sub(began) - l.usual) / 16
 	l.trial.left(n, now)
 	if l.trial.decided(now, l.usual) {
-		l.allowed = min(max(l.allowed+l.trial.verdict(), 1), l.most)
-		l.trial.begin(l.allowed, l.most)
+		change := l.trial.verdict()
+		l.allowed += change
+		l.trial.begin(change != 0, l.allowed, l.most, now)
 	}
 	if counted {
 		l.flushing--

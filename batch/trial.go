@@ -7,10 +7,11 @@ import "time"
 // there together, by the number of those that came through (Little's law: J. D. C. Little, "A Proof for the Queuing Formula
 // L = λW", 1961), so no item has to carry a time of its own.
 type trial struct {
-	change  int  // what the other limit has more: 1 or -1
-	other   bool // the window is the other's
-	window  time.Time
-	windows int
+	change  int           // what the other limit has more: 1 or -1
+	other   bool          // the window is the other's
+	window  time.Time     // its beginning; before that, the trial has not begun
+	windows int           // that are over
+	pause   time.Duration // before this trial
 
 	inside int       // items in the queues and in flushes
 	at     time.Time // when that was last counted
@@ -31,6 +32,12 @@ const (
 	itemsLeast    = 200 // on each side
 )
 
+// Every trial that changes nothing is followed by a longer pause: to try what is worse has its price.
+const (
+	pauseLeast = time.Second
+	pauseMost  = time.Minute
+)
+
 // worthMore is how much sooner items have to come through with one more batch at a time, and worthLess how much
 // later they may with one less: fewer cost the database less.
 const (
@@ -45,15 +52,20 @@ func (t *trial) current() *side {
 	return &t.sides[0]
 }
 
+// count notes that n items have come in, or gone out.
 func (t *trial) count(n int, now time.Time) {
-	t.current().spent += time.Duration(t.inside) * now.Sub(t.at)
+	if now.After(t.window) {
+		t.current().spent += time.Duration(t.inside) * now.Sub(t.at)
+	}
 	t.inside, t.at = t.inside+n, now
 }
 
 // left notes that n items have come through.
 func (t *trial) left(n int, now time.Time) {
 	t.count(-n, now)
-	t.current().items += n
+	if now.After(t.window) {
+		t.current().items += n
+	}
 }
 
 // decided ends the window, if it is time for that, and reports whether the trial has seen enough.
@@ -80,11 +92,13 @@ func (t *trial) verdict() int {
 	return 0
 }
 
-// begin starts the next trial: the other way, where there is one.
-func (t *trial) begin(limit, most int) {
-	t.change = -t.change
-	if limit+t.change < 1 || limit+t.change > most {
+// begin starts the next trial, at once after one that changed the limit: the other way, where there is one.
+func (t *trial) begin(changed bool, limit, most int, now time.Time) {
+	if t.pause = min(max(2*t.pause, pauseLeast), pauseMost); changed {
+		t.pause = 0
+	}
+	if t.change = -t.change; limit+t.change < 1 || limit+t.change > most {
 		t.change = -t.change
 	}
-	t.other, t.windows, t.sides = false, 0, [2]side{}
+	t.other, t.windows, t.sides, t.window = false, 0, [2]side{}, now.Add(t.pause)
 }
