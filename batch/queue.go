@@ -21,8 +21,8 @@ type Options struct {
 	// to a queue that was idle for as long does not wait.
 	Pace func() time.Duration
 
-	// Limit is how many batches are flushed at a time, over all queues that share it; nil: as many as there are queues.
-	Limit *Limit
+	// Turns are shared with the queues that this one takes turns with; nil: it flushes whenever it can.
+	Turns *Turns
 
 	// NoBacklog: a long wait says nothing about the load, as where items wait for a lock. The queue is never behind.
 	NoBacklog bool
@@ -47,7 +47,7 @@ type Queue[T any] struct {
 // New returns a queue that hands nothing over until Run. flush must not keep the slice it is given, which is used
 // again.
 func New[T any](options Options, flush func([]T)) *Queue[T] {
-	return &Queue[T]{options: options, flush: flush, place: options.Limit.join(options.Pace == nil), made: time.Now(), wake: make(chan struct{}, 1)}
+	return &Queue[T]{options: options, flush: flush, place: options.Turns.join(options.Pace == nil), made: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // Add never blocks. Nothing here bounds the memory: whoever adds sees to that.
@@ -129,17 +129,12 @@ func (q *Queue[T]) take() []T {
 
 // flushAll flushes a batch in parts that are small enough. The first has its turn.
 func (q *Queue[T]) flushAll(ctx context.Context, batch []T) {
-	for {
-		n := q.place.share(len(batch))
-		if q.options.Most > 0 {
-			n = min(n, q.options.Most)
-		}
-		q.flushOne(batch[:n:n])
-		if batch = batch[n:]; len(batch) == 0 {
-			return
-		}
+	most := q.options.Most
+	for ; most > 0 && len(batch) > most; batch = batch[most:] {
+		q.flushOne(batch[:most:most])
 		q.place.wait(ctx) // without a turn, too: what was taken from the queue must not be left
 	}
+	q.flushOne(batch)
 }
 
 func (q *Queue[T]) flushOne(batch []T) {

@@ -47,7 +47,7 @@ func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
 	counter("pawl_outcomes_unknown_total", "Statements whose outcome had to be read back.", stats.UnknownOutcome.Load)
 	counter("pawl_statements_retried_total", "Statements sent again after a rollback.", stats.Retried.Load)
 	counter("pawl_requests_overloaded_total", "Requests turned away because the backlog was long.", stats.Overloaded.Load)
-	gauge("pawl_move_batches_at_once", "Move statements that may be under way at a time, as found out by the service.", orders.BatchesAtOnce)
+	gauge("pawl_move_batches_at_once", "Statements for new orders and moves that may be under way at the same time: one, or as many as there are kinds.", orders.BatchesAtOnce)
 	gauge("pawl_orders_in_flight", "Orders in this replica's memory.", orders.InFlight)
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })

@@ -82,7 +82,7 @@ type Engine struct {
 	leaves     *queue               // orders to be released
 	unwritten  *queue               // fenced answers that could not be written
 	queues     []*queue             // all of them
-	limit      *batch.Limit         // of the ledger's statements at a time
+	turns      *batch.Turns         // of the ledger's statements
 
 	// ctx is that of every statement, and ends when none must be sent any more. A caller who hangs up must not cut off
 	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
@@ -140,15 +140,15 @@ const remotePace = 20 * time.Millisecond
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
 	remote := func() time.Duration { return remotePace }
-	e.limit = batch.NewLimit(1 + len(ledger.Moves))
+	e.turns = batch.NewTurns()
 	e.hot = &hotItems{engine: e, items: map[string]int{}}
 	e.hot.queue = e.newQueue(batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
-	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace, Limit: e.limit}, e.admit)
-	for _, state := range fsm.States() { // in the order of an order's way, which the limit goes by
+	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace, Turns: e.turns}, e.admit)
+	for _, state := range fsm.States() { // in the order of an order's way, which turns go by
 		if ledger.Moves[state] == nil {
 			continue
 		}
-		e.moves[state] = e.newQueue(batch.Options{Most: most, Limit: e.limit}, func(runs []*run) { e.moveOut(state, runs, e.hot.add) })
+		e.moves[state] = e.newQueue(batch.Options{Most: most, Turns: e.turns}, func(runs []*run) { e.moveOut(state, runs, e.hot.add) })
 	}
 	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
 	e.begins = e.newQueue(batch.Options{Most: most, Pace: remote}, e.begin)

@@ -67,8 +67,8 @@ func (c *callCounts) All() []CallCount {
 // InFlight is the number of orders in this replica's memory.
 func (e *Engine) InFlight() int64 { return e.runs.size.Load() }
 
-// BatchesAtOnce is how many statements of the ledger may be under way at a time now. See batch.Limit.
-func (e *Engine) BatchesAtOnce() int64 { return int64(e.limit.Allowed()) }
+// BatchesAtOnce is how many statements of the ledger may be under way at the same time now. See batch.Turns.
+func (e *Engine) BatchesAtOnce() int64 { return int64(e.turns.AtOnce()) }
 
 // CallPoolStats is how busy this replica is with a step of a policy that is done remotely.
 type CallPoolStats struct {
