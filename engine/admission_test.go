@@ -88,11 +88,11 @@ func (b *bundle) delay(t *testing.T, toStatus string) (unlock func()) {
 	return b.lock(t, `SELECT pg_advisory_xact_lock(1)`)
 }
 
-// atWork counts the statements of that name, in both forms, that wait for a lock in the server.
+// atWork counts the statements of that name, in any form, that wait for a lock in the server.
 func (b *bundle) atWork(t *testing.T, statement string) int {
 	t.Helper()
 	return value[int](t, b.Pool, `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database()
-		AND a.state = 'active' AND a.query ~ ('^-- name: ' || $1 || '(One)? ') AND a.wait_event_type = 'Lock'`, statement)
+		AND a.state = 'active' AND a.query ~ ('^-- name: ' || $1 || '(One|All)? ') AND a.wait_event_type = 'Lock'`, statement)
 }
 
 // completesWithout loses the admission of a set.

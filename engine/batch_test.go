@@ -80,6 +80,23 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 		release()
 		b.held(t, answers, "charging", "23505 charges_pkey")
 	})
+	t.Run("a refusal that fails when the others have moved holds the one order", func(t *testing.T) {
+		t.Parallel()
+		b, p := setupBehind(t, byCallers)
+		if _, err := b.engine.SetStock(t.Context(), "none", 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		b.raiseFor(t, "refunding", "", "ERRCODE = '22003'")
+		inputs := withCulprit()
+		for i := range inputs {
+			if inputs[i].OrderID == "culprit" {
+				inputs[i].Item = "none"
+			}
+		}
+		answers, release := b.gather(t, p, "OrdersReserve", inputs...)
+		release()
+		b.held(t, answers, "reserving", "22003")
+	})
 	t.Run("a hold that can't be written holds the one order for a person", func(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, engine.Config{RecoveryInterval: 20 * time.Millisecond})

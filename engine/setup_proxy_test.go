@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,13 +28,16 @@ func newProxy(t testing.TB, databaseURL string) *proxy {
 	return &proxy{dbtest.NewProxy(t, databaseURL)}
 }
 
-// On asks f, or nobody, about every statement. A move has two forms, of which one is for a batch of one order: both have one name here.
+// formed is the end of the names of statements that are another form of a move. Here a move has one name.
+var formed = regexp.MustCompile(`(One|All)$`)
+
+// On asks f, or nobody, about every statement.
 func (p *proxy) On(f func(statement string) fate) {
 	if f == nil {
 		p.Proxy.On(nil)
 		return
 	}
-	p.Proxy.On(func(statement string) fate { return f(strings.TrimSuffix(statement, "One")) })
+	p.Proxy.On(func(statement string) fate { return f(formed.ReplaceAllString(statement, "")) })
 }
 
 // cut loses the statements from the first-th to the last-th and tells their names. What an engine does by the clock

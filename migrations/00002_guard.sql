@@ -69,8 +69,8 @@ END $$;
 -- new status, what the order is held for and has ended as (nothing), and how many of
 -- hold, owner and due_at are empty. 'charging1reserving1' is a charge and
 -- 'confirming1completedcompleted3' the end; these words and the two others overlap and
--- make one text. What is no part of it goes to the function. This takes PostgreSQL a third of
--- the time that the same in comparisons does, and a CHECK it would read for every statement.
+-- make one text. What is no part of it goes to the function. In comparisons, and with a CHECK
+-- beside it, this made PostgreSQL work a twelfth more for a lone order.
 CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, hold, due_at, owner, ended_as ON orders FOR EACH ROW WHEN (
   strpos('pending1charging1reserving1confirming1completedcompleted3',
     concat(OLD.status, NEW.seq - OLD.seq, NEW.status, NEW.hold, NEW.ended_as, num_nulls(NEW.hold, NEW.owner, NEW.due_at))) = 0
