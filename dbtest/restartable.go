@@ -3,6 +3,7 @@ package dbtest
 import (
 	"context"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -71,6 +72,35 @@ func (s *Server) Set(t testing.TB, name, value string) {
 			t.Fatalf("dbtest: %v", err)
 		}
 	}
+	if name == "synchronous_standby_names" && value != "" {
+		s.awaitSyncRep(t, conn)
+	}
+}
+
+// awaitSyncRep returns when commits wait for a standby: it is another process of the server that has them wait, and it
+// hears of the setting in its own time.
+func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
+	t.Helper()
+	writer, err := pgx.Connect(t.Context(), s.URL)
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for err == nil {
+			_, err = writer.Exec(ctx, "SELECT pg_logical_emit_message(true, 'dbtest', '')")
+		}
+	})
+	for waits := false; !waits; {
+		const waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')"
+		if err := conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits); err != nil {
+			t.Fatalf("dbtest: %v", err)
+		}
+	}
+	cancel()
+	ended.Wait()
+	_ = writer.Close(t.Context()) // it is closed
 }
 
 // Stop shuts the server down: clients are disconnected, their transactions rolled back. A stopped server stays stopped.
