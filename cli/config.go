@@ -51,8 +51,8 @@ type config struct {
 	LogLevel  string
 }
 
-// loadedBefore gives a command that opens the database its flags, and has the settings loaded before it runs.
-func (c *config) loadedBefore(cmd *cobra.Command) {
+// addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
+func (c *config) addTo(cmd *cobra.Command) {
 	c.databaseFlags(cmd.Flags())
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(cmd); err != nil {

@@ -39,7 +39,7 @@ func loadCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	cfg.loadedBefore(cmd)
+	cfg.addTo(cmd)
 	f.IntVar(&l.orders, "orders", 10_000, "how many orders to send")
 	f.IntVar(&l.concurrency, "concurrency", 64, "how many callers send them")
 	f.IntVar(&l.items, "items", 100, "over how many items; 1 makes a hot one")

@@ -50,7 +50,7 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 			return databaseError(run(cmd.Context(), database.url, cmd.OutOrStdout()))
 		},
 	}
-	cfg.loadedBefore(cmd)
+	cfg.addTo(cmd)
 	return cmd
 }
 

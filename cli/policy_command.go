@@ -79,7 +79,7 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 			return unmigrated(run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout()))
 		},
 	}
-	cfg.loadedBefore(cmd)
+	cfg.addTo(cmd)
 	return cmd
 }
 

@@ -39,7 +39,7 @@ func serveCommand() *cobra.Command {
 			return err
 		},
 	}
-	cfg.loadedBefore(cmd)
+	cfg.addTo(cmd)
 	cfg.serveFlags(cmd.Flags())
 	return cmd
 }

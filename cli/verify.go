@@ -48,7 +48,7 @@ func verifyCommand() *cobra.Command {
 			return wrong
 		},
 	}
-	cfg.loadedBefore(cmd)
+	cfg.addTo(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")

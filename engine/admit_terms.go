@@ -83,6 +83,8 @@ func (t orderTerms) approvalSeconds() float64 {
 	return t.approval.Timeout.Seconds()
 }
 
+// termsOf are the terms of an order. The reservation TTL of the request wins over that of the policy; without a policy there
+// is neither a key nor an approval.
 func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
 	if p == nil {
@@ -96,7 +98,7 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	return t
 }
 
-// admittedWith is admitted for them: rows that are held have no driver.
+// admittedWith is admitted for orders with terms: those that are held have no driver.
 func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
 	byID := make(map[string]*run, len(runs))
 	for _, r := range runs {

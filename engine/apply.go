@@ -62,8 +62,8 @@ func (e *Engine) move(state fsm.State, m mover, runs []*run) {
 func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order
-	set := ledger.Batch{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
-	verdicts, err := m.statement(e.ctx, e.query, set)
+	batch := ledger.Batch{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
+	verdicts, err := m.statement(e.ctx, e.query, batch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,7 +87,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	}
 	if len(verdicts) < len(runs) {
 		for _, r := range runs {
-			if r.order.Seq == set.Seq {
+			if r.order.Seq == batch.Seq {
 				lost = append(lost, r)
 			}
 		}

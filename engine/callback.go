@@ -63,9 +63,10 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
-// store keeps the answer, and looks at what was kept: the first one counts.
+// store keeps the answer, takes up the order if it waits for it, and looks at what was kept: the first answer counts. An
+// effect that is reported too late is undone. Once something was sent, it goes on when ctx has ended.
 func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (Receipt, error) {
-	stored, err := e.storeOnce(ctx, of, outcome, text)
+	stored, err := e.storeAnswer(ctx, of, outcome, text)
 	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
@@ -103,9 +104,9 @@ const answerLimit = 10 * time.Second
 // storeTries is how often a row that somebody holds is tried, half a second each.
 const storeTries = 20
 
-// storeOnce stores an answer and takes the order up if it waits for it. It tries again
-// while somebody holds the row.
-func (e *Engine) storeOnce(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
+// storeAnswer stores an answer and takes the order up if it waits for it. It tries again
+// while somebody holds the row. Not stored, without an error: it was answered before.
+func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
 			OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Source: "callback", Outcome: outcome,

@@ -182,7 +182,8 @@ func (p *callPool) acquire(most int) int {
 // replica starts the same call meanwhile.
 const leaseMargin = time.Second
 
-// leastLease is how long the lease of an order must last at least when its call begins. lease is what it becomes if it does not.
+// leastLease is how long a call of the step may take, with a margin: a lease that ends sooner is extended to lease. Both are
+// 0 without permits.
 func (p *permits) leastLease() time.Duration {
 	if p.pool == nil {
 		return 0

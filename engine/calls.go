@@ -42,7 +42,7 @@ func (e *Engine) call(r *run) bool {
 	return true
 }
 
-// withoutCall has a result committed that no call gave.
+// withoutCall has a result committed that no call gave, and that does not count as one. The run is handed over.
 func (e *Engine) withoutCall(r *run, p *callPool, result provider.Result) {
 	o := &r.order
 	r.call = &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}

@@ -14,7 +14,7 @@
 //
 // A queue holds the orders that wait for one statement (package batch). While the statement of a batch
 // commits, the next one gathers; no timer delays a lone order, a thousand go together,
-// and one order is a batch of one: there is no second code path.
+// and one order is a batch of one, for which the ledger has shorter statements.
 //
 // apply is the only door to orders.status. A move is a compare-and-set on status,
 // fence and seq; its rows are the verdict once the statement has ended without an

@@ -104,7 +104,8 @@ func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) 
 	return err == nil && now.Seq != o.Seq
 }
 
-// seen reports whether a request with this id was done to the order before.
+// seen reports whether a request with this id was done to the order before. Errors: orders.ErrRequestID if that was for
+// another verb, orders.ErrUnavailable.
 func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil

@@ -77,10 +77,10 @@ func split(text []byte) (coefficient []byte, scale int) {
 	return coefficient, scale
 }
 
-// exponent saturates at 32 bits: no body is long enough for digits that could make up
-// for more.
+// exponent saturates at 24 bits: no body is long enough for digits that could make up for more, and with 32 a scale could
+// overflow.
 func exponent(text []byte) int {
-	n, _ := strconv.ParseInt(string(text), 10, 32)
+	n, _ := strconv.ParseInt(string(text), 10, 24)
 	return int(n)
 }
 

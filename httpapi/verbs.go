@@ -107,7 +107,7 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 	return q, err
 }
 
-// readHead reads what stands outside of the body of any verb, for one order or many.
+// readHead reads the dry run of a verb, for one order or many, and the request id of who gives none in the body.
 func readHead(r *http.Request, q *engine.Request) (err error) {
 	if q.DryRun, err = dryRun(r); err == nil && q.RequestID == "" {
 		q.RequestID, err = idempotencyKey(r)

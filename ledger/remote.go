@@ -100,15 +100,15 @@ type Suspensions struct {
 }
 
 // Suspend closes the calls of a batch and holds its orders, without a move.
-func Suspend(ctx context.Context, q *db.Queries, set Suspensions) ([]Moved, error) {
-	n := len(set.Of)
+func Suspend(ctx context.Context, q *db.Queries, batch Suspensions) ([]Moved, error) {
+	n := len(batch.Of)
 	p := db.CallsSuspendParams{
-		OrderNos: set.OrderNos, Expected: set.Expected, Fence: set.Fence, Seq: set.Seq, Consumes: set.Consumes,
+		OrderNos: batch.OrderNos, Expected: batch.Expected, Fence: batch.Fence, Seq: batch.Seq, Consumes: batch.Consumes,
 		Holds: make([]string, n), Reasons: make([]string, n), Delays: make([]float64, n), Counts: make([]bool, n),
 		Cleared: make([]bool, n), Outcomes: make([]string, n), Codes: make([]string, n), Details: make([]string, n),
 		Refs: make([]string, n), Actions: make([]string, n),
 	}
-	for i, h := range set.Of {
+	for i, h := range batch.Of {
 		p.Holds[i], p.Reasons[i], p.Delays[i] = h.Hold, h.Reason, h.Delay.Seconds()
 		p.Counts[i], p.Cleared[i] = h.Counts, h.Cleared
 		p.Outcomes[i], p.Codes[i], p.Details[i] = h.Outcome, h.Code, h.Detail

@@ -20,7 +20,7 @@ func Example() {
 		r.Header.Set("Idempotency-Key", "key-1")
 		w := httptest.NewRecorder()
 		sim.ServeHTTP(w, r)
-		fmt.Println(w.Code, w.Body)
+		fmt.Print(w.Code, " ", w.Body)
 	}
 	entry := sim.Books("order-1")[0]
 	fmt.Println(entry.Step, entry.State, entry.Reference, "requests:", entry.Requests, "effects:", entry.Effects)

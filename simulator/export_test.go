@@ -32,3 +32,6 @@ func (s *Simulator) BreakFile(path string) {
 	_ = s.journal.file.Close()
 	s.journal.file = file
 }
+
+// Unwritten is how many bytes wait for the file.
+func (s *Simulator) Unwritten() int { return len(s.journal.lines) }

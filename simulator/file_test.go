@@ -155,6 +155,9 @@ func TestBadFile(t *testing.T) {
 		p.answers(call{}, "500 storage")
 		p.answers(call{}, "500 storage")
 		p.answers(call{key: "undo", undo: "key"}, "500 storage")
+		if n := p.Unwritten(); n > 0 {
+			t.Errorf("%d bytes are kept that will never be written", n)
+		}
 	})
 }
 

@@ -109,14 +109,17 @@ func (j *journal) sync() error {
 	j.mu.Unlock()
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	if j.err != nil || j.written >= mine {
+	if j.written >= mine {
 		return j.err
 	}
 	j.mu.Lock()
 	lines := j.lines
 	j.lines, j.written = nil, j.added
 	j.mu.Unlock()
-	if _, j.err = j.file.Write(lines); j.err == nil {
+	if j.err == nil {
+		_, j.err = j.file.Write(lines)
+	}
+	if j.err == nil {
 		j.err = j.file.Sync()
 	}
 	return j.err

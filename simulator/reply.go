@@ -115,7 +115,7 @@ func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	if a.delivery == silent || a.delivery == dropped {
 		panic(http.ErrAbortHandler)
 	}
-	body := encode(a.body)
+	body := append(encode(a.body), '\n')
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))

@@ -10,8 +10,8 @@ import (
 	"pawl/provider"
 )
 
-// result says what the answer to an operation means. An answer that names no outcome means what its status means. Only what says so beyond doubt is
-// done, refused or not done: 409 and 422 are how idempotency keys answer while the first
+// result says what the answer to an operation means: the outcome that it names, or else what its status means. Only
+// what says so beyond doubt is done, refused or not done: 409 and 422 are how idempotency keys answer while the first
 // call is still running, and 408 or 5xx may come after the money was taken.
 func (a *answer) result(op provider.Operation) provider.Result {
 	if a.Err != nil {

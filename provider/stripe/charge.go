@@ -22,7 +22,7 @@ type charge struct {
 
 // order returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
 // between calls: Stripe compares it. Without redirects an intent can be confirmed without an address to return to.
-func (s *charge) order(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
+func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
 	if c.Amount.IsZero() {
 		return nil, provider.Done{} // Stripe charges no zero
 	}
@@ -64,7 +64,7 @@ func intentOf(c *provider.Call) string {
 // Do creates and confirms. A reference that is known spares the first request, and keeps
 // to one intent should Stripe have forgotten the key.
 func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
-	order, known := s.order(c)
+	order, known := s.intentToCreate(c)
 	if known != nil {
 		return known
 	}
@@ -139,7 +139,7 @@ func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why pr
 // finds what was made just now. At most that makes an intent nobody has confirmed, which a
 // Do that is on its way will find and confirm. A declined intent is canceled as by Do.
 func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
-	order, known := s.order(c)
+	order, known := s.intentToCreate(c)
 	if known != nil {
 		return known
 	}

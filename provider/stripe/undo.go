@@ -12,7 +12,7 @@ import (
 // refunds it. A canceled intent can't be confirmed: that is what a Do which comes late will
 // be told.
 func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
-	order, known := s.order(c)
+	order, known := s.intentToCreate(c)
 	if known != nil {
 		return provider.Done{} // Do asks nothing of Stripe
 	}
