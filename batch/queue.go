@@ -60,8 +60,8 @@ func (q *Queue[T]) Add(items ...T) {
 		q.oldest.Store(q.now())
 	}
 	q.waiting = append(q.waiting, items...)
+	q.place.added(len(items)) // under the lock: a turn given for items that have gone already would never come back
 	q.mu.Unlock()
-	q.place.added(len(items))
 	select {
 	case q.wake <- struct{}{}:
 	default: // it is awake

@@ -47,8 +47,10 @@ type place struct {
 	turns *Turns
 	eager bool          // wants a turn as soon as it has items: it does not pace its flushes
 	wants bool          // a turn
-	holds bool          // has been given a turn, and has not ended its flush
-	turn  chan struct{} // a token when it has been given one
+	busy  bool          // it was given a turn, and its flush has not ended
+	holds bool          // its turn has not ended: it does not take too long
+	left  bool          // it takes no more turns
+	turn  chan struct{} // a token when it is given a turn
 }
 
 // join adds a queue.
@@ -71,13 +73,30 @@ func (t *Turns) give() {
 	}
 	for i := 1; i <= len(t.places) && t.flushing < most; i++ {
 		next := (t.last + i) % len(t.places)
-		if p := t.places[next]; p.wants && !p.holds {
-			p.wants, p.holds = false, true
-			p.turn <- struct{}{}
+		if p := t.places[next]; p.wants && !p.busy {
+			p.wants, p.busy, p.holds = false, true, true
+			p.turn <- struct{}{} // never blocks: the queue is busy until it has taken the one before, and flushed
 			t.flushing++
 			t.last, i = next, 0
 		}
 	}
+}
+
+// ask asks for a turn, unless the queue has one.
+func (p *place) ask() {
+	if !p.busy && !p.left {
+		p.wants = true
+		p.turns.give()
+	}
+}
+
+// end ends the turn, if the queue still holds it.
+func (p *place) end() {
+	if p.holds {
+		p.holds = false
+		p.turns.flushing--
+	}
+	p.turns.give()
 }
 
 // added notes that n items have come into the queue.
@@ -85,34 +104,36 @@ func (p *place) added(n int) {
 	if p == nil {
 		return
 	}
-	t := p.turns
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.trial.count(n, time.Now())
-	if p.eager && !p.holds {
-		p.wants = true
-		t.give()
+	p.turns.mu.Lock()
+	defer p.turns.mu.Unlock()
+	p.turns.trial.count(n, time.Now())
+	if p.eager {
+		p.ask()
 	}
 }
 
-// wait blocks until the queue has its turn. It reports false if ctx ended before that.
+// wait blocks until the queue has its turn. It reports false if ctx ended before that; then the queue takes no more turns.
 func (p *place) wait(ctx context.Context) bool {
 	if p == nil {
 		return true
 	}
 	t := p.turns
 	t.mu.Lock()
-	if !p.holds {
-		p.wants = true
-		t.give()
-	}
+	p.ask()
 	t.mu.Unlock()
 	select {
 	case <-p.turn:
 		return true
 	case <-ctx.Done():
-		return false // the others end as well
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.wants, p.left = false, true; p.busy { // it was given one meanwhile
+		<-p.turn
+		p.busy = false
+		p.end()
+	}
+	return false
 }
 
 // tooLong is how many times the usual duration a turn may last; leastPatience is how long it may in any case, so that
@@ -129,32 +150,28 @@ func (p *place) during(n int, flush func()) {
 		return
 	}
 	t, began := p.turns, time.Now()
-	late := time.AfterFunc(t.patience(), t.end)
+	patience := t.patience()
+	late := time.AfterFunc(patience, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		p.end()
+	})
 	flush()
-	inTime, now := late.Stop(), time.Now()
+	late.Stop() // one that comes too late all the same lets somebody have a turn early
+	now := time.Now()
 	t.mu.Lock()
-	p.holds = false
-	t.usual += (now.Sub(began) - t.usual) / 16
+	defer t.mu.Unlock()
+	t.usual += (min(now.Sub(began), patience) - t.usual) / 16 // an outage says nothing about what is usual
 	t.trial.left(n, now)
 	if t.trial.decided(now, t.usual) {
 		t.together = t.trial.end(t.together, now)
 	}
-	t.mu.Unlock()
-	if inTime {
-		t.end()
-	}
+	p.busy = false
+	p.end()
 }
 
 func (t *Turns) patience() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return max(tooLong*t.usual, leastPatience)
-}
-
-// end ends a turn.
-func (t *Turns) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.flushing--
-	t.give()
 }

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -101,4 +102,91 @@ func TestLateFlushHoldsNobodyUp(t *testing.T) {
 			t.Errorf("the other queue's batch was flushed after %s", waited)
 		}
 	})
+}
+
+// After an outage, a batch that hangs is known as late as soon as before.
+func TestOutageIsNotUsual(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := batch.NewTurns()
+		late := batch.New(batch.Options{Turns: turns}, func(minutes []int) {
+			select {
+			case <-time.After(time.Duration(minutes[0]) * time.Minute):
+			case <-t.Context().Done():
+			}
+		})
+		flushed := make(chan struct{}, 1)
+		other := batch.New(batch.Options{Turns: turns}, func([]int) { flushed <- struct{}{} })
+		go late.Run(t.Context())
+		go other.Run(t.Context())
+		<-time.After(60 * time.Millisecond)
+		late.Add(0) // ends a window of a trial
+		<-time.After(60 * time.Millisecond)
+		late.Add(10)
+		<-time.After(11 * time.Minute)
+		late.Add(60)
+		synctest.Wait()
+		begin := time.Now()
+		other.Add(1)
+		<-flushed
+		if waited := time.Since(begin); waited > time.Second {
+			t.Errorf("the other queue's batch was flushed after %s", waited)
+		}
+	})
+}
+
+// No turn is given for items that have gone already, and none is lost. Items go round two queues whose flushes take no time,
+// so that a flush can begin and end while Add is under way.
+func TestNoTurnIsLost(t *testing.T) {
+	t.Parallel()
+	const items = 200_000
+	turns := batch.NewTurns()
+	var flushed atomic.Int64
+	all := make(chan struct{})
+	var queues [2]*batch.Queue[int]
+	for i := range queues {
+		queues[i] = batch.New(batch.Options{Turns: turns}, func(batch []int) {
+			for _, item := range batch {
+				if flushed.Add(1) == items {
+					close(all)
+				}
+				go queues[1-i].Add(item)
+			}
+		})
+		go queues[i].Run(t.Context())
+	}
+	for i := range 3 {
+		queues[0].Add(i)
+	}
+	for before := int64(-1); ; {
+		select {
+		case <-all:
+			return
+		case <-time.After(10 * time.Second):
+			if now := flushed.Load(); now == before {
+				t.Fatalf("%d of %d items were flushed; %d and %d wait", now, items, queues[0].Len(), queues[1].Len())
+			}
+			before = flushed.Load()
+		}
+	}
+}
+
+// Where a batch is left in parts when the context ends, all of them are flushed, and Run returns.
+func TestEndWithABacklog(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		began := make(chan struct{}, 6)
+		queue := batch.New(batch.Options{Most: 1, Turns: batch.NewTurns()}, func([]int) { began <- struct{}{}; <-ctx.Done() })
+		queue.Add(1, 2, 3, 4, 5, 6)
+		ended := make(chan struct{})
+		go func() { queue.Run(ctx); close(ended) }()
+		<-began
+		cancel()
+		for range 5 {
+			<-began
+			queue.Add(7) // and nobody who adds something is held up
+		}
+		<-ended
+	}
 }
