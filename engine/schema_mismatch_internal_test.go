@@ -31,7 +31,7 @@ func TestStandstill(t *testing.T) {
 					f.failed(errors.New("the connection was lost"))
 					begin := time.Now()
 					for f.goOn() != nil {
-						time.Sleep(standMin / 10)
+						<-time.After(standMin / 10)
 					}
 					if lasted := time.Since(begin); lasted != want {
 						t.Errorf("stood still for %s, want %s", lasted, want)

@@ -91,10 +91,10 @@ var amountText = regexp.MustCompile(`^(0|[1-9][0-9]{0,14})(\.[0-9]{1,4})?$`)
 func (m mapping) amount(key string) *decimal.Decimal {
 	const want = "an amount from 0, with up to 15 digits before the point and 4 after it, without quotes"
 	var amount decimal.Decimal
-	given := read(m, key, want, &amount, func(text string) (decimal.Decimal, bool) {
+	given := read(m, key, &amount, kind[decimal.Decimal]{want, isNumber, func(text string) (decimal.Decimal, bool) {
 		d, err := decimal.Parse(text)
 		return d, err == nil && amountText.MatchString(text)
-	}, "!!int", "!!float")
+	}})
 	if !given {
 		return nil
 	}

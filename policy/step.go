@@ -152,14 +152,14 @@ func ParseURL(text string) (*url.URL, error) {
 }
 
 func (m mapping) address(key string) (address string) {
-	read(m, key, wantURL, &address, func(text string) (string, bool) {
+	read(m, key, &address, kind[string]{wantURL, isText, func(text string) (string, bool) {
 		_, err := ParseURL(text)
 		return text, err == nil && len(text) <= maxURL
-	}, "!!str")
+	}})
 	return address
 }
 
 func (m mapping) secret(key string) (secret Secret) {
-	read(m, key, wantSecret, &secret, func(text string) (Secret, bool) { return Secret(text), Secret(text).valid() }, "!!str")
+	read(m, key, &secret, kind[Secret]{wantSecret, isText, func(text string) (Secret, bool) { return Secret(text), Secret(text).valid() }})
 	return secret
 }

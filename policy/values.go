@@ -29,16 +29,29 @@ func (r *reader) text(n *yaml.Node, path, want string, tags ...string) (text str
 	return n.Value, true
 }
 
-// read replaces the default in *into by what parse makes of a value of one of the given
-// types, and reports whether it did.
-func read[T any](m mapping, key, want string, into *T, parse func(text string) (T, bool), tags ...string) bool {
-	text, ok := m.scalar(key, want, tags...)
+// kind is what a value has to be.
+type kind[T any] struct {
+	want  string   // for people
+	tags  []string // types of YAML
+	parse func(text string) (value T, fits bool)
+}
+
+// Types of YAML.
+var (
+	isText   = []string{"!!str"}
+	isWhole  = []string{"!!int"}
+	isNumber = []string{"!!int", "!!float"}
+)
+
+// read replaces the default in *into by a value of that kind, and reports whether it did.
+func read[T any](m mapping, key string, into *T, of kind[T]) bool {
+	text, ok := m.scalar(key, of.want, of.tags...)
 	if !ok {
 		return false
 	}
-	value, fits := parse(text)
+	value, fits := of.parse(text)
 	if !fits {
-		m.wants(m.values[key], m.pathOf(key), want)
+		m.wants(m.values[key], m.pathOf(key), of.want)
 		return false
 	}
 	*into = value
@@ -47,31 +60,31 @@ func read[T any](m mapping, key, want string, into *T, parse func(text string) (
 
 func (m mapping) duration(key string, into *time.Duration, least, most time.Duration) {
 	want := fmt.Sprintf("a duration from %s to %s, such as 90s, 15m or 24h", short(least), short(most))
-	read(m, key, want, into, func(text string) (time.Duration, bool) {
+	read(m, key, into, kind[time.Duration]{want, isText, func(text string) (time.Duration, bool) {
 		d, err := time.ParseDuration(text)
 		return d, err == nil && d >= least && d <= most && !strings.ContainsAny(text, "+-") && text != "0"
-	}, "!!str")
+	}})
 }
 
 func (m mapping) wholeNumber(key string, into *int, least, most int) {
-	read(m, key, fmt.Sprintf("a whole number from %d to %d", least, most), into, func(text string) (int, bool) {
+	read(m, key, into, kind[int]{fmt.Sprintf("a whole number from %d to %d", least, most), isWhole, func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
 		return n, err == nil && strconv.Itoa(n) == text && n >= least && n <= most // 010 is eight to some
-	}, "!!int")
+	}})
 }
 
 func (m mapping) number(key string, into *float64, least, most float64) {
-	read(m, key, fmt.Sprintf("a number from %g to %g", least, most), into, func(text string) (float64, bool) {
+	read(m, key, into, kind[float64]{fmt.Sprintf("a number from %g to %g", least, most), isNumber, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
 		return n, err == nil && n >= least && n <= most // NaN is neither
-	}, "!!int", "!!float")
+	}})
 }
 
 // word is one of the given words, or the default.
 func (m mapping) word(key, otherwise string, words ...string) string {
-	read(m, key, strings.Join(words, " or "), &otherwise, func(text string) (string, bool) {
+	read(m, key, &otherwise, kind[string]{strings.Join(words, " or "), isText, func(text string) (string, bool) {
 		return text, slices.Contains(words, text)
-	}, "!!str")
+	}})
 	return otherwise
 }
 

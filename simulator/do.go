@@ -5,11 +5,17 @@ import (
 	"net/http"
 )
 
+// ending is how a request that was begun ends.
+type ending struct {
+	abandon func()
+	decide  func() reply
+}
+
 // attempt answers a request that changes something: by what is known of its key, or else
 // by what is decided when its time has come. Between begin and decide the key is in
 // progress; an undo that comes meanwhile does not wait: decide finds the key voided and
 // refuses. A caller who leaves changes nothing of it.
-func (s *Simulator) attempt(caller context.Context, q *request, known *reply, abandon func(), decide func() reply) reply {
+func (s *Simulator) attempt(caller context.Context, q *request, known *reply, then ending) reply {
 	hang := q.rule.Fault == Hang
 	if known != nil && hang && known.outcome != "in_progress" {
 		return reply{outcome: "none", delivery: silent}
@@ -19,7 +25,7 @@ func (s *Simulator) attempt(caller context.Context, q *request, known *reply, ab
 	}
 	if hang {
 		s.untilLeft(caller)
-		abandon()
+		then.abandon()
 		return reply{outcome: "none", delivery: dropped}
 	}
 	wait := s.cfg.Latency
@@ -27,10 +33,10 @@ func (s *Simulator) attempt(caller context.Context, q *request, known *reply, ab
 		wait += q.rule.Delay
 	}
 	if !s.pause(wait) {
-		abandon()
+		then.abandon()
 		return closedReply
 	}
-	return s.durable(decide())
+	return s.durable(then.decide())
 }
 
 // begin either finds the answer to a key or takes it on.

@@ -50,7 +50,7 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 				return s.undo(q)
 			}
 			e, known := s.begin(q)
-			return s.attempt(r.Context(), q, known, func() { s.abandon(e) }, func() reply { return s.decide(q, e) })
+			return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return s.decide(q, e) }})
 		})
 	}
 }

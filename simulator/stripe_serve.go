@@ -41,7 +41,7 @@ func (s *Simulator) stripe(call string) http.HandlerFunc {
 			if call == stripeRead {
 				return s.lookAt(q)
 			}
-			return s.attempt(r.Context(), &q.request, s.beginStripe(q), func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) })
+			return s.attempt(r.Context(), &q.request, s.beginStripe(q), ending{func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) }})
 		})
 	}
 }

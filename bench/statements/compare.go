@@ -39,7 +39,7 @@ func inTurn(ctx context.Context, o options, variants []*variant, size int) ([]fi
 	}
 	for range turns {
 		for _, i := range rand.Perm(len(variants)) {
-			if err := variants[i].add(ctx, &sums[i], size, atOnce, o.items); err != nil {
+			if err := variants[i].add(ctx, &sums[i], size, atOnce); err != nil {
 				return nil, err
 			}
 		}

@@ -104,7 +104,7 @@ func measure(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, server.Stop(context.WithoutCancel(ctx))) }()
 	var variants []*variant
 	for i, name := range o.names {
-		v, err := open(ctx, server, i, name, o)
+		v, err := open(ctx, server, i, o)
 		if err != nil {
 			return fmt.Errorf("variant %s: %w", name, err)
 		}

@@ -28,13 +28,13 @@ type figures struct {
 func (f figures) total() float64 { return f.cpu[0] + f.cpu[1] + f.cpu[2] + f.cpu[3] }
 
 // add runs some sets of a size and adds what they took.
-func (v *variant) add(ctx context.Context, sum *figures, size, sets, items int) error {
+func (v *variant) add(ctx context.Context, sum *figures, size, sets int) error {
 	if err := v.count(ctx, sum, -1); err != nil {
 		return err
 	}
 	began := time.Now()
 	for range sets {
-		if err := v.set(ctx, size, items, sum); err != nil {
+		if err := v.set(ctx, size, sum); err != nil {
 			return fmt.Errorf("variant %s, sets of %d: %w", v.name, size, err)
 		}
 	}
@@ -51,7 +51,7 @@ func (f figures) each(orders int) figures {
 }
 
 // set takes one set of new orders through all steps and adds up what that took.
-func (v *variant) set(ctx context.Context, size, items int, f *figures) error {
+func (v *variant) set(ctx context.Context, size int, f *figures) error {
 	clock, err := v.cpu()
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (v *variant) set(ctx context.Context, size, items int, f *figures) error {
 		clock = now
 		return err
 	}
-	nos, err := v.admit(ctx, size, items)
+	nos, err := v.admit(ctx, size)
 	if err != nil {
 		return err
 	}
@@ -86,13 +86,13 @@ func (v *variant) set(ctx context.Context, size, items int, f *figures) error {
 
 var owner = uuid.New()
 
-func (v *variant) admit(ctx context.Context, size, items int) ([]int64, error) {
+func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
 		v.made++
 		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
 		p.Amounts, p.Currencies = append(p.Amounts, "99.99"), append(p.Currencies, "USD")
-		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(items)))
+		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(v.items)))
 		p.Quantities, p.Metadata = append(p.Quantities, 1), append(p.Metadata, "")
 	}
 	rows, err := ledger.Admit(ctx, v.query, p)

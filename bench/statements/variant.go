@@ -20,12 +20,13 @@ type variant struct {
 	name    string
 	conn    *pgx.Conn
 	query   *db.Queries
+	items   int
 	made    int // orders so far
 	figures map[int][]figures
 }
 
 // open makes the database of a variant: migrations, then its files.
-func open(ctx context.Context, server *pgembed.Server, number int, name string, o options) (*variant, error) {
+func open(ctx context.Context, server *pgembed.Server, number int, o options) (*variant, error) {
 	admin, err := pgx.Connect(ctx, server.URL("postgres"))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -52,7 +53,7 @@ func open(ctx context.Context, server *pgembed.Server, number int, name string, 
 		_, err = conn.Exec(ctx, `INSERT INTO inventory (item, on_hand, tracked)
 			SELECT 'item ' || n, 1000000, true FROM generate_series(0, $1 - 1) AS n`, o.items)
 	}
-	return &variant{name: name, conn: conn, query: db.New(r), figures: map[int][]figures{}}, err
+	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, err
 }
 
 // replacing is a connection that sends other statements in the place of some.
@@ -90,13 +91,13 @@ func (r *replacing) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 	name := named.FindStringSubmatch(sql)[1]
 	if other, ok := r.texts[name+"One"]; ok {
 		if elements, ok := single(args); ok {
-			return r.Conn.Query(ctx, other, elements...)
+			return r.Conn.Query(ctx, other, elements...) //nolint:rowserrcheck // whoever reads them does
 		}
 	}
 	if other, ok := r.texts[name]; ok {
 		sql = other
 	}
-	return r.Conn.Query(ctx, sql, args...)
+	return r.Conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
 }
 
 // single returns the arguments of a set of one with its element in the place of each array.

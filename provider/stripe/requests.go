@@ -39,20 +39,20 @@ func (a *api) read(ctx context.Context, c *provider.Call, id string) reply {
 
 // confirm has an intent charged, or authorized. That it was declined is final.
 func (a *api) confirm(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, opConfirm, (*reply).stumbled, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+	return a.again(ctx, c, repeatable{opConfirm, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
 		return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: with}))
 	})
 }
 
 func (a *api) capture(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, opCapture, (*reply).stumbled, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+	return a.again(ctx, c, repeatable{opCapture, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
 		return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: with}))
 	})
 }
 
 // cancel sees to it that an intent is never confirmed or captured.
 func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, opCancel, (*reply).stale, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+	return a.again(ctx, c, repeatable{opCancel, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
 		intent, err := client.V1PaymentIntents.Cancel(ctx, id, &stripe.PaymentIntentCancelParams{Params: with})
 		if err = r.tookIntent(intent, err); err == nil && intent.Status != stripe.PaymentIntentStatusCanceled {
 			return errors.New("the answer is not a canceled payment intent")
@@ -63,7 +63,7 @@ func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
 
 // giveBack refunds what is left of an intent.
 func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, opRefund, (*reply).stale, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+	return a.again(ctx, c, repeatable{opRefund, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
 		refund, err := client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)})
 		if err != nil {
 			return err
@@ -77,15 +77,21 @@ func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
 	})
 }
 
+// repeatable is a request that may be sent with another key, if the stored answer to its own is useless.
+type repeatable struct {
+	operation provider.Operation
+	useless   func(*reply) bool
+}
+
 // again sends a request, and once more with another key, a random one of the library's, when the stored answer to its own is
 // of no use. Only for what Stripe itself does at most once per intent: to charge it, to capture it, to
 // cancel it, or to refund all that is left. A canceled intent can be neither charged nor
 // captured, with whatever key.
-func (a *api) again(ctx context.Context, c *provider.Call, op provider.Operation, useless func(*reply) bool,
+func (a *api) again(ctx context.Context, c *provider.Call, once repeatable,
 	request func(context.Context, *stripe.Client, stripe.Params, *reply) error) (r reply) {
-	for _, with := range []stripe.Params{{IdempotencyKey: stripe.String(c.Key(op))}, {}} {
+	for _, with := range []stripe.Params{{IdempotencyKey: stripe.String(c.Key(once.operation))}, {}} {
 		r = a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error { return request(ctx, client, with, r) })
-		if !useless(&r) {
+		if !once.useless(&r) {
 			break
 		}
 	}
