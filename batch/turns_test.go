@@ -139,7 +139,7 @@ func TestOutageIsNotUsual(t *testing.T) {
 // so that a flush can begin and end while Add is under way.
 func TestNoTurnIsLost(t *testing.T) {
 	t.Parallel()
-	const items = 200_000
+	const items = 50_000
 	turns := batch.NewTurns()
 	var flushed atomic.Int64
 	all := make(chan struct{})
