@@ -2,8 +2,8 @@
 // There is one flush at a time. While it commits, the next batch gathers, so under load batches grow by themselves,
 // and so does the work done by one commit. There is no timer: what comes alone goes alone, and at once.
 //
-// The engine has a queue for each statement that takes many orders. This package knows nothing of orders, and starts
-// no goroutine.
+// The engine has a queue for each statement that takes many orders. Queues may take turns with each other: see Turns. This
+// package knows nothing of orders, and starts no goroutine that lasts.
 package batch
 
 import (
