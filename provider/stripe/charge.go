@@ -20,7 +20,7 @@ type charge struct {
 	onConfirm bool // authorize only
 }
 
-// order returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
+// intentToCreate returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
 // between calls: Stripe compares it. Without redirects an intent can be confirmed without an address to return to.
 func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
 	if c.Amount.IsZero() {
