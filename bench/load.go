@@ -23,6 +23,7 @@ type answer struct {
 type load struct {
 	address string
 	items   int
+	ordered bool    // ids
 	rate    float64 // orders per second offered; 0: a closed loop
 	began   time.Time
 	stopped atomic.Bool
@@ -38,7 +39,7 @@ type caller struct {
 
 // startLoad begins sending. The load runs until stop.
 func startLoad(address string, s setup) *load {
-	l := &load{address: address, items: s.Items, rate: s.Rate, began: time.Now()}
+	l := &load{address: address, items: s.Items, ordered: s.Ordered, rate: s.Rate, began: time.Now()}
 	if l.rate > 0 {
 		l.running.Go(l.offer)
 		return l
@@ -63,7 +64,7 @@ func (l *load) run(c *caller) {
 
 // order sends a new order and keeps how long after it was due it was completed.
 func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
-	w.next(l.items)
+	w.next(l.items, l.ordered)
 	err := w.open()
 	if err == nil {
 		err = w.send()

@@ -18,6 +18,7 @@ type options struct {
 	window         window
 	rounds         int
 	stored         int64
+	ordered        bool
 	stock          bool
 	targets        targets
 
@@ -27,7 +28,7 @@ type options struct {
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
-keep-alive connections, random order ids, each run from an empty database.
+keep-alive connections, random order ids (or --uuidv7), each run from an empty database.
 
   go run . [flags]                          # everything, about 5 minutes
   go run . --callers 64 --items hot --only pawl --seconds 5
@@ -55,6 +56,7 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote offers")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
+	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
 	if err := flags.Parse(args); err != nil {
 		return o, err

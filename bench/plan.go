@@ -102,6 +102,7 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 // do measures, on a database of its own unless the run has one, and says at once what
 // came out: the whole takes minutes.
 func (p *plan) do(ctx context.Context, r run) error {
+	r.Ordered = p.ordered
 	fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
 	out, err := p.measured(ctx, r)
 	if err != nil {

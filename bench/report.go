@@ -48,17 +48,33 @@ func (r report) print(w io.Writer) {
 }
 
 // printStored sets the runs on a full table against those that had the same load for
-// the same time and began with an empty one.
+// the same time and began with an empty one: medians of the rounds.
 func (r report) printStored(w io.Writer) {
-	for _, full := range r.Results {
-		for _, empty := range r.Results {
-			same := full.setup == empty.setup && math.Abs(full.Seconds-empty.Seconds) < 1
-			if full.Stored > 0 && empty.Stored == 0 && same {
-				fmt.Fprintf(w, "\n%d callers with %d orders stored: %.2f of the orders/s from empty; WAL bytes per order %.0f (%.0f from empty), HOT %.0f %% (%.0f %%)\n",
-					full.Callers, full.Stored, full.OrdersPerSec/empty.OrdersPerSec, full.WALPerOrder, empty.WALPerOrder, 100*full.HOTShare, 100*empty.HOTShare)
-			}
+	seen := map[setup]bool{}
+	for _, x := range r.Results {
+		full, empty := r.lasting(x, true), r.lasting(x, false)
+		if x.Stored == 0 || seen[x.setup] || len(empty) == 0 {
+			continue
+		}
+		seen[x.setup] = true
+		fmt.Fprintf(w, "\n%d callers with %d orders stored: %s of the orders/s from empty (%s against %s), %s of its CPU; WAL bytes per order %.0f (%.0f from empty), HOT %.0f %% (%.0f %%)\n",
+			x.Callers, x.Stored, ratio(full, empty, ordersPerSec), spread(full), spread(empty), ratio(full, empty, cpuPerOrder),
+			median(full, walPerOrder), median(empty, walPerOrder), 100*median(full, hotShare), 100*median(empty, hotShare))
+	}
+}
+
+func cpuPerOrder(x result) float64 { return x.ServiceCPU + x.PostgresCPU }
+func walPerOrder(x result) float64 { return x.WALPerOrder }
+func hotShare(x result) float64    { return x.HOTShare }
+
+// lasting are the runs with the load of one and as long, on a full table or not.
+func (r report) lasting(as result, stored bool) (runs []result) {
+	for _, x := range r.Results {
+		if x.setup == as.setup && math.Abs(x.Seconds-as.Seconds) < 1 && (x.Stored > 0) == stored {
+			runs = append(runs, x)
 		}
 	}
+	return runs
 }
 
 func (r report) row(x result) []string {

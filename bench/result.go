@@ -10,6 +10,7 @@ import (
 type setup struct {
 	Target         string
 	Callers, Items int
+	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
 }
 

@@ -17,17 +17,12 @@ const storedWindow = 90 * time.Second
 
 var storedCallers = []int{64, 256}
 
-// withStored measures the service from an empty database and with many orders in the
-// table, under the same load and for the same time.
+// withStored measures the service on an empty database and on one with many orders in
+// the table, in turn, under the same load and for the same time.
 func (p *plan) withStored(ctx context.Context) (err error) {
 	w := p.window
 	w.length = max(w.length, storedWindow)
 	const items = 10_000
-	for _, callers := range storedCallers {
-		if err := p.fresh(ctx, setup{Target: "pawl", Callers: callers, Items: items}, w); err != nil {
-			return err
-		}
-	}
 	d, err := p.database(ctx)
 	if err != nil {
 		return err
@@ -37,13 +32,18 @@ func (p *plan) withStored(ctx context.Context) (err error) {
 		return err
 	}
 	for _, callers := range storedCallers {
-		if _, err := d.conn.Exec(ctx, "CHECKPOINT"); err != nil {
-			return fmt.Errorf("checkpoint: %w", err)
-		}
-		r := run{setup: setup{Target: "pawl", Callers: callers, Items: items}, target: p.built["pawl"],
-			database: d, folder: p.folder, window: w, stock: p.stock}
-		if err := p.do(ctx, r); err != nil {
-			return err
+		for round := range 2 * p.rounds {
+			r := run{setup: setup{Target: "pawl", Callers: callers, Items: items}, target: p.built["pawl"],
+				folder: p.folder, window: w, stock: p.stock}
+			if round%4 == 1 || round%4 == 2 { // empty, stored, stored, empty
+				r.database = d
+			}
+			if _, err := d.conn.Exec(ctx, "CHECKPOINT"); err != nil {
+				return fmt.Errorf("checkpoint: %w", err)
+			}
+			if err := p.do(ctx, r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -59,25 +59,32 @@ func (p *plan) fill(ctx context.Context, d *database, items int) error {
 	if err := s.stop(); err != nil {
 		return err
 	}
-	return d.fill(ctx, p.stored, items)
+	return d.fill(ctx, filling{p.stored, items, p.ordered})
 }
 
 // fillSize orders are one transaction.
 const fillSize = 250_000
 
-// fill adds n completed orders with random ids. Triggers are off meanwhile: they
-// rightly refuse an order that begins at its end.
-func (d *database) fill(ctx context.Context, n int64, items int) error {
+// filling is what a database is filled with.
+type filling struct {
+	orders  int64
+	items   int
+	ordered bool // ids are uuidv7 instead of random
+}
+
+// fill adds completed orders. Triggers are off meanwhile: they rightly refuse an order
+// that begins at its end.
+func (d *database) fill(ctx context.Context, f filling) error {
 	if _, err := d.conn.Exec(ctx, "SET session_replication_role = replica"); err != nil {
 		return fmt.Errorf("switch triggers off: %w", err)
 	}
-	for done := int64(0); done < n; done += fillSize {
-		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, n)
-		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, n-done), items); err != nil {
+	for done := int64(0); done < f.orders; done += fillSize {
+		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, f.orders)
+		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, f.orders-done), f.items, f.ordered); err != nil {
 			return fmt.Errorf("store orders: %w", err)
 		}
 	}
-	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", n, n)
+	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", f.orders, f.orders)
 	for _, sql := range []string{"RESET session_replication_role", fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()"} {
 		if _, err := d.conn.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("finish storing orders: %w", err)
@@ -89,7 +96,8 @@ func (d *database) fill(ctx context.Context, n int64, items int) error {
 const fillSQL = `
 WITH stored AS (
   INSERT INTO orders (order_id, status, ended_as, fence, seq, created_at, finished_at, amount, currency, item)
-  SELECT encode(uuid_send(gen_random_uuid()), 'hex'), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
+  SELECT CASE WHEN $3::boolean THEN lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') ELSE '' END
+      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
     'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
   FROM generate_series(1, $1::bigint)
   RETURNING order_no, item, quantity, amount, currency

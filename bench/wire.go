@@ -47,12 +47,16 @@ func newWire(address string) *wire {
 	return w
 }
 
-// next makes the request that of a new order: 32 random hex digits, as a caller
-// would send, so that the unique index is hit at random places.
-func (w *wire) next(items int) {
+// next makes the request that of a new order. Its id is 32 random hex digits, as a caller
+// would send, so that the unique index is hit at random places; or, if ordered, begins
+// with the time in milliseconds, as a uuidv7 does (RFC 9562).
+func (w *wire) next(items int, ordered bool) {
 	var id [16]byte
 	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
 	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
+	if ordered {
+		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64N(1<<16))
+	}
 	hex.Encode(w.orderID, id[:])
 	n := rand.IntN(items)
 	for i := len(w.item) - 1; i >= 0; i-- {

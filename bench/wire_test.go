@@ -41,7 +41,7 @@ func TestWireSendsOrders(t *testing.T) {
 	})
 	ids := map[string]bool{}
 	for range 100 {
-		w.next(3)
+		w.next(3, false)
 		if err := w.send(); err != nil {
 			t.Fatal(err)
 		}
