@@ -51,6 +51,7 @@ type place struct {
 	holds bool          // its turn has not ended: it does not take too long
 	left  bool          // it takes no more turns
 	turn  chan struct{} // a token when it is given a turn
+	late  *time.Timer   // ends a turn that takes too long
 }
 
 // join adds a queue.
@@ -61,6 +62,12 @@ func (t *Turns) join(eager bool) *place {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := &place{turns: t, eager: eager, turn: make(chan struct{}, 1)}
+	p.late = time.AfterFunc(time.Hour, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		p.end()
+	})
+	p.late.Stop() // each flush starts it
 	t.places = append(t.places, p)
 	return p
 }
@@ -151,13 +158,9 @@ func (p *place) during(n int, flush func()) {
 	}
 	t, began := p.turns, time.Now()
 	patience := t.patience()
-	late := time.AfterFunc(patience, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		p.end()
-	})
+	p.late.Reset(patience)
 	flush()
-	late.Stop() // one that comes too late all the same lets somebody have a turn early
+	p.late.Stop() // one that comes too late all the same lets somebody have a turn early
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -60,9 +60,12 @@ func WhileWanted(ctx, caller context.Context) context.Context {
 func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	caller, _ := ctx.Value(callerKey{}).(context.Context)
 	if caller == nil {
-		return p.acquireFor(ctx, ctx)
+		return p.acquireUntil(ctx)
 	}
-	conn, err := p.acquireFor(ctx, caller)
+	wanted, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(caller, cancel)()
+	conn, err := p.acquireUntil(wanted)
 	if caller.Err() == nil {
 		return conn, err
 	}
@@ -72,15 +75,13 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
-func (p *Pool) acquireFor(ctx, caller context.Context) (*pgxpool.Conn, error) {
+func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 	for {
 		short, cancel := context.WithTimeout(ctx, acquireTry)
-		stop := context.AfterFunc(caller, cancel)
 		conn, err := p.pool.Acquire(short)
 		tooLong := short.Err() != nil
-		stop()
 		cancel()
-		if err == nil || !tooLong || ctx.Err() != nil || caller.Err() != nil {
+		if err == nil || !tooLong || ctx.Err() != nil {
 			return conn, err
 		}
 	}

@@ -73,13 +73,14 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 		e.tickOn(verdicts[0].At)
 	}
 	moved = make([]*run, 0, len(verdicts))
-	for _, v := range verdicts {
+	for n := range verdicts {
+		v := &verdicts[n]
 		i, ok := slices.BinarySearchFunc(runs, v.OrderNo, func(r *run, no int64) int { return cmp.Compare(r.no(), no) })
 		if !ok {
 			panic("apply: the database moved an order that was not asked for")
 		}
 		if !m.allows(first.Status, v.ToStatus) {
-			e.halt(runs[i], v)
+			e.halt(runs[i], *v)
 			continue
 		}
 		runs[i].applyVerdict(v)
@@ -95,19 +96,19 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	return moved, lost, nil
 }
 
-// applyVerdict writes a verdict into the run. The effects of the forward path are known from
-// the move itself; an order that goes back is read before it is shown.
-func (r *run) applyVerdict(v ledger.Moved) {
-	o, at := &r.order, v.At
+// applyVerdict writes a verdict into the run, which refers to it from then on. The effects of the forward path are
+// known from the move itself; an order that goes back is read before it is shown.
+func (r *run) applyVerdict(v *ledger.Moved) {
+	o := &r.order
 	event, _ := fsm.EventOf(o.Status, v.ToStatus)
 	o.Status, o.Seq, r.vainTries = v.ToStatus, v.Seq, 0
 	switch event {
 	case fsm.Charged:
-		o.ChargedAt = &at
+		o.ChargedAt = &v.At
 	case fsm.Reserved:
-		o.ReservedAt = &at
+		o.ReservedAt = &v.At
 	case fsm.Confirmed:
-		o.EndedAs, o.FinishedAt = &v.ToStatus, &at
+		o.EndedAs, o.FinishedAt = &v.ToStatus, &v.At
 		o.Owner, o.DueAt = nil, nil
 	default:
 		r.complete = false

@@ -1,6 +1,10 @@
 package engine
 
-import "slices"
+import (
+	"iter"
+	"maps"
+	"slices"
+)
 
 // divide keeps the order on both sides.
 func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
@@ -16,20 +20,23 @@ func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 
 // groupBy groups runs by what one statement can take. A group may be the batch itself, whose array its queue uses again: a
 // group that outlives the flush has to be cloned.
-func groupBy[K comparable](runs []*run, key func(*run) K) map[K][]*run {
-	if len(runs) == 0 {
-		return nil
+func groupBy[K comparable](runs []*run, key func(*run) K) iter.Seq2[K, []*run] {
+	return func(yield func(K, []*run) bool) {
+		if len(runs) == 0 {
+			return
+		}
+		first := key(runs[0])
+		if !slices.ContainsFunc(runs[1:], func(r *run) bool { return key(r) != first }) {
+			yield(first, runs) // nearly always
+			return
+		}
+		groups := map[K][]*run{}
+		for _, r := range runs {
+			k := key(r)
+			groups[k] = append(groups[k], r)
+		}
+		maps.All(groups)(yield)
 	}
-	first := key(runs[0])
-	if !slices.ContainsFunc(runs[1:], func(r *run) bool { return key(r) != first }) {
-		return map[K][]*run{first: runs} // nearly always
-	}
-	groups := map[K][]*run{}
-	for _, r := range runs {
-		k := key(r)
-		groups[k] = append(groups[k], r)
-	}
-	return groups
 }
 
 func numbersOf(runs []*run) []int64 {

@@ -1,6 +1,9 @@
 package fsm
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // State is the value of orders.status. The text is the same in SQL, JSON and
 // the docs.
@@ -41,6 +44,21 @@ func States() []State { return slices.Clone(states) }
 
 // Known reports whether s is a state of the machine.
 func (s State) Known() bool { return slices.Contains(states, s) }
+
+// ScanBytes takes a state from the database driver, which hands over memory of its own. The states of the machine are
+// not copied: each move of each order brings one.
+func (s *State) ScanBytes(text []byte) error {
+	if text == nil {
+		return errors.New("a state is NULL")
+	}
+	i := slices.IndexFunc(states, func(known State) bool { return string(known) == string(text) })
+	if i < 0 {
+		*s = State(text)
+		return nil
+	}
+	*s = states[i]
+	return nil
+}
 
 // Step is one of the three things an order needs.
 type Step string

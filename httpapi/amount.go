@@ -26,7 +26,7 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 	if text[0] == '-' {
 		return amount, "negative", "must not be negative, nor minus zero"
 	}
-	coefficient, scale := split(text)
+	coefficient, scale := split(make([]byte, 0, 24), text)
 	for scale > digits && len(coefficient) > 0 && coefficient[len(coefficient)-1] == '0' {
 		scale--
 		coefficient = coefficient[:len(coefficient)-1]
@@ -53,11 +53,10 @@ func numberIn(text []byte) []byte {
 	return text
 }
 
-// split takes a JSON number without sign apart: its digits without leading zeros,
-// and how many of them stand behind the point. The scale is negative when zeros
+// split takes a JSON number without sign apart: it appends its digits without leading zeros to
+// coefficient, and returns how many of them stand behind the point. The scale is negative when zeros
 // have to be added, and saturates far outside of what an amount can be.
-func split(text []byte) (coefficient []byte, scale int) {
-	coefficient = make([]byte, 0, 24)
+func split(coefficient, text []byte) (_ []byte, scale int) {
 	fraction := false
 	for i, c := range text {
 		switch c {

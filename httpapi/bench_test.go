@@ -2,9 +2,13 @@ package httpapi
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +55,22 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 		w := discard{http.Header{}}
 		s.ServeHTTP(w, r)
 	}
+}
+
+// An order from its request to its answer, with 64 callers, without a connection.
+func BenchmarkProcess(b *testing.B) {
+	s := setup(b)
+	var orders atomic.Int64
+	b.ReportAllocs()
+	b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+	b.RunParallel(func(work *testing.PB) {
+		for work.Next() {
+			body := fmt.Sprintf(`{"orderId": "%032x", "amount": 99.99, "item": "widget-4711"}`, orders.Add(1))
+			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			s.api.ServeHTTP(discard{http.Header{}}, r)
+		}
+	})
 }
 
 type discard struct{ header http.Header }
