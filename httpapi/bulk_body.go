@@ -15,6 +15,7 @@ import (
 type bulkRequest struct {
 	DryRun         bool   `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           bulkBody
 }
 
@@ -47,6 +48,9 @@ type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
 	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
 	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids, or newest first."`
+	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
 type bulkResult struct {

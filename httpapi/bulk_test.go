@@ -105,7 +105,7 @@ func TestBulkBodies(t *testing.T) {
 		{"retry", `{"ids":"a"}`, "/ids wrong_type"},
 		{"retry", `{"filter":{}}`, "/filter empty"},
 		{"retry", `{"filter":{"limit":5}}`, "/filter empty"},
-		{"retry", `{"filter":{"statsu":"failed","hold":"paused"}}`, "/filter unknown_field"},
+		{"retry", `{"filter":{"statsu":"failed","hold":"paused"}}`, "/filter/statsu unknown_field"},
 		{"retry", `{"filter":{"status":"lost","hold":"nothing","limit":1001}}`,
 			"/filter/status unknown_word, /filter/hold unknown_word, /filter/limit out_of_range"},
 		{"retry", `{"filter":{"holdReason":"x"}}`, "/filter/hold required"},

@@ -11,8 +11,8 @@ import (
 
 // oddIDs are order ids that a router, a proxy or a decoder could take for something else.
 var oddIDs = []string{
-	"process", "bulk", "transitions", "cancel", "a/b", "a%2Fb", "a%b", "//", " lead", "trail ", "a?b=c", "a#b", "a;b", "a+b",
-	"…", "...", "日本", "é", "e\u0301", "😀", "\u202eabc", "a\\b", "\"", "'", "<b>", "{orderId}", "..%2f..", "~", strings.Repeat("é", 255),
+	"process", "bulk", "transitions", "cancel", "a/b", "a%2Fb", "a%b", "//", "a b", "a?b=c", "a#b", "a;b", "a+b",
+	"…", "...", "日本", "é", "e\u0301", "😀", "a\\b", "\"", "'", "<b>", "{orderId}", "..%2f..", "~", strings.Repeat("é", 255),
 }
 
 func TestAnyOrderIDWorks(t *testing.T) {
@@ -32,7 +32,7 @@ func TestAnyOrderIDWorks(t *testing.T) {
 			b.call(t, "POST "+path+"/cancel", "").wantProblem(t, 409, "not_applicable")
 		})
 	}
-	for _, id := range []string{"nobody", "%00", "a%0Ab", "%FF", "%ED%A0%80", "%2E%2E", "%2e", strings.Repeat("x", 256)} {
+	for _, id := range []string{"nobody", "%00", "a%0Ab", "%FF", "%ED%A0%80", "%2E%2E", "%2e", "%20o", "o%E2%80%8B", strings.Repeat("x", 256)} {
 		t.Run("one that is not there is 404: "+id, func(t *testing.T) {
 			t.Parallel()
 			b.get(t, "/api/orders/"+id).wantProblem(t, 404, "not_found")
