@@ -30,7 +30,8 @@ type bulkBody struct {
 }
 
 type bulkFilter struct {
-	Status      state      `json:"status,omitempty"`
+	Status      []state    `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
+	CustomerID  string     `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
 	Hold        string     `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
 	HoldReason  string     `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"How its reason begins. Together with hold."`
 	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255"`
@@ -84,9 +85,13 @@ func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 	}
 	if f := got.object("filter"); f != nil {
 		b.Filter = &orders.Filter{
-			Status: fsm.State(f.text("status")), Hold: f.text("hold"), HoldReason: f.text("holdReason"), Item: f.text("item"),
+			CustomerID: f.text("customerId"), Item: f.text("item"), Hold: f.text("hold"), HoldReason: f.text("holdReason"),
 			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"),
 			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),
+		}
+		for _, status := range f.list("status") {
+			status, _ := status.(string)
+			b.Filter.Statuses = append(b.Filter.Statuses, fsm.State(status))
 		}
 	}
 	return b

@@ -178,3 +178,21 @@ func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
 		t.Errorf("%d items", n)
 	}
 }
+
+func TestDetailsOfParameters(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for query, detail := range map[string]string{
+		"limit=201":              "expected number <= 200, not 201",
+		"limit=-9999999999":      "expected number >= 1, not -9999999999",
+		"hold=forever":           `expected value to be one of "retry, callback, scheduled, queued, approval, paused, attention"`,
+		"status=failed,finished": `expected value to be one of "pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled"`,
+		"holdReason=x":           "is missing: holdReason needs it",
+		"Status=failed":          "is not known: this route takes status, customerId, item, hold, holdReason, createdFrom, createdTo, limit, cursor",
+	} {
+		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
+		if len(p.Errors) != 1 || p.Errors[0].Detail != detail {
+			t.Errorf("%s: %+v", query, p.Errors)
+		}
+	}
+}

@@ -52,12 +52,14 @@ func invisible(c rune) bool {
 // a path or query that can't is answered like any other that does not, and never
 // reaches the database, which would refuse it with an error.
 func possible(name string) bool {
-	if !utf8.ValidString(name) {
-		return false
-	}
-	code, _ := checkText([]byte(name), maxText)
-	look, _ := checkVisible(name)
-	return code == "" && look == ""
+	code, _ := checkVisible(name)
+	return code == "" && storable(name)
+}
+
+// storable reports whether the database can hold a text.
+func storable(text string) bool {
+	code, _ := checkText([]byte(text), maxText)
+	return code == "" && utf8.ValidString(text)
 }
 
 // parseInteger reads the text of a JSON number; ok is false when it is not written
