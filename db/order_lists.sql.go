@@ -37,6 +37,8 @@ type OrderNoAtRow struct {
 // found first, by one index, and then read by number: the cost is that of a page. What
 // looks roundabout is there to keep it so: (item, order_no) is compared as a row, and
 // ordered by, because the planner would walk along the primary key otherwise.
+// Statuses are those to show: all of them where nobody chose. What a condition on them alone
+// leaves out is not run.
 //
 // Numbers rise with the time of creation, so a window of time is a range of numbers
 // (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
@@ -55,7 +57,7 @@ WITH page AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint
     AND CASE WHEN o.created_at >= $3::timestamptz AND o.created_at < $4::timestamptz
-      AND ($5::text IS NULL OR o.status = $5::text) THEN true END
+      AND o.status = ANY($5::text[]) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
@@ -68,18 +70,19 @@ type OrdersListParams struct {
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
-	Status      *string
+	Statuses    []string
 	Most        int32
 }
 
-// All orders, or the completed ones (nearly all are): along the primary key.
+// All orders, or those of some statuses with completed among them, as nearly all are: along
+// the primary key.
 func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersList,
 		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
-		arg.Status,
+		arg.Statuses,
 		arg.Most,
 	)
 	if err != nil {
@@ -149,36 +152,42 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 	return items, nil
 }
 
-const ordersListEnded = `-- name: OrdersListEnded :many
+const ordersListCustomer = `-- name: OrdersListCustomer :many
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled')
-    AND (o.ended_as, o.order_no) > ($1::text, $2::bigint) AND (o.ended_as, o.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
-  ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
+  WHERE o.customer_id IS NOT NULL
+    AND (o.customer_id, o.order_no) > ($1::text, $2::bigint) AND (o.customer_id, o.order_no) < ($1::text, $3::bigint)
+    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
+      AND o.status = ANY($6::text[])
+      AND ($7::text IS NULL OR o.item = $7::text) THEN true END
+  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $8
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
 
-type OrdersListEndedParams struct {
-	Status      string
+type OrdersListCustomerParams struct {
+	CustomerID  string
 	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
+	Statuses    []string
+	Item        *string
 	Most        int32
 }
 
-// Failed or canceled orders: by the index of what the final move wrote.
-func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListEnded,
-		arg.Status,
+// Orders of a customer, and of these those of some statuses, or for an item.
+func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomerParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, ordersListCustomer,
+		arg.CustomerID,
 		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
+		arg.Statuses,
+		arg.Item,
 		arg.Most,
 	)
 	if err != nil {
@@ -254,9 +263,10 @@ WITH page AS MATERIALIZED (
   WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($1::text, $2::bigint) AND (o.hold, o.order_no) < ($1::text, $3::bigint)
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
       AND ($6::text = '' OR starts_with(o.hold_reason, $6::text))
-      AND ($7::text IS NULL OR o.status = $7::text)
-      AND ($8::text IS NULL OR o.item = $8::text) THEN true END
-  ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
+      AND o.status = ANY($7::text[])
+      AND ($8::text IS NULL OR o.item = $8::text)
+      AND ($9::text IS NULL OR o.customer_id = $9::text) THEN true END
+  ORDER BY o.hold DESC, o.order_no DESC LIMIT $10
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
@@ -270,8 +280,9 @@ type OrdersListHeldParams struct {
 	CreatedFrom time.Time
 	CreatedTo   time.Time
 	Reason      string
-	Status      *string
+	Statuses    []string
 	Item        *string
+	CustomerID  *string
 	Most        int32
 }
 
@@ -284,8 +295,9 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 		arg.CreatedFrom,
 		arg.CreatedTo,
 		arg.Reason,
-		arg.Status,
+		arg.Statuses,
 		arg.Item,
+		arg.CustomerID,
 		arg.Most,
 	)
 	if err != nil {
@@ -358,31 +370,35 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 const ordersListItem = `-- name: OrdersListItem :many
 WITH reserved AS MATERIALIZED (
   SELECT v.order_no FROM reservations AS v
-  WHERE (v.item, v.order_no) > ($1::text, $2::bigint) AND (v.item, v.order_no) < ($1::text, $3::bigint)
+  WHERE 'completed' = ANY($1::text[])
+    AND (v.item, v.order_no) > ($2::text, $3::bigint) AND (v.item, v.order_no) < ($2::text, $4::bigint)
     AND v.generation = (
       SELECT u.generation FROM orders AS u
-      WHERE u.order_no = v.order_no AND u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz
-        AND (NOT $6::boolean OR u.status = 'completed'))
+      WHERE u.order_no = v.order_no AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
+        AND u.status = ANY($1::text[]))
   ORDER BY v.item DESC, v.order_no DESC LIMIT $7
 ), failed AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as = 'failed' AND NOT $6::boolean
-    AND (u.item, u.order_no) > ($1::text, $2::bigint) AND (u.item, u.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz THEN true END
-  ORDER BY u.item DESC, u.order_no DESC LIMIT $7
+  SELECT f.order_no FROM orders AS f
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
+    AND (f.item, f.order_no) > ($2::text, $3::bigint) AND (f.item, f.order_no) < ($2::text, $4::bigint)
+    AND CASE WHEN f.created_at >= $5::timestamptz AND f.created_at < $6::timestamptz THEN true END
+  ORDER BY f.item DESC, f.order_no DESC LIMIT $7
 ), canceled AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as = 'canceled' AND NOT $6::boolean
-    AND (u.item, u.order_no) > ($1::text, $2::bigint) AND (u.item, u.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN u.created_at >= $4::timestamptz AND u.created_at < $5::timestamptz THEN true END
-  ORDER BY u.item DESC, u.order_no DESC LIMIT $7
+  SELECT c.order_no FROM orders AS c
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
+    AND (c.item, c.order_no) > ($2::text, $3::bigint) AND (c.item, c.order_no) < ($2::text, $4::bigint)
+    AND CASE WHEN c.created_at >= $5::timestamptz AND c.created_at < $6::timestamptz THEN true END
+  ORDER BY c.item DESC, c.order_no DESC LIMIT $7
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.item, u.created_at FROM orders AS u WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND NOT $6::boolean
+  SELECT u.order_no, u.status, u.item, u.created_at FROM orders AS u
+  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+    AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
-  SELECT x.order_no FROM reserved AS x UNION SELECT f.order_no FROM failed AS f UNION SELECT y.order_no FROM canceled AS y
+  SELECT w.order_no FROM reserved AS w UNION SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.item = $1::text AND z.order_no > $2::bigint AND z.order_no < $3::bigint
-    AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
+  WHERE z.item = $2::text AND z.status = ANY($1::text[])
+    AND z.order_no > $3::bigint AND z.order_no < $4::bigint
+    AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
@@ -391,121 +407,20 @@ ORDER BY o.order_no DESC
 `
 
 type OrdersListItemParams struct {
+	Statuses    []string
 	Item        string
 	After       int64
 	Before      int64
 	CreatedFrom time.Time
 	CreatedTo   time.Time
-	Completed   bool
 	Most        int32
 }
 
-// All orders for an item, or the completed ones: those that reserved it, and unless only
-// completed ones are asked for, those that ended without and those on their way.
+// Orders for an item: completed ones are among those that reserved it. The others ended
+// without it, or are on their way.
 func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListItem,
-		arg.Item,
-		arg.After,
-		arg.Before,
-		arg.CreatedFrom,
-		arg.CreatedTo,
-		arg.Completed,
-		arg.Most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Order
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ordersListItemEnded = `-- name: OrdersListItemEnded :many
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled') AND o.ended_as = $1::text
-    AND (o.item, o.order_no) > ($2::text, $3::bigint) AND (o.item, o.order_no) < ($2::text, $4::bigint)
-    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
-  ORDER BY o.item DESC, o.order_no DESC LIMIT $7
-)
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
-ORDER BY o.order_no DESC
-`
-
-type OrdersListItemEndedParams struct {
-	Status      string
-	Item        string
-	After       int64
-	Before      int64
-	CreatedFrom time.Time
-	CreatedTo   time.Time
-	Most        int32
-}
-
-// Failed or canceled orders for an item.
-func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEndedParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListItemEnded,
-		arg.Status,
+		arg.Statuses,
 		arg.Item,
 		arg.After,
 		arg.Before,
@@ -580,23 +495,37 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 	return items, nil
 }
 
-const ordersListUnfinished = `-- name: OrdersListUnfinished :many
-WITH unfinished AS MATERIALIZED (
-  SELECT o.order_no, o.status, o.item, o.created_at FROM orders AS o WHERE o.due_at IS NOT NULL OR o.hold IS NOT NULL
+const ordersListUncompleted = `-- name: OrdersListUncompleted :many
+WITH failed AS MATERIALIZED (
+  SELECT f.order_no FROM orders AS f
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
+    AND (f.ended_as, f.order_no) > ('failed', $2::bigint) AND (f.ended_as, f.order_no) < ('failed', $3::bigint)
+    AND CASE WHEN f.created_at >= $4::timestamptz AND f.created_at < $5::timestamptz THEN true END
+  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $6
+), canceled AS MATERIALIZED (
+  SELECT c.order_no FROM orders AS c
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
+    AND (c.ended_as, c.order_no) > ('canceled', $2::bigint) AND (c.ended_as, c.order_no) < ('canceled', $3::bigint)
+    AND CASE WHEN c.created_at >= $4::timestamptz AND c.created_at < $5::timestamptz THEN true END
+  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT $6
+), unfinished AS MATERIALIZED (
+  SELECT u.order_no, u.status, u.created_at FROM orders AS u
+  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+    AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
-  SELECT u.order_no FROM unfinished AS u
-  WHERE u.status = $1::text AND ($2::text IS NULL OR u.item = $2::text)
-    AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
-  ORDER BY u.order_no DESC LIMIT $7
+  SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
+  UNION SELECT z.order_no FROM unfinished AS z
+  WHERE z.status = ANY($1::text[]) AND z.order_no > $2::bigint AND z.order_no < $3::bigint
+    AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
+  ORDER BY order_no DESC LIMIT $6
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
 
-type OrdersListUnfinishedParams struct {
-	Status      string
-	Item        *string
+type OrdersListUncompletedParams struct {
+	Statuses    []string
 	After       int64
 	Before      int64
 	CreatedFrom time.Time
@@ -604,12 +533,12 @@ type OrdersListUnfinishedParams struct {
 	Most        int32
 }
 
-// Orders in a state that does not last, of one item or of all: each is due some time or
-// held. They are few, and all of them are looked at.
-func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfinishedParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListUnfinished,
-		arg.Status,
-		arg.Item,
+// Orders of some statuses without completed: failed and canceled ones by the index of what
+// the final move wrote. Those in a state that does not last are due some time or held; they
+// are few, and all of them are looked at.
+func (q *Queries) OrdersListUncompleted(ctx context.Context, arg OrdersListUncompletedParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, ordersListUncompleted,
+		arg.Statuses,
 		arg.After,
 		arg.Before,
 		arg.CreatedFrom,

@@ -11,14 +11,15 @@ import (
 )
 
 // stored makes 200,000 orders as they lie in a database in use: half of them for one item, nearly all completed, one in
-// fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds.
+// fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds. A third
+// of them is of one customer, a third of customers with a few orders, and a third of none.
 const stored = `
 ALTER TABLE orders DISABLE TRIGGER USER;
-INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, due_at, hold, outcome)
+INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, due_at, hold, outcome, customer_id)
 SELECT md5(n::text), now() - make_interval(secs => (200000 - n) * 5), 'USD',
   CASE WHEN n IN (7, 50, 100001, 150000, 199999) THEN 'rare' WHEN n % 100 = 50 THEN 'withdrawn' WHEN n % 2 = 0 THEN 'hot' ELSE 'item ' || n % 10000 END, 10,
   status, 4, 1, ended, CASE WHEN ended <> '' THEN now() END, CASE WHEN ended IS NULL AND hold IS NULL THEN now() + interval '1 hour' END,
-  hold, CASE WHEN ended <> 'completed' THEN ended END
+  hold, CASE WHEN ended <> 'completed' THEN ended END, (ARRAY['large', 'customer ' || n % 20000])[n % 3]
 FROM generate_series(1, 200000) AS n, LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'failed' WHEN n % 100 = 50 THEN 'canceled'
     WHEN n > 199980 THEN 'charging' WHEN n % 10000 = 4 THEN 'reserving' ELSE 'completed' END) AS s(status),
   LATERAL (SELECT CASE WHEN status IN ('failed', 'canceled', 'completed') THEN status END,
@@ -30,17 +31,19 @@ VACUUM (ANALYZE, INDEX_CLEANUP ON);`
 
 // listed says which statements serve which lists.
 var listed = []struct {
-	name, status string
-	items        []string
+	name, statuses string
+	items          []string
 }{
-	{"OrdersList", "NULL", nil}, {"OrdersList", "'completed'", nil},
-	{"OrdersListEnded", "'failed'", nil}, {"OrdersListEnded", "'canceled'", nil},
-	{"OrdersListUnfinished", "'charging'", someItems}, {"OrdersListUnfinished", "'reserving'", someItems},
-	{"OrdersListUnfinished", "'releasing'", append(someItems, "NULL")},
-	{"OrdersListItem", "false", someItems}, {"OrdersListItem", "true", someItems},
-	{"OrdersListItemEnded", "'failed'", someItems}, {"OrdersListItemEnded", "'canceled'", someItems},
-	{"OrdersListHeld", "NULL", someItems}, {"OrdersListHeld", "'reserving'", nil},
+	{"OrdersList", every, nil}, {"OrdersList", "'{completed}'", nil}, {"OrdersList", "'{failed,completed}'", nil},
+	{"OrdersListUncompleted", "'{failed}'", nil}, {"OrdersListUncompleted", "'{canceled}'", nil}, {"OrdersListUncompleted", "'{failed,canceled}'", nil},
+	{"OrdersListUncompleted", "'{charging}'", nil}, {"OrdersListUncompleted", "'{reserving,releasing}'", nil}, {"OrdersListUncompleted", "'{failed,charging}'", nil},
+	{"OrdersListItem", every, someItems}, {"OrdersListItem", "'{completed}'", someItems}, {"OrdersListItem", "'{completed,failed}'", someItems},
+	{"OrdersListItem", "'{failed}'", someItems}, {"OrdersListItem", "'{canceled,failed}'", someItems}, {"OrdersListItem", "'{charging}'", someItems},
+	{"OrdersListHeld", every, someItems}, {"OrdersListHeld", "'{reserving}'", nil},
+	{"OrdersListCustomer", every, nil}, {"OrdersListCustomer", "'{completed}'", nil}, {"OrdersListCustomer", "'{completed,charging}'", someItems[:1]},
 }
+
+const every = "'{pending,charging,reserving,confirming,completed,releasing,refunding,failed,canceled}'"
 
 var someItems = []string{"'hot'", "'withdrawn'", "'rare'", "'item 77'", "'nobody''s'"}
 
@@ -61,7 +64,11 @@ func TestListPlans(t *testing.T) {
 	for _, list := range listed {
 		for _, item := range append(list.items[:len(list.items):len(list.items)], "NULL")[:max(1, len(list.items))] {
 			for _, window := range windows {
-				args := map[string]string{"status": list.status, "completed": list.status, "item": item, "most": "50", "hold": "'attention'", "reason": "''"}
+				customer := "NULL"
+				if list.name == "OrdersListCustomer" {
+					customer = "'large'"
+				}
+				args := map[string]string{"statuses": list.statuses, "item": item, "most": "50", "hold": "'attention'", "reason": "''", "customer_id": customer}
 				maps.Copy(args, window)
 				s := prepare(t, conn, list.name, args)
 				for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {

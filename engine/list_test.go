@@ -29,8 +29,10 @@ func (b *bundle) populate(t testing.TB) {
 			b.hold(t, state, fmt.Sprintf("canceled %s %d", state, day))
 			b.cancel(t, engine.Request{OrderID: fmt.Sprintf("canceled %s %d", state, day)})
 		}
-		for _, item := range []string{"widget", "gadget", "none"} {
-			b.process(t, withItem(item, []engine.Input{request(fmt.Sprintf("%s %d", item, day))})[0])
+		for n, item := range []string{"widget", "gadget", "none"} {
+			in := request(fmt.Sprintf("%s %d", item, day))
+			in.Item, in.CustomerID = item, []string{"", "ann", "ann"}[n]
+			b.process(t, in)
 		}
 		b.undoing(t, g, fmt.Sprintf("%d", day))
 		b.exec(t, `UPDATE orders SET created_at = now() - make_interval(days => $1) WHERE order_id LIKE '%' || $2`, 4-day, fmt.Sprint(day))
@@ -59,8 +61,9 @@ func (b *bundle) expected(t testing.TB, f orders.Filter) []string {
 		to = time.Now().AddDate(1, 0, 0)
 	}
 	ids := column[string](t, b.Pool, `SELECT o.order_id FROM orders AS o
-		WHERE ($1 = '' OR o.status = $1) AND ($2 = '' OR o.item = $2) AND o.created_at >= $3 AND o.created_at < $4
-		AND ($5 = 0 OR o.order_no < $5) ORDER BY o.order_no DESC`, f.Status, f.Item, f.CreatedFrom, to, f.Before)
+		WHERE (coalesce(cardinality($1::text[]), 0) = 0 OR o.status = ANY($1)) AND ($2 = '' OR o.item = $2) AND o.created_at >= $3 AND o.created_at < $4
+		AND ($5 = 0 OR o.order_no < $5) AND ($6 = '' OR o.customer_id = $6) AND ($7 = '' OR o.hold = $7)
+		ORDER BY o.order_no DESC`, f.Statuses, f.Item, f.CreatedFrom, to, f.Before, f.CustomerID, f.Hold)
 	return ids[:min(len(ids), int(f.Limit))]
 }
 
@@ -76,21 +79,52 @@ func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids [
 	return page, ids
 }
 
+// someStatuses are none, each alone, and pairs that more than one index serves.
+func someStatuses() [][]fsm.State {
+	of := [][]fsm.State{
+		nil, {fsm.Failed, fsm.Canceled}, {fsm.Canceled, fsm.Charging, fsm.Refunding}, {fsm.Pending, fsm.Reserving},
+		{fsm.Completed, fsm.Failed}, {fsm.Releasing, fsm.Completed}, fsm.States(),
+	}
+	for _, status := range fsm.States() {
+		of = append(of, []fsm.State{status})
+	}
+	return of
+}
+
 func TestList(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	b.populate(t)
 	middle := value[int64](t, b.Pool, `SELECT max(order_no) / 2 FROM orders`)
 	day := func(n int) time.Time { return time.Now().AddDate(0, 0, -n).Add(-time.Hour) }
-	for _, s := range append(fsm.States(), "") {
+	for _, statuses := range someStatuses() {
 		for _, item := range []string{"", "widget", "gadget", "none", "nobody's"} {
 			for _, window := range [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}} {
 				for _, before := range []int64{0, middle} {
 					for _, limit := range []int32{3, 200} {
-						f := orders.Filter{Status: s, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
+						f := orders.Filter{Statuses: statuses, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
 						if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
 							t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
 						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestListOfACustomerOrAHold(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.populate(t)
+	for _, statuses := range someStatuses() {
+		for _, item := range []string{"", "none"} {
+			for _, limit := range []int32{3, 200} {
+				for _, f := range []orders.Filter{{CustomerID: "ann"}, {CustomerID: "nobody"}, {Hold: fsm.HoldAttention}, {Hold: fsm.HoldPaused, CustomerID: "ann"}, {Hold: fsm.HoldPaused}} {
+					f.Statuses, f.Item, f.Limit = statuses, item, limit
+					f.CreatedTo = time.Now().AddDate(0, 0, -1)
+					if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
+						t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
 					}
 				}
 			}
@@ -103,7 +137,7 @@ func TestListShowsWhatGetShows(t *testing.T) {
 	b := setupWith(t, byCallers)
 	b.populate(t)
 	for _, f := range []orders.Filter{
-		{}, {Status: fsm.Completed}, {Status: fsm.Failed}, {Status: fsm.Canceled}, {Status: fsm.Refunding}, {Item: "widget"},
+		{}, {Statuses: []fsm.State{fsm.Completed}}, {Statuses: []fsm.State{fsm.Failed, fsm.Canceled}}, {Statuses: []fsm.State{fsm.Refunding}}, {Item: "widget"},
 	} {
 		f.Limit = 200
 		page, _ := b.list(t, f)
@@ -136,7 +170,7 @@ func TestListCursor(t *testing.T) {
 			}
 		}
 	}()
-	for _, f := range []orders.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Status: fsm.Completed}, {Limit: 200}} {
+	for _, f := range []orders.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Statuses: []fsm.State{fsm.Completed}}, {Limit: 200}} {
 		came := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE status = 'completed'`)
 		seen, last := map[string]int{}, int64(0)
 		for page, _ := b.list(t, f); len(page) > 0; page, _ = b.list(t, f) {
@@ -220,7 +254,7 @@ func TestListWindows(t *testing.T) {
 		for _, length := range []time.Duration{time.Second, 40 * time.Second, 700 * time.Second} {
 			from := now.Add(-time.Duration(n*60) * time.Second)
 			f := orders.Filter{CreatedFrom: from, CreatedTo: from.Add(length), Limit: 50}
-			f.Status = []fsm.State{"", "", fsm.Completed, fsm.Failed}[n%4]
+			f.Statuses = [][]fsm.State{nil, {fsm.Canceled, fsm.Failed}, {fsm.Completed}, {fsm.Failed}}[n%4]
 			f.Item = []string{"", "item 1", "nobody's"}[n%3]
 			for range 4 { // and the pages after it
 				page, ids := b.list(t, f)

@@ -24,7 +24,7 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 		return amount, "not_decimal", "must be a decimal number"
 	}
 	if text[0] == '-' {
-		return amount, "negative", "must not be negative, nor minus zero"
+		return amount, "negative", "must be 0 or more"
 	}
 	coefficient, scale := split(make([]byte, 0, 24), text)
 	for scale > digits && len(coefficient) > 0 && coefficient[len(coefficient)-1] == '0' {

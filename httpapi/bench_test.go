@@ -39,10 +39,10 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 	}
 	o := finishedOrder()
 	s.handle("POST /api/orders/bench", s.answered(s.sameOrigin(func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := s.readInput(w, r); err != nil {
+		if _, _, err := s.readInput(w, r); err != nil {
 			return err
 		}
-		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait))
+		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait), nil)
 		return nil
 	})))
 	reader := bytes.NewReader([]byte(benchBody))
@@ -87,7 +87,7 @@ func BenchmarkDecodeInput(b *testing.B) {
 	data := []byte(benchBody)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := decodeInput(data, dollars, time.Now); err != nil {
+		if _, _, err := decodeInput(data, dollars, time.Now); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -3,11 +3,13 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -31,8 +33,11 @@ func resolved(s *huma.Schema) *huma.Schema {
 
 // fields are the members of an object, as its schema says: string, int64, time.Time,
 // []any, fields, or json.RawMessage for what has no schema. A member that was left out
-// reads as the zero value.
+// reads as the zero value. The names that the schema does not have are under ignoredNames.
 type fields map[string]any
+
+// ignoredNames is no name of a schema.
+const ignoredNames = ""
 
 func (f fields) has(name string) bool       { _, given := f[name]; return given }
 func (f fields) text(name string) string    { value, _ := f[name].(string); return value }
@@ -40,12 +45,17 @@ func (f fields) integer(name string) int64  { value, _ := f[name].(int64); retur
 func (f fields) time(name string) time.Time { value, _ := f[name].(time.Time); return value }
 func (f fields) list(name string) []any     { value, _ := f[name].([]any); return value }
 func (f fields) object(name string) fields  { value, _ := f[name].(fields); return value }
+func (f fields) ignored() []string          { value, _ := f[ignoredNames].([]string); return value }
 
 // readFields reads a body by a schema. Check may be nil; it looks at what the schema does
 // not say.
 func readFields(data []byte, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
 	got := fields{}
-	err := decode(data, slices.Collect(maps.Keys(s.Properties)), func(d *decoder, name string) {
+	ignored, err := decode(data, slices.Collect(maps.Keys(s.Properties)), func(d *decoder, name string) {
+		if name == "requestId" { // it is compared, like an id
+			got[name] = d.visibleText("/requestId")
+			return
+		}
 		got[name] = d.value("/"+name, s.Properties[name])
 	}, func(d *decoder) {
 		for _, name := range s.Required {
@@ -55,17 +65,21 @@ func readFields(data []byte, s *huma.Schema, check func(d *decoder, got fields))
 			check(d, got)
 		}
 	})
+	if len(ignored) > 0 {
+		got[ignoredNames] = ignored
+	}
 	return got, err
 }
 
-// readBody reads the body of a request by a schema.
+// readBody reads the body of a request by a schema, and as strictly as the caller prefers.
 func readBody(w http.ResponseWriter, r *http.Request, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
 	body := newBuffer()
 	defer body.free()
 	if err := body.read(w, r); err != nil {
 		return nil, err
 	}
-	return readFields(body.Bytes(), s, check)
+	got, err := readFields(body.Bytes(), s, check)
+	return got, preferenceOf(r.Header["Prefer"], 0).judge(got.ignored(), err)
 }
 
 // value reads a value by its schema, which has the shapes that types of this package make.
@@ -95,9 +109,17 @@ func (d *decoder) word(pointer string, known []any) string {
 	raw, ok := d.stringOf(pointer)
 	word := string(raw)
 	if ok && !slices.Contains(known, any(word)) {
-		d.fault(pointer, "unknown_word", "must be one of those documented")
+		d.fault(pointer, "unknown_word", "must be one of "+words(known))
 	}
 	return word
+}
+
+func words(known []any) string {
+	var list []string
+	for _, word := range known {
+		list = append(list, fmt.Sprint(word))
+	}
+	return strings.Join(list, ", ")
 }
 
 // anyText reads any string, or null for none: a provider that answers must not be turned
@@ -122,7 +144,7 @@ func (d *decoder) list(pointer string, s *huma.Schema) (list []any) {
 	}
 	d.next()
 	if len(list) < *s.MinItems || len(list) > *s.MaxItems {
-		d.fault(pointer, "out_of_range", "must have from "+strconv.Itoa(*s.MinItems)+" to "+strconv.Itoa(*s.MaxItems)+" entries")
+		d.fault(pointer, "out_of_range", "must have from "+strconv.Itoa(*s.MinItems)+" to "+strconv.Itoa(*s.MaxItems)+" entries, not "+strconv.Itoa(len(list)))
 	}
 	return list
 }
@@ -141,7 +163,7 @@ func (d *decoder) object(pointer string, s *huma.Schema) fields {
 			got[name] = d.value(pointer+"/"+name, property)
 			return
 		}
-		d.fault(pointer, "unknown_field", "has a field that is not known")
+		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not known here")
 		d.skip()
 	})
 	return got

@@ -33,7 +33,7 @@ func bulkOperation(verb orders.Verb) huma.Operation {
 // bulk answers requests for one verb of many orders.
 func (s *server) bulk(verb orders.Verb) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		b, err := readBulk(w, r, verb)
+		b, ignored, err := readBulk(w, r, verb)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (s *server) bulk(verb orders.Verb) handler {
 		if err != nil && (results == nil || r.Context().Err() != nil) {
 			return err
 		}
-		out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results))}
+		out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: ignored}
 		for i := range results {
 			out.Results[i] = s.bulkResultOf(&results[i], w.Header().Get("X-Request-Id"))
 			if out.Results[i].Applied {
@@ -69,11 +69,11 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	return out
 }
 
-func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.Bulk, error) {
+func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (b engine.Bulk, ignored []string, err error) {
 	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
 	if err != nil {
-		return engine.Bulk{}, err
+		return b, nil, err
 	}
-	b := bulkOf(body, verb)
-	return b, readHead(r, &b.Request)
+	b = bulkOf(body, verb)
+	return b, body.ignored(), readHead(r, &b.Request)
 }

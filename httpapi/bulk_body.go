@@ -15,6 +15,7 @@ import (
 type bulkRequest struct {
 	DryRun         bool   `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           bulkBody
 }
 
@@ -29,7 +30,8 @@ type bulkBody struct {
 }
 
 type bulkFilter struct {
-	Status      state      `json:"status,omitempty"`
+	Status      []state    `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
+	CustomerID  string     `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
 	Hold        string     `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
 	HoldReason  string     `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"How its reason begins. Together with hold."`
 	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255"`
@@ -47,6 +49,9 @@ type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
 	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
 	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids, or newest first."`
+	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
 type bulkResult struct {
@@ -80,9 +85,13 @@ func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 	}
 	if f := got.object("filter"); f != nil {
 		b.Filter = &orders.Filter{
-			Status: fsm.State(f.text("status")), Hold: f.text("hold"), HoldReason: f.text("holdReason"), Item: f.text("item"),
+			CustomerID: f.text("customerId"), Item: f.text("item"), Hold: f.text("hold"), HoldReason: f.text("holdReason"),
 			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"),
 			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),
+		}
+		for _, status := range f.list("status") {
+			status, _ := status.(string)
+			b.Filter.Statuses = append(b.Filter.Statuses, fsm.State(status))
 		}
 	}
 	return b

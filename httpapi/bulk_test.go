@@ -66,7 +66,7 @@ func TestBulk(t *testing.T) {
 		b.waitsFor(t, "paused", "charging", "p1", "p2", "p3")
 		b.waitsFor(t, "attention", "charging", "stays")
 		b.exec(t, `UPDATE orders SET hold_reason = 'another' WHERE order_id = 'p2'`)
-		out := b.bulkOf(t, "cancel", `{"filter":{"hold":"paused","holdReason":"because:","item":"widget","status":"charging",
+		out := b.bulkOf(t, "cancel", `{"filter":{"hold":"paused","holdReason":"because:","item":"widget","status":["charging","reserving"],
 			"createdFrom":"2000-01-01T00:00:00Z","limit":10}}`)
 		if out.Matched != 2 || out.Applied != 2 || out.Results[0].OrderID != "p3" || out.Results[1].OrderID != "p1" {
 			t.Errorf("%+v", out)
@@ -105,9 +105,11 @@ func TestBulkBodies(t *testing.T) {
 		{"retry", `{"ids":"a"}`, "/ids wrong_type"},
 		{"retry", `{"filter":{}}`, "/filter empty"},
 		{"retry", `{"filter":{"limit":5}}`, "/filter empty"},
-		{"retry", `{"filter":{"statsu":"failed","hold":"paused"}}`, "/filter unknown_field"},
-		{"retry", `{"filter":{"status":"lost","hold":"nothing","limit":1001}}`,
-			"/filter/status unknown_word, /filter/hold unknown_word, /filter/limit out_of_range"},
+		{"retry", `{"filter":{"statsu":"failed","hold":"paused"}}`, "/filter/statsu unknown_field"},
+		{"retry", `{"filter":{"status":["failed","lost"],"hold":"nothing","limit":1001}}`,
+			"/filter/status/1 unknown_word, /filter/hold unknown_word, /filter/limit out_of_range"},
+		{"retry", `{"filter":{"status":"failed"}}`, "/filter/status wrong_type"},
+		{"retry", `{"filter":{"status":[]}}`, "/filter/status out_of_range"},
 		{"retry", `{"filter":{"holdReason":"x"}}`, "/filter/hold required"},
 		{"retry", `{"filter":[]}`, "/filter wrong_type"},
 		{"retry", `{"ids":["a"],"policy":"new"}`, "/policy unknown_word"},
@@ -137,7 +139,9 @@ func TestListHeldOrders(t *testing.T) {
 	b.process(t, ask("done")).wantStatus(t, 200)
 	for query, want := range map[string]string{
 		"hold=paused": "p3 p2 p1", "hold=attention": "q", "hold=retry": "", "hold=paused&status=charging": "p2 p1",
-		"hold=paused&item=widget": "p3 p2 p1", "hold=paused&item=other": "", "hold=paused&createdTo=2000-01-01T00:00:00Z": "",
+		"hold=paused&item=widget": "p3 p2 p1", "hold=paused&item=other": "",
+		"hold=paused&status=reserving,charging": "p3 p2 p1", "hold=paused&holdReason=because:+": "p3 p2 p1", "hold=attention&holdReason=because%3A+of": "q",
+		"hold=paused&holdReason=why": "", "hold=paused&customerId=ann": "", "hold=paused&createdTo=2000-01-01T00:00:00Z": "",
 	} {
 		var ids []string
 		for cursor := ""; ; {

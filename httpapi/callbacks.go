@@ -17,13 +17,14 @@ var callbackOperation = failing(huma.Operation{
 	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is the only credential. " +
 		"An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. " +
 		"An effect that is reported too late for the order is undone. An unknown token stores nothing.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"not_found", "stopping", "unavailable", "internal")
 
 // callbackRequest documents what callback reads.
 type callbackRequest struct {
-	Token string `path:"token" doc:"The last segment of the callbackUrl."`
-	Body  callbackBody
+	Token  string `path:"token" doc:"The last segment of the callbackUrl."`
+	Prefer string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body   callbackBody
 }
 
 type callbackBody struct {
@@ -43,6 +44,8 @@ type callbackAnswer struct {
 type receipt struct {
 	Accepted bool   `json:"accepted" doc:"It is the answer of the step."`
 	Reason   string `json:"reason,omitempty" doc:"Why it is not."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
 var callbackSchema = schemaOf[callbackBody]()
@@ -66,5 +69,5 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	}
-	return answerJSON(w, receipt{got.Accepted, got.Reason})
+	return answerJSON(w, receipt{Accepted: got.Accepted, Reason: got.Reason, IgnoredFields: body.ignored()})
 }

@@ -90,7 +90,7 @@ func TestCallback(t *testing.T) {
 		t.Fatalf("%d answers", n)
 	}
 	for _, body := range []string{
-		`{"outcome":"refused","code":"no\u0000 pm_0123456789","detail":null,"reference":"","more":1}`,
+		`{"outcome":"refused","code":"no\u0000 pm_0123456789","detail":null,"reference":""}`,
 		`{"outcome":"refused","code":"no\u0000 pm_0123456789"}`,
 	} {
 		b.accepts(t, post(body), `{"accepted":true}`)

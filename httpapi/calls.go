@@ -14,7 +14,6 @@ var listCallsOperation = failing(huma.Operation{
 	Summary: "Read the calls made for an order",
 	Description: "One row for every call to a provider, by number. A row is stored before its call is made. " +
 		"Steps that are done in the database make no calls.",
-	RejectUnknownQueryParameters: true,
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listCallsRequest struct {

@@ -13,10 +13,10 @@ func TestTimesGoByTheClockOfTheDatabase(t *testing.T) {
 	at := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	clock := func() time.Time { return at }
 	deadline := func(at time.Time) []byte { return []byte(body("completeBy", at.Format(`"`+time.RFC3339+`"`))) }
-	if _, err := decodeInput(deadline(at.Add(time.Hour)), dollars, clock); err != nil {
+	if _, _, err := decodeInput(deadline(at.Add(time.Hour)), dollars, clock); err != nil {
 		t.Error(err)
 	}
-	_, err := decodeInput(deadline(at.Add(-time.Hour)), dollars, clock)
+	_, _, err := decodeInput(deadline(at.Add(-time.Hour)), dollars, clock)
 	if _, faults := faultsOf(t, err); len(faults) != 1 || faults[0] != "/completeBy in_the_past" {
 		t.Errorf("%q", faults)
 	}

@@ -6,8 +6,8 @@ import (
 )
 
 // fieldError is one fault of a request. A fault of the whole body has neither
-// pointer nor parameter nor header. Values are never repeated, with one
-// exception: what is stored and what was sent in a conflict.
+// pointer nor parameter nor header. Texts that were sent are never repeated, except in a
+// conflict. Names are, and so are numbers and times out of range.
 type fieldError struct {
 	Pointer   string  `json:"pointer,omitempty" doc:"The field of the body, as a JSON pointer (RFC 6901)." example:"/amount"`
 	Parameter string  `json:"parameter,omitempty" doc:"The parameter of the path or the query string."`
@@ -22,7 +22,8 @@ type fieldError struct {
 // that a caller learns of all faults at once.
 type decoder struct {
 	tokens
-	faults []fieldError
+	faults  []fieldError
+	ignored []string // names that are not known
 }
 
 var decoders = sync.Pool{New: func() any { return &decoder{} }}
@@ -30,7 +31,7 @@ var decoders = sync.Pool{New: func() any { return &decoder{} }}
 func newDecoder(data []byte) *decoder {
 	d, _ := decoders.Get().(*decoder)
 	d.reset(data)
-	d.faults = nil
+	d.faults, d.ignored = nil, nil
 	return d
 }
 
@@ -47,19 +48,21 @@ func (d *decoder) fault(pointer, code, detail string) {
 
 // decode reads a body that has to be one object. It calls field at the value of
 // each known name; field reads the value and reports faults. Unknown names are
-// skipped, but not one that differs from a known name only in case: other readers
-// take it for the known one. Finish runs behind the last member.
-func decode(data []byte, known []string, field func(d *decoder, name string), finish func(d *decoder)) error {
+// skipped and returned, but one that differs from a known name only in case is a fault:
+// other readers take it for the known one. Finish runs behind the last member.
+func decode(data []byte, known []string, field func(d *decoder, name string), finish func(d *decoder)) (ignored []string, err error) {
 	d := newDecoder(data)
 	defer d.free()
 	d.body(known, field, finish)
 	switch {
 	case d.err != nil:
-		return malformedJSON(d.err)
+		return nil, malformedJSON(d.err)
 	case len(d.faults) > 0:
-		return newProblem("invalid_input", "", d.faults...)
+		p := newProblem("invalid_input", "", d.faults...)
+		p.IgnoredFields = d.ignored
+		return d.ignored, p
 	}
-	return nil
+	return d.ignored, nil
 }
 
 func (d *decoder) body(known []string, field func(d *decoder, name string), finish func(d *decoder)) {
@@ -79,6 +82,8 @@ func (d *decoder) body(known []string, field func(d *decoder, name string), fini
 			return
 		case at != "":
 			d.fault("/"+at, "name_case", "is written in another case")
+		default:
+			d.ignored = append(d.ignored, string(name))
 		}
 		d.skip()
 	})
@@ -122,6 +127,16 @@ func (d *decoder) text(pointer string, limit int) string {
 	return string(raw)
 }
 
+// visibleText reads a name of up to maxText characters, without what people do not see:
+// two names must not look the same.
+func (d *decoder) visibleText(pointer string) string {
+	text := d.text(pointer, maxText)
+	if code, detail := checkVisible(text); code != "" {
+		d.fault(pointer, code, detail)
+	}
+	return text
+}
+
 // stringOf reads a string; ok is false for any other value, which is a fault. The
 // string is valid until the next one.
 func (d *decoder) stringOf(pointer string) (value []byte, ok bool) {
@@ -140,12 +155,13 @@ func (d *decoder) integer(pointer string, least, most int64) int64 {
 		d.skip()
 		return 0
 	}
-	value, ok := parseInteger(d.scalar())
+	text := d.scalar()
+	value, ok := parseInteger(text)
 	switch {
 	case !ok:
 		d.fault(pointer, "not_integer", "must be an integer, without fraction or exponent")
 	case value < least || value > most:
-		d.fault(pointer, "out_of_range", "must be from "+decimalText(least)+" to "+decimalText(most))
+		d.fault(pointer, "out_of_range", "must be from "+decimalText(least)+" to "+decimalText(most)+", not "+shownNumber(text))
 	default:
 		return value
 	}

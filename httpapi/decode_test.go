@@ -62,7 +62,8 @@ func TestDecodeAccepts(t *testing.T) {
 		{"white space of all sorts", " \t\r\n{ \"orderId\" : \"o\" ,\n\"amount\":1,\"item\":\"i\" } \n", engine.Input{OrderID: "o", Item: "i"}, "1"},
 		{"escapes", body("orderId", `"\u0061\/\"\\\ud83d\ude00"`), engine.Input{OrderID: `a/"\😀`, Item: "i"}, "1"},
 		{"a name with escapes", `{"order\u0049d":"o","amount":1,"item":"i"}`, engine.Input{OrderID: "o", Item: "i"}, "1"},
-		{"any Unicode in ids", body("orderId", `"  \u202e日本-é�…"`), engine.Input{OrderID: "  \u202e日本-é\ufffd…", Item: "i"}, "1"},
+		{"any Unicode in ids", body("orderId", `"日本- é�…"`), engine.Input{OrderID: "日本- é\ufffd…", Item: "i"}, "1"},
+		{"blanks at the ends of what is no name", body("paymentMethod", `" pm "`), engine.Input{OrderID: "o", Item: "i", Terms: engine.Terms{PaymentMethod: " pm "}}, "1"},
 		{"255 characters", body("orderId", `"`+long+`"`), engine.Input{OrderID: long, Item: "i"}, "1"},
 		{"unknown fields, whatever is in them", body("more", `{"a":[1,-2.5e3,{"b":null}],"c":"\u0000","d":true}`), engine.Input{OrderID: "o", Item: "i"}, "1"},
 		{"sixteen levels", body("more", strings.Repeat("[", 15)+strings.Repeat("]", 15)), engine.Input{OrderID: "o", Item: "i"}, "1"},
@@ -75,7 +76,7 @@ func TestDecodeAccepts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			in, err := decodeInput([]byte(c.body), dollars, time.Now)
+			in, _, err := decodeInput([]byte(c.body), dollars, time.Now)
 			if err != nil {
 				_, faults := faultsOf(t, err)
 				t.Fatal(err, faults)
@@ -133,19 +134,19 @@ func TestDecodeRefusesTexts(t *testing.T) {
 		{"two high surrogates", body("orderId", `"\ud800\ud800"`), "/orderId lone_surrogate"},
 		{"a lone surrogate in a name", `{"\ud800":1}`, " lone_surrogate"},
 		{"a lone surrogate in metadata", body("metadata", `{"k":"\udbff"}`), "/metadata/k lone_surrogate"},
-		{"a known name twice", `{"orderId":"a","amount":1,"item":"i","orderId":"b"}`, " duplicate_name"},
-		{"a known name twice, once escaped", `{"orderId":"a","amount":1,"item":"i","order\u0049d":"a"}`, " duplicate_name"},
-		{"an unknown name twice", `{"orderId":"a","amount":1,"item":"i","x":1,"x":1}`, " duplicate_name"},
-		{"a name twice in metadata", body("metadata", `{"k":"1","k":"1"}`), "/metadata duplicate_name"},
-		{"a name twice deep inside", body("more", `[{"a":{"k":1,"k":1}}]`), " duplicate_name"},
-		{"a name twice among hundreds", manyNames(300) + `,"n7":1}`, " duplicate_name"},
+		{"a known name twice", `{"orderId":"a","amount":1,"item":"i","orderId":"b"}`, "/orderId duplicate_name"},
+		{"a known name twice, once escaped", `{"orderId":"a","amount":1,"item":"i","order\u0049d":"a"}`, "/orderId duplicate_name"},
+		{"an unknown name twice", `{"orderId":"a","amount":1,"item":"i","x":1,"x":1}`, "/x duplicate_name"},
+		{"a name twice in metadata", body("metadata", `{"k":"1","k":"1"}`), "/metadata/k duplicate_name"},
+		{"a name twice deep inside", body("more", `[{"a":{"k/l":1,"k/l":1}}]`), "/more/0/a/k~1l duplicate_name"},
+		{"a name twice among hundreds", manyNames(300) + `,"n7":1}`, "/n7 duplicate_name"},
 		{"seventeen levels", body("more", strings.Repeat("[", 16)+strings.Repeat("]", 16)), " too_deep"},
 		{"seventeen levels of objects", body("more", strings.Repeat(`{"a":`, 16)+"1"+strings.Repeat("}", 16)), " too_deep"},
 		{"a thousand levels in metadata", body("metadata", strings.Repeat(`{"a":`, 1000)), "/metadata/a too_deep"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeInput([]byte(c.body), dollars, time.Now)
+			_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
 			if status != 400 || len(faults) != 1 || faults[0] != c.fault {
 				t.Errorf("%d %q, want 400 with %q", status, faults, c.fault)
@@ -186,6 +187,23 @@ func TestDecodeRefusesValues(t *testing.T) {
 		{"C1 control in an id", body("orderId", "\"a\u0085\""), "/orderId control_character"},
 		{"256 characters", body("orderId", `"`+strings.Repeat("é", 256)+`"`), "/orderId too_long"},
 		{"a megabyte of item", body("item", `"`+strings.Repeat("x", 60_000)+`"`), "/item too_long"},
+		{"a blank behind an id", body("orderId", `"dup-1 "`), "/orderId outer_blank"},
+		{"a blank before an item", body("item", `" widget"`), "/item outer_blank"},
+		{"only blanks", body("item", `"  "`), "/item outer_blank"},
+		{"a blank that does not break, behind an id", body("orderId", `"o\u00a0"`), "/orderId outer_blank"},
+		{"a wide blank before an id", body("orderId", `"\u3000o"`), "/orderId outer_blank"},
+		{"a bidirectional override", body("orderId", `"\u202eabc"`), "/orderId invisible_character"},
+		{"a bidirectional isolate in an item", body("item", `"a\u2066b"`), "/item invisible_character"},
+		{"a mark of direction", body("item", `"שלום\u200f"`), "/item invisible_character"},
+		{"a zero-width space", body("orderId", `"a\u200bb"`), "/orderId invisible_character"},
+		{"a zero-width joiner", body("orderId", `"a\u200d"`), "/orderId invisible_character"},
+		{"a word joiner", body("item", `"a\u2060b"`), "/item invisible_character"},
+		{"a byte order mark in an id", body("orderId", `"\ufeffo"`), "/orderId invisible_character"},
+		{"a soft hyphen", body("item", `"a\u00adb"`), "/item invisible_character"},
+		{"a filler", body("item", `"a\u3164b"`), "/item invisible_character"},
+		{"a tag", body("item", `"a\udb40\udc41"`), "/item invisible_character"},
+		{"a blank behind a customer", body("customerId", `"c "`), "/customerId outer_blank"},
+		{"a zero-width space behind a concurrency key", body("concurrencyKey", `"k\u200b"`), "/concurrencyKey invisible_character"},
 		{"one dot", body("orderId", `"."`), "/orderId reserved"},
 		{"two dots", body("orderId", `".."`), "/orderId reserved"},
 		{"a slash", body("orderId", `"/"`), "/orderId reserved"},
@@ -229,7 +247,7 @@ func TestDecodeRefusesValues(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeInput([]byte(c.body), dollars, time.Now)
+			_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
 			if got := strings.Join(faults, ";"); status != 422 || got != c.faults {
 				t.Errorf("%d %q, want 422 with %q", status, got, c.faults)
@@ -241,22 +259,52 @@ func TestDecodeRefusesValues(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, err := decodeVerb([]byte(`{"reaſon":"r"}`), schemaOf[verbBody](), orders.Cancel)
+	_, _, err := decodeVerb([]byte(`{"reaſon":"r"}`), schemaOf[verbBody](), orders.Cancel)
 	_, faults := faultsOf(t, err)
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
 	}
 }
 
-func TestRefusalsNeverEchoValues(t *testing.T) {
+// Who reads a fault in a log has no request beside it.
+func TestDetailsOfFaults(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ body, detail string }{
+		{body("quantity", "0"), "must be from 1 to 1000000, not 0"},
+		{body("quantity", "-99999999999999999999"), "must be from 1 to 1000000, not -99999999999999999999"},
+		{body("quantity", strings.Repeat("9", 60_000)), "must be from 1 to 1000000, not a number of 60000 characters"},
+		{body("amount", `"99.999"`), "must have at most 2 digits after the point, not 99.999"},
+		{body("amount", "1e15"), "must have at most 15 digits before the point, not 1e15"},
+		{body("amount", "-0"), "must be 0 or more, not -0"},
+		{body("amount", `"s3cret"`), "must be a decimal number"},
+		{body("item", `"`+strings.Repeat("é", 256)+`"`), "must have at most 255 characters, not 256"},
+		{body("startAt", `"9000-01-01T00:00:00Z"`), "must be at most a year ahead, not 9000-01-01T00:00:00Z"},
+		{body("completeBy", `"2020-02-29T01:00:00+01:00"`), "must be in the future, not 2020-02-29T00:00:00Z"},
+	} {
+		_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
+		if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != c.detail {
+			t.Errorf("%.60s: %+v", c.body, p.Errors)
+		}
+	}
+	_, _, err := decodeInput([]byte("{\"orderId\":\"o\",\xff\"amount\":1}"), dollars, time.Now)
+	if got := problemOf(err).Detail; got != "the body is not UTF-8 at byte 15" {
+		t.Error(got)
+	}
+	_, _, err = decodeVerb([]byte(`{"step":"pay","outcome":"done","actor":"a","reason":"r"}`), schemaOf[stepResultBody](), orders.StepResult)
+	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
+		t.Errorf("%+v", p.Errors)
+	}
+}
+
+func TestRefusalsNeverEchoTexts(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cret"
 	for _, text := range []string{
 		body("orderId", `"`+secret+`\u0000"`), body("amount", `"`+secret+`"`), body("currency", `"`+secret+`"`),
 		body("metadata", `{"k":["`+secret+`"]}`), body("metadata", `{"`+secret+`\u0000":"v"}`), body("item", `["`+secret+`"]`),
-		body(secret, `1,"`+secret+`":2`), body("orderId", `"`+secret+`\ud800"`), body("item", secret),
+		body("orderId", `"`+secret+`\ud800"`), body("item", secret),
 	} {
-		_, err := decodeInput([]byte(text), dollars, time.Now)
+		_, _, err := decodeInput([]byte(text), dollars, time.Now)
 		p := problemOf(err)
 		if got := fmt.Sprintf("%+v", *p); strings.Contains(got, secret) || p.Status >= 500 {
 			t.Errorf("%s is answered with %s", text, got)

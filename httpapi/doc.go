@@ -5,9 +5,10 @@
 // Requests are read strictly (RFC 8259 within the limits of I-JSON, RFC 7493):
 // what is accepted has one reading, whoever reads it. Faults of the caller are
 // answered with problem documents (RFC 9457) that name the field and never repeat
-// a value; the one exception is a conflict, which shows what is stored beside
+// a text; the one exception is a conflict, which shows what is stored beside
 // what was sent. Everything that is not the caller's fault is one of a few
-// answers with Retry-After, or a mute 500.
+// answers with Retry-After, or a mute 500. Fields that are not known are named in
+// the answer, or refused if the caller prefers; query parameters are refused always.
 //
 // The OpenAPI 3.1 document is made from the types of this package; go generate
 // writes it to openapi.yaml. The same types say how bodies are read, but for that

@@ -48,7 +48,14 @@ func (o *order) append(b []byte) []byte {
 		}
 		b = appendString(b, action)
 	}
-	return append(b, `]}`...)
+	b = append(b, ']')
+	if o.DryRun {
+		b = append(b, `,"dryRun":true`...)
+	}
+	if len(o.IgnoredFields) > 0 {
+		b = appendRare(append(b, `,"ignoredFields":`...), o.IgnoredFields)
+	}
+	return append(b, '}')
 }
 
 func (s *steps) append(b []byte) []byte {

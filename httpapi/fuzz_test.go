@@ -25,7 +25,7 @@ func FuzzDecodeInput(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in, err := decodeInput(data, dollars, time.Now)
+		in, _, err := decodeInput(data, dollars, time.Now)
 		if err != nil {
 			if p := problemOf(err); p.Status != 400 && p.Status != 422 || len(p.Errors) == 0 {
 				t.Fatalf("refused with %+v", *p)
@@ -78,7 +78,7 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 		text = amount
 	}
 	sameAmount(t, text, in.Amount.String())
-	if strings.ContainsAny(in.OrderID+in.Item, "\x00\n\x7f") || !utf8.ValidString(in.OrderID) || in.OrderID == "" || utf8.RuneCountInString(in.OrderID) > maxText {
+	if strings.ContainsAny(in.OrderID+in.Item, "\x00\n\x7f") || !utf8.ValidString(in.OrderID) || in.OrderID == "" || in.OrderID != strings.TrimSpace(in.OrderID) || strings.ContainsAny(in.OrderID+in.Item, "\u200b\u200d\u202e\ufeff") || utf8.RuneCountInString(in.OrderID) > maxText {
 		t.Fatalf("order id %q was accepted", in.OrderID)
 	}
 }

@@ -18,12 +18,12 @@ const healthLimit = 2 * time.Second
 var healthOperation = failing(huma.Operation{
 	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
 	Summary: "Is the service ready: migrated, the database answering, not shutting down?",
-}, "stopping", "unavailable", "internal")
+}, "invalid_parameter", "stopping", "unavailable", "internal")
 
 var livezOperation = failing(huma.Operation{
 	OperationID: "livez", Method: http.MethodGet, Path: "/livez", Tags: []string{"service"},
 	Summary: "Is the process up? Never asks the database.",
-}, "internal")
+}, "invalid_parameter", "internal")
 
 type healthAnswer struct {
 	Body struct {

@@ -31,19 +31,20 @@ type input struct {
 
 // decodeInput reads and checks the body of a process request. The amount of an
 // order that names no currency is checked as if it had named the fallback; its
-// Currency stays empty. Times are compared with the clock. When all that is wrong would not be with an order that is stored
+// Currency stays empty. Times are compared with the clock. Ignored are the names of fields
+// that are not known. When all that is wrong would not be with an order that is stored
 // already, the error is a *rejectIfNew. Nothing in the result refers to data.
-func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (engine.Input, error) {
+func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order engine.Input, ignored []string, err error) {
 	in := input{currency: fallback, clock: clock}
-	err := decode(data, inputNames, in.field, in.finish)
+	ignored, err = decode(data, inputNames, in.field, in.finish)
 	if err == nil {
-		return in.order, nil
+		return in.order, ignored, nil
 	}
 	// What stands behind the object is another fault.
 	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.rejectIfNew {
-		return engine.Input{}, &rejectIfNew{order: in.order, error: err}
+		err = &rejectIfNew{order: in.order, error: err}
 	}
-	return engine.Input{}, err
+	return engine.Input{}, ignored, err
 }
 
 // rejectIfNew refuses an order that would be good if it were stored: the deadline was not over
@@ -91,7 +92,7 @@ func (in *input) finish(d *decoder) {
 	}
 	amount, code, detail := parseAmount(in.amount, in.currency.Digits)
 	if code != "" {
-		d.fault("/amount", code, detail)
+		d.fault("/amount", code, detail+shownAmount(in.amount))
 	}
 	if code == tooManyDigits && in.order.Currency == "" {
 		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
@@ -101,11 +102,19 @@ func (in *input) finish(d *decoder) {
 	in.order.Amount = amount
 }
 
+// shownAmount ends a fault with the number that was sent, if it was one.
+func shownAmount(text []byte) string {
+	if len(text) == 0 {
+		return ""
+	}
+	return ", not " + shownNumber(text)
+}
+
 // name reads the name of an order or an item. It refuses those that a path can't carry: a
 // segment that is one or two dots disappears on the way, percent-encoded or not, and one
 // that is a slash is taken for the end of the path.
 func (d *decoder) name(pointer string) string {
-	name := d.text(pointer, maxText)
+	name := d.visibleText(pointer)
 	if name == "." || name == ".." || name == "/" {
 		d.fault(pointer, "reserved", "must not be one or two dots, nor a slash")
 	}

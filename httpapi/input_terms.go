@@ -15,11 +15,11 @@ func (in *input) terms(d *decoder, name string) {
 	t := &in.order.Terms
 	switch name {
 	case "customerId":
-		t.CustomerID = d.text("/customerId", maxText)
+		t.CustomerID = d.visibleText("/customerId")
 	case "paymentMethod":
 		t.PaymentMethod = d.text("/paymentMethod", maxText)
 	case "concurrencyKey":
-		t.ConcurrencyKey = d.text("/concurrencyKey", maxText)
+		t.ConcurrencyKey = d.visibleText("/concurrencyKey")
 	case "startAt":
 		in.timed = true
 		t.StartAt = d.time("/startAt")
@@ -36,14 +36,14 @@ func (in *input) terms(d *decoder, name string) {
 func (in *input) checkTimes(d *decoder, now time.Time) {
 	t := &in.order.Terms
 	if t.StartAt.After(now.Add(maxAhead)) {
-		d.fault("/startAt", "out_of_range", "must not be more than a year ahead")
+		d.fault("/startAt", "out_of_range", "must be at most a year ahead, not "+t.StartAt.Format(time.RFC3339Nano))
 	}
 	switch {
 	case t.CompleteBy.IsZero():
 	case !t.CompleteBy.After(t.StartAt):
-		d.fault("/completeBy", "out_of_range", "must be after startAt")
+		d.fault("/completeBy", "out_of_range", "must be after startAt, not "+t.CompleteBy.Format(time.RFC3339Nano))
 	case !t.CompleteBy.After(now):
-		d.fault("/completeBy", "in_the_past", "must be in the future")
+		d.fault("/completeBy", "in_the_past", "must be in the future, not "+t.CompleteBy.Format(time.RFC3339Nano))
 		in.rejectIfNew++
 	}
 }

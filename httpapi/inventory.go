@@ -48,6 +48,7 @@ type setInventoryRequest struct {
 	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
 	IfMatch     string `header:"If-Match" doc:"Only if nobody has set the stock since this ETag; with * only if the item is there."`
 	IfNoneMatch string `header:"If-None-Match" doc:"Only *: only if the item is not there."`
+	Prefer      string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body        setInventoryBody
 }
 
@@ -65,7 +66,7 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 	}
 	name := r.PathValue("item")
 	if !possible(name) {
-		return invalidParameter("item", "invalid", "must have 1 to 255 characters, without control characters")
+		return invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
@@ -78,7 +79,9 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("ETag", entityTag(row.Version))
-	return answerJSON(w, itemOf(&row))
+	out := itemOf(&row)
+	out.IgnoredFields = body.ignored()
+	return answerJSON(w, out)
 }
 
 // wantedVersion is the version of the item to be set that If-Match and If-None-Match ask
@@ -105,9 +108,8 @@ func (s *server) wantedVersion(ctx context.Context, name string, header http.Hea
 
 var listInventoryOperation = failing(huma.Operation{
 	OperationID: "listInventory", Method: http.MethodGet, Path: "/api/inventory", Tags: []string{"inventory"},
-	Summary:                      "List the stock of all items",
-	Description:                  "Every item that was ever reserved or given stock, in the order of the bytes of their names.",
-	RejectUnknownQueryParameters: true,
+	Summary:     "List the stock of all items",
+	Description: "Every item that was ever reserved or given stock, in the order of the bytes of their names.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listInventoryRequest struct {

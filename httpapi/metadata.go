@@ -44,7 +44,7 @@ func (d *decoder) metadata() []byte {
 		d.at = "metadata"
 	})
 	if len(pairs) > maxPairs {
-		d.fault("/metadata", "too_many", "must have at most "+strconv.Itoa(maxPairs)+" keys")
+		d.fault("/metadata", "too_many", "must have at most "+strconv.Itoa(maxPairs)+" keys, not "+strconv.Itoa(len(pairs)))
 	}
 	if len(d.faults) > noted || len(pairs) == 0 {
 		return nil

@@ -25,7 +25,8 @@ const apiDescription = `Takes orders through charge, reserve and confirm, each e
 
 Any request can be sent again when its answer was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields of a body are ignored. Paths never redirect.
+Unknown fields of a body have no effect: the answer lists them in ignoredFields, and with Prefer: handling=strict they are refused.
+Unknown, empty and repeated parameters of a query string are always refused. Paths never redirect.
 Every answer has an X-Request-Id: that of the request, or a new one.`
 
 // Huma makes its errors with a variable of its package. Ours never hold a value of
@@ -103,14 +104,15 @@ func humaProblem(status int, errs []error) *problem {
 
 func parameterFault(d *huma.ErrorDetail) fieldError {
 	fault := fieldError{Code: "invalid", Detail: d.Message}
-	place, name, _ := strings.Cut(d.Location, ".")
-	switch {
-	case len(name) > maxKey: // not a name of ours
-	case place == "header":
-		fault.Header = name
-	default:
-		fault.Parameter = name
+	if number, ok := d.Value.(int64); ok { // it is out of range: a text that is no number comes as text
+		fault.Detail += ", not " + decimalText(number)
 	}
+	place, name, _ := strings.Cut(d.Location, ".")
+	if place == "header" {
+		fault.Header = name
+		return fault
+	}
+	fault.Parameter, _, _ = strings.Cut(name, "[") // of a list: which of its entries
 	return fault
 }
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -45,15 +46,16 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 
 var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
-	Summary:                      "List orders, newest first",
-	Description:                  "Filters can be combined. A page ends with the cursor of the next one, as long as there is one.",
-	RejectUnknownQueryParameters: true, // a misspelled filter would list everything
+	Summary:     "List orders, newest first",
+	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
-	Status      state     `query:"status" doc:"Only orders in this status."`
+	Status      []state   `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in one of these statuses, with commas between them."`
+	CustomerID  string    `query:"customerId" doc:"Only orders of this customer."`
 	Item        string    `query:"item" doc:"Only orders for this item."`
 	Hold        string    `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this."`
+	HoldReason  string    `query:"holdReason" doc:"Only orders whose holdReason begins so. Together with hold."`
 	CreatedFrom time.Time `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
 	Limit       int32     `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many orders to answer with at most."`
@@ -89,14 +91,14 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 // next page.
 func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	f := orders.Filter{
-		Status: fsm.State(in.Status), Item: in.Item, Hold: in.Hold,
+		CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit + 1,
 	}
-	if in.Item != "" && !possible(in.Item) {
-		return f, invalidParameter("item", "invalid", "must be the name of an item")
+	for _, status := range in.Status {
+		f.Statuses = append(f.Statuses, fsm.State(status))
 	}
-	if in.Cursor == "" {
-		return f, nil
+	if err := in.check(); err != nil || in.Cursor == "" {
+		return f, err
 	}
 	position, ok := openCursor(in.binding(), in.Cursor)
 	var number bool
@@ -106,7 +108,22 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	return f, nil
 }
 
+// check looks at what the document does not say.
+func (in *listOrdersRequest) check() error {
+	switch {
+	case in.Item != "" && !possible(in.Item):
+		return invalidParameter("item", "invalid", "must be the name of an item")
+	case in.CustomerID != "" && !possible(in.CustomerID):
+		return invalidParameter("customerId", "invalid", "must be the id of a customer")
+	case in.HoldReason != "" && !storable(in.HoldReason):
+		return invalidParameter("holdReason", "invalid", "must have up to 255 characters, without control characters")
+	case in.HoldReason != "" && in.Hold == "":
+		return invalidParameter("hold", "required", "is missing: holdReason needs it")
+	}
+	return nil
+}
+
 // binding ties a cursor to the filters it was made with.
 func (in *listOrdersRequest) binding() []string {
-	return []string{"orders", string(in.Status), in.Item, in.Hold, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String()}
+	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String()}
 }

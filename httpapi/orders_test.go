@@ -11,8 +11,8 @@ import (
 
 // oddIDs are order ids that a router, a proxy or a decoder could take for something else.
 var oddIDs = []string{
-	"process", "bulk", "transitions", "cancel", "a/b", "a%2Fb", "a%b", "//", " lead", "trail ", "a?b=c", "a#b", "a;b", "a+b",
-	"…", "...", "日本", "é", "e\u0301", "😀", "\u202eabc", "a\\b", "\"", "'", "<b>", "{orderId}", "..%2f..", "~", strings.Repeat("é", 255),
+	"process", "bulk", "transitions", "cancel", "a/b", "a%2Fb", "a%b", "//", "a b", "a?b=c", "a#b", "a;b", "a+b",
+	"…", "...", "日本", "é", "e\u0301", "😀", "a\\b", "\"", "'", "<b>", "{orderId}", "..%2f..", "~", strings.Repeat("é", 255),
 }
 
 func TestAnyOrderIDWorks(t *testing.T) {
@@ -32,7 +32,7 @@ func TestAnyOrderIDWorks(t *testing.T) {
 			b.call(t, "POST "+path+"/cancel", "").wantProblem(t, 409, "not_applicable")
 		})
 	}
-	for _, id := range []string{"nobody", "%00", "a%0Ab", "%FF", "%ED%A0%80", "%2E%2E", "%2e", strings.Repeat("x", 256)} {
+	for _, id := range []string{"nobody", "%00", "a%0Ab", "%FF", "%ED%A0%80", "%2E%2E", "%2e", "%20o", "o%E2%80%8B", strings.Repeat("x", 256)} {
 		t.Run("one that is not there is 404: "+id, func(t *testing.T) {
 			t.Parallel()
 			b.get(t, "/api/orders/"+id).wantProblem(t, 404, "not_found")
@@ -107,13 +107,17 @@ func TestListOrders(t *testing.T) {
 	b.held(t, "stuck", nil)
 	at := url.QueryEscape(b.get(t, "/api/orders/o3").decoded(t).CreatedAt.Format(time.RFC3339Nano))
 	for query, want := range map[string]string{
-		"":                              "stuck o6 o5 o4 o3 o2 o1 o0",
-		"status=charging":               "stuck",
-		"status=completed&item=item-1":  "o5 o3 o1",
-		"status=failed":                 "",
-		"item=nothing":                  "",
-		"item=item-1&createdFrom=" + at: "o5 o3",
-		"item=item-1&createdTo=" + at:   "o1",
+		"":                                      "stuck o6 o5 o4 o3 o2 o1 o0",
+		"status=charging":                       "stuck",
+		"status=completed&item=item-1":          "o5 o3 o1",
+		"status=failed,charging":                "stuck",
+		"status=completed,charging":             "stuck o6 o5 o4 o3 o2 o1 o0",
+		"status=charging,completed&item=item-1": "o5 o3 o1",
+		"customerId=nobody":                     "",
+		"status=failed":                         "",
+		"item=nothing":                          "",
+		"item=item-1&createdFrom=" + at:         "o5 o3",
+		"item=item-1&createdTo=" + at:           "o1",
 		"createdFrom=" + at + "&status=completed&limit=2": "o6 o5",
 	} {
 		t.Run("?"+query, func(t *testing.T) {
@@ -126,6 +130,8 @@ func TestListOrders(t *testing.T) {
 	for query, name := range map[string]string{
 		"limit=0": "limit", "limit=201": "limit", "limit=s3cret": "limit", "status=s3cret": "status", "createdFrom=s3cret": "createdFrom",
 		"createdTo=2026-01-01": "createdTo", "item=s3cret%00": "item", "item=%FF": "item", "stauts=failed": "stauts",
+		"status=failed,": "status", "status=failed,s3cret": "status", "status=failed&status=canceled": "status", "customerId=%FF": "customerId",
+		"customerId=s3cret%20": "customerId", "holdReason=s3cret": "hold", "holdReason=%00&hold=retry": "holdReason",
 	} {
 		t.Run("?"+query+" is refused, and not echoed", func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +141,34 @@ func TestListOrders(t *testing.T) {
 				t.Errorf("%s: %s", query, a.body)
 			}
 		})
+	}
+}
+
+func TestListOrdersOfACustomer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i, customer := range []string{"ann", "bob", "ann", "anna", "ann", "Ann"} {
+		b.process(t, fmt.Sprintf(`{"orderId":"o%d","amount":1,"item":"item-%d","customerId":%q}`, i, i%3, customer)).wantStatus(t, 200)
+	}
+	b.process(t, ask("of nobody")).wantStatus(t, 200)
+	b.call(t, "PUT /api/inventory/none", `{"onHand":0}`)
+	b.process(t, `{"orderId":"failed","amount":1,"item":"none","customerId":"ann"}`).wantStatus(t, 200)
+	for query, want := range map[string]string{
+		"customerId=ann": "failed o4 o2 o0", "customerId=anna": "o3", "customerId=an": "", "customerId=ann&item=item-2": "o2",
+		"customerId=ann&status=failed": "failed", "customerId=ann&status=canceled,completed": "o4 o2 o0", "customerId=ann&hold=retry": "",
+	} {
+		if got, _ := b.list(t, query); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+	first, next := b.list(t, "customerId=ann&limit=3")
+	if second, _ := b.list(t, "customerId=ann&limit=3&cursor="+next); first+second != "failed o4 o2o0" {
+		t.Errorf("%q, then %q", first, second)
+	}
+	b.get(t, "/api/orders?customerId=bob&cursor="+next).wantProblem(t, 422, "invalid_parameter")
+	out := b.bulkOf(t, "retry?dryRun=true", `{"filter":{"customerId":"ann","status":["failed","canceled"]}}`)
+	if out.Matched != 1 || out.Results[0].OrderID != "failed" {
+		t.Errorf("%+v", out)
 	}
 }
 

@@ -10,11 +10,13 @@ import (
 const maxWait = time.Minute
 
 // preference is what a caller asks for with Prefer (RFC 7240): how long to wait
-// for the end of an order. What is not understood is ignored, as the RFC says.
+// for the end of an order, and whether to refuse fields that are not known. What is not
+// understood is ignored, as the RFC says.
 type preference struct {
-	atMost time.Duration
-	waits  bool // wait was given
-	async  bool // respond-async was given
+	atMost   time.Duration
+	waits    bool   // wait was given
+	async    bool   // respond-async was given
+	handling string // strict, lenient, or empty
 }
 
 // preferenceOf reads the Prefer headers of a request; without any, the caller
@@ -38,12 +40,35 @@ func (p *preference) read(part string) {
 	switch name = strings.TrimSpace(name); {
 	case strings.EqualFold(name, "respond-async"):
 		p.async = true
-	case strings.EqualFold(name, "wait") && !p.waits: // the first one counts
-		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+	case strings.EqualFold(name, "handling") && p.handling == "": // the first one counts
+		p.handling = strings.ToLower(unquoted(value))
+	case strings.EqualFold(name, "wait") && !p.waits:
+		seconds, err := strconv.ParseUint(unquoted(value), 10, 31)
 		if err == nil {
 			p.waits, p.atMost = true, min(time.Duration(seconds)*time.Second, maxWait)
 		}
 	}
+}
+
+func unquoted(value string) string { return strings.Trim(strings.TrimSpace(value), `"`) }
+
+const strict, unknownField = "strict", "unknown_field"
+
+// judge adds to what is wrong with a body the fields that are not known, if the caller
+// wants them refused.
+func (p preference) judge(ignored []string, err error) error {
+	if p.handling != strict || len(ignored) == 0 {
+		return err
+	}
+	refused := newProblem("invalid_input", "")
+	if err != nil {
+		refused = problemOf(err)
+	}
+	refused.IgnoredFields = nil
+	for _, name := range ignored[:min(len(ignored), maxFaults)] {
+		refused.Errors = append(refused.Errors, fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not known here"})
+	}
+	return refused
 }
 
 // applied names the preferences that shaped the answer, for Preference-Applied.
@@ -54,6 +79,9 @@ func (p preference) applied(final bool) string {
 	}
 	if p.waits {
 		names = append(names, "wait="+strconv.Itoa(int(p.atMost/time.Second)))
+	}
+	if p.handling == strict {
+		names = append(names, "handling="+strict)
 	}
 	return strings.Join(names, ", ")
 }

@@ -18,6 +18,7 @@ type problem struct {
 	Errors         []fieldError `json:"errors,omitempty" nullable:"false" doc:"What is wrong with the request, field by field."`
 	Order          *order       `json:"order,omitempty" doc:"The order as it is, when it is the reason."`
 	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is."`
+	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
 
 	kind  *kind
 	allow string // the Allow header of a 405

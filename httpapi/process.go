@@ -21,19 +21,20 @@ var processOperation = failing(huma.Operation{
 	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
 		"with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. " +
+		"An order that failed is an answer like any other, 200 with status failed. " +
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or for longer than the caller does.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 // processRequest documents what decodeInput reads.
 type processRequest struct {
-	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)." example:"wait=5"`
+	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known." example:"wait=5"`
 	Body   processBody
 }
 
 type processBody struct {
 	_        struct{}    `additionalProperties:"true"`
-	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text without control characters, except one or two dots or a slash alone." example:"order-123"`
+	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text, without blanks at its ends and without control or invisible characters. Not one or two dots, nor a slash, alone." example:"order-123"`
 	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A number, or a string with one." example:"99.99"`
 	Item     string      `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
@@ -59,27 +60,27 @@ type orderAnswer struct {
 
 // process is the hot route: it is read and written by hand.
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
-	in, err := s.readInput(w, r)
-	if err != nil {
+	want := preferenceOf(r.Header["Prefer"], s.wait)
+	in, ignored, err := s.readInput(w, r)
+	if err = want.judge(ignored, err); err != nil {
 		in, err = s.knownInput(r.Context(), err)
 	}
 	if err != nil {
 		return err
 	}
-	want := preferenceOf(r.Header["Prefer"], s.wait)
 	o, err := s.run(r.Context(), in, want.atMost)
 	if err != nil {
 		return err
 	}
-	s.writeOrder(w, &o, want)
+	s.writeOrder(w, &o, want, ignored)
 	return nil
 }
 
-func (s *server) readInput(w http.ResponseWriter, r *http.Request) (engine.Input, error) {
+func (s *server) readInput(w http.ResponseWriter, r *http.Request) (in engine.Input, ignored []string, err error) {
 	body := newBuffer()
 	defer body.free()
 	if err := body.read(w, r); err != nil {
-		return engine.Input{}, err
+		return engine.Input{}, nil, err
 	}
 	return decodeInput(body.Bytes(), s.currency, s.clock)
 }
@@ -119,7 +120,7 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
-func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {
+func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {
 	final := o.Status.Final()
 	header := w.Header()
 	if applied := want.applied(final); applied != "" {
@@ -131,17 +132,18 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 		header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
 		header.Set("Retry-After", retryAfter(o, s.clock))
 	}
-	writeOrderStatus(w, o, status)
+	wire := orderOf(o)
+	wire.IgnoredFields = ignored
+	writeOrderStatus(w, &wire, status)
 }
 
-func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
+func writeOrderStatus(w http.ResponseWriter, o *order, status int) {
 	header := w.Header()
 	header["Content-Type"] = jsonType
 	header["Etag"] = []string{entityTag(o.Seq)}
 	body := newBuffer()
 	defer body.free()
-	wire := orderOf(o)
-	body.Write(wire.append(body.AvailableBuffer()))
+	body.Write(o.append(body.AvailableBuffer()))
 	w.WriteHeader(status)
 	w.Write(body.Bytes()) //nolint:errcheck // the caller has gone
 }

@@ -15,8 +15,13 @@ const readLimit = 10 * time.Second
 // handler answers a request, or returns the error to answer it with.
 type handler func(http.ResponseWriter, *http.Request) error
 
-// handle serves a route that is not in the OpenAPI document.
+// handle serves a route that takes the query parameters the document has for it.
 func (s *server) handle(pattern string, h http.HandlerFunc) {
+	s.handleAnyQuery(pattern, s.checked(pattern, h))
+}
+
+// handleAnyQuery serves a route that does not care, or looks at its query string itself.
+func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
 	s.mux.HandleFunc(pattern, s.metrics.measured(pattern, h))
 }
 

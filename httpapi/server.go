@@ -75,7 +75,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s.api = newAPI(s)
 	s.routes()
 	if cfg.Metrics != nil {
-		s.handle("GET /metrics", cfg.Metrics.ServeHTTP) // Prometheus
+		s.handleAnyQuery("GET /metrics", cfg.Metrics.ServeHTTP) // Prometheus
 	}
 	s.publish()
 	return s
@@ -109,5 +109,5 @@ func (s *server) routes() {
 	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
 
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
-	s.handle("/", s.answered(s.unknown))                        // everybody else
+	s.handleAnyQuery("/", s.answered(s.unknown))                // everybody else
 }

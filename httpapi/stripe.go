@@ -14,7 +14,7 @@ var stripeOperation = failing(huma.Operation{
 		"Nothing of an event is believed: an order that waits for Stripe asks there what happened, at once instead of later. " +
 		"Events about anything else, orders that are final among them, are accepted and do nothing. " +
 		"So no event finds what Stripe did too late for an order.",
-}, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "bad_signature", "stopping", "unavailable", "internal")
+}, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_parameter", "bad_signature", "stopping", "unavailable", "internal")
 
 // stripeRequest documents what stripe reads.
 type stripeRequest struct {

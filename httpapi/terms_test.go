@@ -15,7 +15,7 @@ func TestDecodeTerms(t *testing.T) {
 	text := func(at time.Time) string { return at.Format(`"2006-01-02T15:04:05.999999Z07:00"`) }
 	t.Run("are read", func(t *testing.T) {
 		t.Parallel()
-		in, err := decodeInput([]byte(`{"orderId":"o","amount":1,"item":"i","customerId":"é","paymentMethod":"pm_1","concurrencyKey":"k","reservationTtl":31536000,
+		in, _, err := decodeInput([]byte(`{"orderId":"o","amount":1,"item":"i","customerId":"é","paymentMethod":"pm_1","concurrencyKey":"k","reservationTtl":31536000,
 			"startAt":`+text(at)+`,"completeBy":`+text(at.Add(time.Hour).In(time.FixedZone("", 5*3600)))+`}`), dollars, time.Now)
 		want := engine.Terms{CustomerID: "é", PaymentMethod: "pm_1", ConcurrencyKey: "k", ReservationTTL: 365 * 24 * time.Hour, StartAt: at, CompleteBy: at.Add(time.Hour)}
 		if err != nil || in.Terms != want {
@@ -24,7 +24,7 @@ func TestDecodeTerms(t *testing.T) {
 	})
 	t.Run("a start that is over is one", func(t *testing.T) {
 		t.Parallel()
-		if in, err := decodeInput([]byte(body("startAt", `"2020-02-29T00:00:00-12:00"`)), dollars, time.Now); err != nil || in.StartAt.Year() != 2020 {
+		if in, _, err := decodeInput([]byte(body("startAt", `"2020-02-29T00:00:00-12:00"`)), dollars, time.Now); err != nil || in.StartAt.Year() != 2020 {
 			t.Errorf("%s, %v", in.StartAt, err)
 		}
 	})
@@ -43,7 +43,7 @@ func TestDecodeTerms(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %.20s is refused", c.name, c.value), func(t *testing.T) {
 			t.Parallel()
-			_, err := decodeInput([]byte(body(c.name, c.value)), dollars, time.Now)
+			_, _, err := decodeInput([]byte(body(c.name, c.value)), dollars, time.Now)
 			status, faults := faultsOf(t, err)
 			if want := "/" + c.name + " " + c.fault; status != 422 || len(faults) != 1 || faults[0] != want {
 				t.Errorf("%d %q, want %q", status, faults, want)

@@ -160,8 +160,20 @@ var (
 	surrogate      = regexp.MustCompile(`^\\u[dD][89a-fA-F][0-9a-fA-F]{2}`)
 )
 
+// invalidAt is where a text stops being UTF-8.
+func invalidAt(data []byte) int {
+	for at := 0; at < len(data); {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size == 1 {
+			return at
+		}
+		at += size
+	}
+	return len(data)
+}
+
 // fail keeps an error of jsontext's in our words: its own words quote the text, and an
-// answer must not repeat what was sent.
+// answer must not repeat what was sent, except names.
 func (t *tokens) fail(err error) {
 	m := &malformed{"", "syntax", "not JSON", int(t.json.InputOffset())}
 	t.err = m
@@ -174,7 +186,7 @@ func (t *tokens) fail(err error) {
 	}
 	switch {
 	case !utf8.Valid(t.data):
-		*m = malformed{code: "encoding", detail: "the body is not UTF-8"}
+		*m = malformed{code: "encoding", detail: "the body is not UTF-8", offset: invalidAt(t.data)}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		m.detail, m.offset = "unexpected end", len(t.data)
 	case errors.Is(err, errTooDeep):
@@ -182,7 +194,7 @@ func (t *tokens) fail(err error) {
 	case errors.Is(err, errLeadingZero), errors.Is(err, errTrailing):
 		m.detail = err.Error()
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		m.code, m.detail = "duplicate_name", "a name is given twice in one object"
+		m.code, m.detail, m.pointer = "duplicate_name", "a name is given twice in one object", string(syntactic.JSONPointer)
 	case surrogate.Match(t.data[m.offset:]) && bytes.IndexByte(t.data[t.json.InputOffset():m.offset], '"') >= 0: // in a string
 		m.code, m.detail = "lone_surrogate", "half of a surrogate pair in a string"
 	}

@@ -11,9 +11,8 @@ import (
 
 var listTransitionsOperation = failing(huma.Operation{
 	OperationID: "listTransitions", Method: http.MethodGet, Path: "/api/orders/{orderId}/transitions", Tags: []string{"orders"},
-	Summary:                      "Read the history of an order",
-	Description:                  "One row for every write to the order, oldest first, without gaps.",
-	RejectUnknownQueryParameters: true,
+	Summary:     "Read the history of an order",
+	Description: "One row for every write to the order, oldest first, without gaps.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listTransitionsRequest struct {

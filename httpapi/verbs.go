@@ -61,7 +61,7 @@ func postVerb[B any](s *server, op huma.Operation, verb orders.Verb) {
 
 func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		q, err := readVerb(w, r, verb, schema)
+		q, ignored, err := readVerb(w, r, verb, schema)
 		if err != nil {
 			return err
 		}
@@ -77,34 +77,37 @@ func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
 		case err != nil:
 			return err
 		case q.DryRun:
-			writeOrderStatus(w, &o, http.StatusOK)
+			wire := orderOf(&o)
+			wire.DryRun, wire.IgnoredFields = true, ignored
+			writeOrderStatus(w, &wire, http.StatusOK)
 		default:
-			s.writeOrder(w, &o, want)
+			s.writeOrder(w, &o, want, ignored)
 		}
 		return nil
 	}
 }
 
-func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, err error) {
+func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, ignored []string, err error) {
 	body := newBuffer()
 	defer body.free()
 	if err = body.read(w, r); err != nil {
-		return q, err
+		return q, nil, err
 	}
-	if q, err = decodeVerb(body.Bytes(), schema, verb); err != nil {
-		return q, err
+	q, ignored, err = decodeVerb(body.Bytes(), schema, verb)
+	if err = preferenceOf(r.Header["Prefer"], 0).judge(ignored, err); err != nil {
+		return q, nil, err
 	}
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
-		return q, orders.ErrNotFound
+		return q, nil, orders.ErrNotFound
 	}
 	if err = readHead(r, &q); err != nil {
-		return q, err
+		return q, nil, err
 	}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
 	if version != nil {
 		q.IfSeq = new(int32(*version))
 	}
-	return q, err
+	return q, ignored, err
 }
 
 // readHead reads the dry run of a verb, for one order or many, and the request id of who gives none in the body.
@@ -129,7 +132,7 @@ func dryRun(r *http.Request) (bool, error) {
 func idempotencyKey(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
 	if key != "" && !possible(key) {
-		return "", invalidHeader("Idempotency-Key", "must be UTF-8 without control characters, up to 255 characters")
+		return "", invalidHeader("Idempotency-Key", "must be UTF-8 of up to 255 characters, without control or invisible ones")
 	}
 	return key, nil
 }

@@ -13,7 +13,7 @@ type verbRequest[B any] struct {
 	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
 	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
-	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
 	Body           B
 }
@@ -54,12 +54,12 @@ type stepResultBody struct {
 }
 
 // decodeVerb reads the body of a verb. One that requires nothing may have none.
-func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (engine.Request, error) {
+func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Request, ignored []string, err error) {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
 	got, err := readFields(data, schema, checkVerb)
-	q := requestOf(verb, got)
+	q = requestOf(verb, got)
 	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
@@ -69,7 +69,7 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (engine.Requ
 			q.Settle.Generation = new(int32(got.integer("generation")))
 		}
 	}
-	return q, err
+	return q, got.ignored(), err
 }
 
 // requestOf is what the body of any verb can say, for one order or many.

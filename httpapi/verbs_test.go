@@ -100,6 +100,7 @@ func TestVerbBodies(t *testing.T) {
 		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","actor":"a","reason":"r"}`, "/generation out_of_range"},
 		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","actor":"a","reason":"r"}`, "/outcome not_done"},
 		{"cancel", `[]`, " wrong_type"},
+		{"cancel", `{"requestId":"ticket-1 "}`, "/requestId outer_blank"},
 	} {
 		p := b.call(t, "POST /api/orders/o/"+c.verb, c.body).wantProblem(t, 422, "invalid_input")
 		var faults []string

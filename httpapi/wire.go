@@ -34,6 +34,8 @@ type order struct {
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`
+	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them." example:"[\"quantiy\"]"`
 }
 
 // OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.
@@ -105,6 +107,8 @@ type item struct {
 	OnHand    int64  `json:"onHand" minimum:"0" doc:"Units on the shelf; sold units are gone from it."`
 	Reserved  int64  `json:"reserved" minimum:"0" doc:"Units reserved by orders that are not finished."`
 	Available *int64 `json:"available" nullable:"true" minimum:"0" doc:"What is left to sell: onHand - reserved. Null when the item is not tracked."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
 // self is the actor of what the service does by itself.

@@ -30,6 +30,7 @@ ALTER TABLE orders
 CREATE INDEX orders_expiry ON orders (least(complete_by, reserved_until))
   WHERE (complete_by IS NOT NULL OR reserved_until IS NOT NULL) AND ended_as IS NULL;
 CREATE INDEX orders_concurrency ON orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
+CREATE INDEX orders_customer ON orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
 -- Costs nothing on the way of an order: it fires only where a statement names a column.
 CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON orders

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"pawl/db"
@@ -12,7 +13,8 @@ import (
 
 // Filter chooses orders for List. Zero values choose all.
 type Filter struct {
-	Status                 fsm.State
+	Statuses               []fsm.State // any of them
+	CustomerID             string
 	Item                   string
 	Hold                   string    // what the order waits for
 	HoldReason             string    // with Hold: how its reason begins
@@ -69,28 +71,38 @@ func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 
 // page picks the statement by the index that serves the filter.
 func (r *Reader) page(ctx context.Context, f Filter, w window) ([]Order, error) {
-	status := string(f.Status)
+	statuses := statusesOf(f)
 	switch {
 	case f.Hold != "":
-		return Read(ctx, r, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason, Status: optional(status), Item: optional(f.Item),
+		return Read(ctx, r, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason,
+			Statuses: statuses, Item: optional(f.Item), CustomerID: optional(f.CustomerID),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-	case f.Status == fsm.Failed || f.Status == fsm.Canceled:
-		if f.Item != "" {
-			return Read(ctx, r, r.query.OrdersListItemEnded, db.OrdersListItemEndedParams{Status: status, Item: f.Item,
-				After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-		}
-		return Read(ctx, r, r.query.OrdersListEnded, db.OrdersListEndedParams{Status: status,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
-	case f.Status != "" && f.Status != fsm.Completed:
-		return Read(ctx, r, r.query.OrdersListUnfinished, db.OrdersListUnfinishedParams{Status: status, Item: optional(f.Item),
+	case f.CustomerID != "":
+		return Read(ctx, r, r.query.OrdersListCustomer, db.OrdersListCustomerParams{CustomerID: f.CustomerID,
+			Statuses: statuses, Item: optional(f.Item),
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	case f.Item != "":
-		return Read(ctx, r, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Completed: f.Status == fsm.Completed,
+		return Read(ctx, r, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Statuses: statuses,
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+	case !slices.Contains(statuses, string(fsm.Completed)):
+		return Read(ctx, r, r.query.OrdersListUncompleted, db.OrdersListUncompletedParams{Statuses: statuses,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	default:
-		return Read(ctx, r, r.query.OrdersList, db.OrdersListParams{Status: optional(status),
+		return Read(ctx, r, r.query.OrdersList, db.OrdersListParams{Statuses: statuses,
 			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
 	}
+}
+
+// statusesOf are the statuses that a filter lets through.
+func statusesOf(f Filter) (statuses []string) {
+	chosen := f.Statuses
+	if len(chosen) == 0 {
+		chosen = fsm.States()
+	}
+	for _, status := range chosen {
+		statuses = append(statuses, string(status))
+	}
+	return statuses
 }
 
 func optional(s string) *string {

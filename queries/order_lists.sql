@@ -3,6 +3,8 @@
 -- found first, by one index, and then read by number: the cost is that of a page. What
 -- looks roundabout is there to keep it so: (item, order_no) is compared as a row, and
 -- ordered by, because the planner would walk along the primary key otherwise.
+-- Statuses are those to show: all of them where nobody chose. What a condition on them alone
+-- leaves out is not run.
 --
 -- Numbers rise with the time of creation, so a window of time is a range of numbers
 -- (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
@@ -26,90 +28,100 @@ WITH RECURSIVE halves AS (
 SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h;
 
 -- name: OrdersList :many
--- All orders, or the completed ones (nearly all are): along the primary key.
+-- All orders, or those of some statuses with completed among them, as nearly all are: along
+-- the primary key.
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM orders AS o
   WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
-      AND (sqlc.narg('status')::text IS NULL OR o.status = sqlc.narg('status')::text) THEN true END
+      AND o.status = ANY(@statuses::text[]) THEN true END
   ORDER BY o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
--- name: OrdersListEnded :many
--- Failed or canceled orders: by the index of what the final move wrote.
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled')
-    AND (o.ended_as, o.order_no) > (@status::text, @after::bigint) AND (o.ended_as, o.order_no) < (@status::text, @before::bigint)
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
-  ORDER BY o.ended_as DESC, o.order_no DESC LIMIT @most
-)
-SELECT o.* FROM full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
-ORDER BY o.order_no DESC;
-
--- name: OrdersListUnfinished :many
--- Orders in a state that does not last, of one item or of all: each is due some time or
--- held. They are few, and all of them are looked at.
-WITH unfinished AS MATERIALIZED (
-  SELECT o.order_no, o.status, o.item, o.created_at FROM orders AS o WHERE o.due_at IS NOT NULL OR o.hold IS NOT NULL
+-- name: OrdersListUncompleted :many
+-- Orders of some statuses without completed: failed and canceled ones by the index of what
+-- the final move wrote. Those in a state that does not last are due some time or held; they
+-- are few, and all of them are looked at.
+WITH failed AS MATERIALIZED (
+  SELECT f.order_no FROM orders AS f
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
+    AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
+    AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
+  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @most
+), canceled AS MATERIALIZED (
+  SELECT c.order_no FROM orders AS c
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
+    AND (c.ended_as, c.order_no) > ('canceled', @after::bigint) AND (c.ended_as, c.order_no) < ('canceled', @before::bigint)
+    AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
+  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT @most
+), unfinished AS MATERIALIZED (
+  SELECT u.order_no, u.status, u.created_at FROM orders AS u
+  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+    AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
-  SELECT u.order_no FROM unfinished AS u
-  WHERE u.status = @status::text AND (sqlc.narg('item')::text IS NULL OR u.item = sqlc.narg('item')::text)
-    AND u.order_no > @after::bigint AND u.order_no < @before::bigint AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
-  ORDER BY u.order_no DESC LIMIT @most
-)
-SELECT o.* FROM full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
-ORDER BY o.order_no DESC;
-
--- name: OrdersListItemEnded :many
--- Failed or canceled orders for an item.
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
-  WHERE o.ended_as IN ('failed', 'canceled') AND o.ended_as = @status::text
-    AND (o.item, o.order_no) > (@item::text, @after::bigint) AND (o.item, o.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz THEN true END
-  ORDER BY o.item DESC, o.order_no DESC LIMIT @most
+  SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
+  UNION SELECT z.order_no FROM unfinished AS z
+  WHERE z.status = ANY(@statuses::text[]) AND z.order_no > @after::bigint AND z.order_no < @before::bigint
+    AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
+  ORDER BY order_no DESC LIMIT @most
 )
 SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListItem :many
--- All orders for an item, or the completed ones: those that reserved it, and unless only
--- completed ones are asked for, those that ended without and those on their way.
+-- Orders for an item: completed ones are among those that reserved it. The others ended
+-- without it, or are on their way.
 WITH reserved AS MATERIALIZED (
   SELECT v.order_no FROM reservations AS v
-  WHERE (v.item, v.order_no) > (@item::text, @after::bigint) AND (v.item, v.order_no) < (@item::text, @before::bigint)
+  WHERE 'completed' = ANY(@statuses::text[])
+    AND (v.item, v.order_no) > (@item::text, @after::bigint) AND (v.item, v.order_no) < (@item::text, @before::bigint)
     AND v.generation = (
       SELECT u.generation FROM orders AS u
       WHERE u.order_no = v.order_no AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
-        AND (NOT @completed::boolean OR u.status = 'completed'))
+        AND u.status = ANY(@statuses::text[]))
   ORDER BY v.item DESC, v.order_no DESC LIMIT @most
 ), failed AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as = 'failed' AND NOT @completed::boolean
-    AND (u.item, u.order_no) > (@item::text, @after::bigint) AND (u.item, u.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz THEN true END
-  ORDER BY u.item DESC, u.order_no DESC LIMIT @most
+  SELECT f.order_no FROM orders AS f
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
+    AND (f.item, f.order_no) > (@item::text, @after::bigint) AND (f.item, f.order_no) < (@item::text, @before::bigint)
+    AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
+  ORDER BY f.item DESC, f.order_no DESC LIMIT @most
 ), canceled AS MATERIALIZED (
-  SELECT u.order_no FROM orders AS u
-  WHERE u.ended_as = 'canceled' AND NOT @completed::boolean
-    AND (u.item, u.order_no) > (@item::text, @after::bigint) AND (u.item, u.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz THEN true END
-  ORDER BY u.item DESC, u.order_no DESC LIMIT @most
+  SELECT c.order_no FROM orders AS c
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
+    AND (c.item, c.order_no) > (@item::text, @after::bigint) AND (c.item, c.order_no) < (@item::text, @before::bigint)
+    AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
+  ORDER BY c.item DESC, c.order_no DESC LIMIT @most
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.item, u.created_at FROM orders AS u WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL) AND NOT @completed::boolean
+  SELECT u.order_no, u.status, u.item, u.created_at FROM orders AS u
+  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+    AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
-  SELECT x.order_no FROM reserved AS x UNION SELECT f.order_no FROM failed AS f UNION SELECT y.order_no FROM canceled AS y
+  SELECT w.order_no FROM reserved AS w UNION SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.item = @item::text AND z.order_no > @after::bigint AND z.order_no < @before::bigint
+  WHERE z.item = @item::text AND z.status = ANY(@statuses::text[])
+    AND z.order_no > @after::bigint AND z.order_no < @before::bigint
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
   ORDER BY order_no DESC LIMIT @most
+)
+SELECT o.* FROM full_orders AS o
+WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+ORDER BY o.order_no DESC;
+
+-- name: OrdersListCustomer :many
+-- Orders of a customer, and of these those of some statuses, or for an item.
+WITH page AS MATERIALIZED (
+  SELECT o.order_no FROM orders AS o
+  WHERE o.customer_id IS NOT NULL
+    AND (o.customer_id, o.order_no) > (@customer_id::text, @after::bigint) AND (o.customer_id, o.order_no) < (@customer_id::text, @before::bigint)
+    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
+      AND o.status = ANY(@statuses::text[])
+      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
+  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
@@ -122,8 +134,9 @@ WITH page AS MATERIALIZED (
   WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > (@hold::text, @after::bigint) AND (o.hold, o.order_no) < (@hold::text, @before::bigint)
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
       AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
-      AND (sqlc.narg('status')::text IS NULL OR o.status = sqlc.narg('status')::text)
-      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
+      AND o.status = ANY(@statuses::text[])
+      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text)
+      AND (sqlc.narg('customer_id')::text IS NULL OR o.customer_id = sqlc.narg('customer_id')::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM full_orders AS o

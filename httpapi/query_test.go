@@ -1,0 +1,198 @@
+package httpapi
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// parametersOf are the query parameters of every operation of the document, by its pattern.
+func parametersOf(t *testing.T) map[string][]string {
+	t.Helper()
+	of := map[string][]string{}
+	for path, item := range dig(theContract().document, "paths") {
+		for method := range dig(item) {
+			pattern := strings.ToUpper(method) + " " + path
+			of[pattern] = nil
+			list, _ := dig(item, method)["parameters"].([]any)
+			for _, parameter := range list {
+				if p := dig(parameter); p["in"] == "query" {
+					name, _ := p["name"].(string)
+					of[pattern] = append(of[pattern], name)
+				}
+			}
+		}
+	}
+	for _, target := range []string{"/docs", "/openapi.yaml", "/openapi.json", "/problems/not_found"} {
+		of["GET "+target] = nil
+	}
+	return of
+}
+
+// A parameter that is passed over is a dry run that is done, or a filter that lists everything.
+func TestEveryRouteRefusesAQueryItDoesNotTake(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for pattern, parameters := range parametersOf(t) {
+		target := pathParameter.ReplaceAllString(pattern, "x")
+		refused := map[string]string{"nonsense=1": "nonsense unknown_parameter", "=": " unknown_parameter", "x": "x unknown_parameter"}
+		for _, name := range parameters {
+			refused[name] = name + " empty"
+			refused[name+"="] = name + " empty"
+			refused[name+"=1&"+name+"=1"] = name + " repeated"
+			refused[strings.ToUpper(name)+"=1"] = strings.ToUpper(name) + " unknown_parameter"
+		}
+		for query, fault := range refused {
+			p := b.call(t, target+"?"+query, "").wantProblem(t, 422, "invalid_parameter")
+			if len(p.Errors) != 1 || p.Errors[0].Parameter+" "+p.Errors[0].Code != fault || p.Errors[0].Detail == "" {
+				t.Errorf("%s?%s: %+v", pattern, query, p)
+			}
+		}
+		for _, query := range []string{"%zz", "a;b"} {
+			if p := b.call(t, target+"?"+query, "").wantProblem(t, 422, "invalid_parameter"); p.Detail == "" {
+				t.Errorf("%s?%s: %+v", pattern, query, p)
+			}
+		}
+	}
+}
+
+func TestAllFaultsOfAQueryAreNamed(t *testing.T) {
+	t.Parallel()
+	p := withoutEngine().get(t, "/api/orders?stauts=failed&limit=&item=a&item=b&"+strings.Repeat("x", 50)+"=1").wantProblem(t, 422, "invalid_parameter")
+	var faults []string
+	for _, f := range p.Errors {
+		faults = append(faults, f.Parameter+" "+f.Code)
+	}
+	if got := strings.Join(faults, ", "); got != "item repeated, limit empty, stauts unknown_parameter,  unknown_parameter" {
+		t.Error(got)
+	}
+	if !strings.Contains(p.Errors[2].Detail, "status") {
+		t.Error(p.Errors[2].Detail, "does not say what there is")
+	}
+}
+
+// mistyped are dry runs that are none.
+var mistyped = []string{"dryrun=true", "dryRun", "dryRun=", "dryRun=false&dryRun=true", "dryRun=true&dryRun=true", "dryRun=1", "dryRun=True", "dry_run=true", "dryRun=true&x=1"}
+
+func TestAMistypedDryRunDoesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.waitsFor(t, "approval", "pending", "large")
+	requests := map[string]string{
+		"/api/orders/large/cancel": `{"actor":"ann"}`, "/api/orders/large/approve": `{"actor":"ann"}`,
+		"/api/bulk/approve": `{"ids":["large"],"actor":"ann"}`, "/api/bulk/cancel": `{"filter":{"hold":"approval"}}`,
+	}
+	for target, body := range requests {
+		for _, query := range mistyped {
+			b.call(t, "POST "+target+"?"+query, body).wantProblem(t, 422, "invalid_parameter")
+		}
+		if a := b.call(t, "POST "+target+"?dryRun=true", body); a.status != 200 || !strings.Contains(a.body, `"dryRun":true`) {
+			t.Errorf("%s as a dry run: %s", target, a.body)
+		}
+	}
+	b.process(t, ask("new"), "Prefer", "wait=1").wantStatus(t, 200)
+	b.call(t, "POST /api/orders/process?dryRun=true", ask("newer")).wantProblem(t, 422, "invalid_parameter")
+	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'newer' OR order_id = 'large' AND (hold IS NULL OR seq > 1)`); n != 0 {
+		t.Errorf("%d orders were touched", n)
+	}
+	a := b.call(t, "POST /api/orders/large/approve?dryRun=false", `{"actor":"ann"}`)
+	if o := a.wantStatus(t, 200); o.Status != "completed" || strings.Contains(a.body, "dryRun") {
+		t.Error(a.body)
+	}
+}
+
+func TestIgnoredFieldsAreNamed(t *testing.T) {
+	t.Parallel()
+	b, callback := withProvider(t)
+	b.waitsFor(t, "attention", "charging", "held")
+	a := b.process(t, `{"orderId":"typo","amount":5,"item":"i","quantiy":3,"curency":"JPY","metadata":{"any":"thing"}}`, "Prefer", "respond-async")
+	wantIgnored(t, a, 202, `["quantiy","curency"]`)
+	for _, c := range []struct{ request, body string }{
+		{"POST " + callback(), `{"outcome":"done","amuont":1}`},
+		{"POST /api/orders/held/cancel?dryRun=true", `{"amuont":"x"}`},
+		{"POST /api/bulk/cancel", `{"ids":["held"],"amuont":{"a":[1]}}`},
+		{"PUT /api/inventory/shelf", `{"onHand":3,"amuont":null}`},
+	} {
+		b.call(t, c.request, c.body, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
+		wantIgnored(t, b.call(t, c.request, c.body, "Prefer", "handling=lenient"), 200, `["amuont"]`)
+	}
+	a = b.process(t, `{"orderId":"typo","amuont":5,"item":"i"}`)
+	wantIgnored(t, a, 422, `["amuont"]`)
+	if a := b.get(t, "/api/orders/typo"); strings.Contains(a.body, "ignoredFields") {
+		t.Error(a.body)
+	}
+}
+
+func wantIgnored(t *testing.T, a answer, status int, names string) {
+	t.Helper()
+	if a.status != status || !strings.Contains(a.body, `"ignoredFields":`+names) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+func TestStrictHandlingRefusesUnknownFields(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const typos = `{"orderId":"typo","amount":5,"item":"i","quantiy":3,"cur/ency":"JPY"}`
+	for _, prefer := range []string{"handling=strict", "wait=5, Handling=\"Strict\"", "handling=strict, handling=lenient"} {
+		a := b.process(t, typos, "Prefer", prefer)
+		p := a.wantProblem(t, 422, "invalid_input")
+		if len(p.Errors) != 2 || p.Errors[0].Pointer != "/quantiy" || p.Errors[1].Pointer != "/cur~1ency" || p.Errors[0].Code != "unknown_field" {
+			t.Errorf("%s: %s", prefer, a.body)
+		}
+	}
+	b.process(t, `{"orderId":"","quantiy":3}`, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
+	b.get(t, "/api/orders/typo").wantProblem(t, 404, "not_found")
+	if a := b.process(t, ask("good"), "Prefer", "handling=strict"); a.status != 200 || a.header.Get("Preference-Applied") != "handling=strict" {
+		t.Errorf("%d %v %s", a.status, a.header, a.body)
+	}
+}
+
+// Every body that is read by its names takes the preference.
+func TestEveryBodyCanBeReadStrictly(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for path, item := range dig(theContract().document, "paths") {
+		for method, operation := range dig(item) {
+			if dig(operation, "requestBody") == nil || path == "/api/webhooks/stripe" { // Stripe's own
+				continue
+			}
+			target := strings.ToUpper(method) + " " + pathParameter.ReplaceAllString(path, "x")
+			a := b.call(t, target, `{"nonsense":{}}`, "Prefer", "handling=strict")
+			if !strings.Contains(a.body, `{"pointer":"/nonsense","code":"unknown_field"`) {
+				t.Errorf("%s: %s", target, a.body)
+			}
+		}
+	}
+}
+
+func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range []string{" widget", "widget ", "wid\u200bget", "\u202ewidget", "widget\u00ad", "widget\u3000"} {
+		b.stock(t, name, `{"onHand":1}`).wantProblem(t, 422, "invalid_parameter")
+		b.get(t, "/api/orders?item="+url.QueryEscape(name)).wantProblem(t, 422, "invalid_parameter")
+	}
+	b.call(t, "POST /api/orders/x/cancel", "", "Idempotency-Key", "k\u200b").wantProblem(t, 422, "invalid_parameter")
+	if n := b.count(t, `SELECT count(*) FROM inventory`); n != 0 {
+		t.Errorf("%d items", n)
+	}
+}
+
+func TestDetailsOfParameters(t *testing.T) {
+	t.Parallel()
+	b := withoutEngine()
+	for query, detail := range map[string]string{
+		"limit=201":              "expected number <= 200, not 201",
+		"limit=-9999999999":      "expected number >= 1, not -9999999999",
+		"hold=forever":           `expected value to be one of "retry, callback, scheduled, queued, approval, paused, attention"`,
+		"status=failed,finished": `expected value to be one of "pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled"`,
+		"holdReason=x":           "is missing: holdReason needs it",
+		"Status=failed":          "is not known: this route takes status, customerId, item, hold, holdReason, createdFrom, createdTo, limit, cursor",
+	} {
+		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
+		if len(p.Errors) != 1 || p.Errors[0].Detail != detail {
+			t.Errorf("%s: %+v", query, p.Errors)
+		}
+	}
+}
