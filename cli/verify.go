@@ -37,7 +37,7 @@ func verifyCommand() *cobra.Command {
 			if provider != "" {
 				opt.Provider = &books.Provider{URL: provider}
 			}
-			report, _, err := proveBooks(cmd, &cfg, opt)
+			report, err := proveBooks(cmd, &cfg, opt)
 			if err != nil && report.OK() {
 				return err
 			}
@@ -60,45 +60,72 @@ func verifyCommand() *cobra.Command {
 // to tell it from books that are wrong, so it has an exit code of its own.
 var errNoVerdict = errors.New("no verdict on the books")
 
-// proveBooks verifies the database of the settings, which lies at place. Its errors wrap errNoVerdict.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, place string, err error) {
-	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
-	if err != nil {
-		return report, "", fmt.Errorf("%w: %w", errNoVerdict, err)
-	}
-	defer database.close()
-	report, err = readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
-	if err != nil {
-		err = fmt.Errorf("%w: %w", errNoVerdict, err)
-	}
-	return report, database.place, err
+// proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, err error) {
+	err = withDatabase(cmd, cfg, func(pool *db.Pool, place string) error {
+		report, err = readBooks(cmd.Context(), pool, opt, cmd.ErrOrStderr())
+		report.Database = place
+		return err
+	})
+	return report, noVerdict(err)
 }
 
-// readBooks verifies the database at url, with a progress bar for a person.
-func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
-	pool, err := db.Open(ctx, url, db.Options{MaxConns: 2})
+func noVerdict(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNoVerdict, err)
+}
+
+// withDatabase opens the database of the settings, which lies at place, for as long as do takes.
+func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place string) error) error {
+	database, err := openDatabase(cmd, cfg)
 	if err != nil {
-		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
+		return err
+	}
+	defer database.close()
+	pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 2})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer pool.Close()
+	return unmigrated(do(pool, database.place))
+}
+
+// readBooks verifies a database, with a progress bar for a person.
+func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Writer) (report books.Report, err error) {
 	if opt.Provider != nil {
 		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
-			return books.Report{}, unmigrated(err)
+			return report, err
 		}
 	}
-	var bar *progressbar.ProgressBar
-	opt.Progress = func(done, total int64) {
-		if bar == nil { // a bar without an end would turn in a goroutine that outlives it
-			bar = progress(total, "books", bars)
-		}
-		bar.ChangeMax64(total)
-		_ = bar.Set64(done)
+	bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) }}
+	opt.Progress = bar.show
+	defer bar.close()
+	return books.Verify(ctx, pool, opt)
+}
+
+// bookBar is a bar that begins when it is known how much there is to read: one without an end would turn in a goroutine
+// that outlives it.
+type bookBar struct {
+	start func(total int64) *progressbar.ProgressBar
+	bar   *progressbar.ProgressBar
+}
+
+func (b *bookBar) show(done, total int64) {
+	if b.bar == nil {
+		b.bar = b.start(total)
 	}
-	report, err := books.Verify(ctx, pool, opt)
-	if bar != nil {
-		_ = bar.Exit()
+	if total != b.bar.GetMax64() { // to change it draws the bar as it was, and for a tenth of a second no other
+		b.bar.ChangeMax64(total)
 	}
-	return report, unmigrated(err)
+	_ = b.bar.Set64(done)
+}
+
+func (b *bookBar) close() {
+	if b.bar != nil {
+		_ = b.bar.Exit()
+	}
 }
 
 // unmigrated says what to do about a database without tables.
@@ -116,6 +143,7 @@ func printReport(out io.Writer, report books.Report, asJSON bool) error {
 	if asJSON {
 		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false) // the address of a database has &
 		_ = encoder.Encode(report) // it is text and numbers
 	} else {
 		printChecks(&text, report)
@@ -173,5 +201,5 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
 	}
 	_ = table.Flush()
-	fmt.Fprintf(out, "\n%d checks in %.1f s\n", len(report.Checks), report.Seconds)
+	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
