@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -76,6 +77,30 @@ func (d *database) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	return d.server.Stop(ctx)
+}
+
+// withDatabase opens the database of the settings, which lies at place, for as long as do takes.
+func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place string) error) error {
+	database, err := openDatabase(cmd, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 2})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+	return unmigrated(do(pool, database.place))
+}
+
+// unmigrated says what to do about a database without tables.
+func unmigrated(err error) error {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
+	}
+	return err
 }
 
 // checkDurable refuses a server that may lose what it has acknowledged: an order that

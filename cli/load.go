@@ -6,14 +6,10 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 func loadCommand() *cobra.Command {
@@ -74,20 +70,6 @@ func (l *load) command(cmd *cobra.Command, cfg *config) error {
 		err = errors.Join(fmt.Errorf("%d of %d requests went wrong: %w", result.failed, l.orders, result.first), err)
 	}
 	return err
-}
-
-// progress draws a bar for a person and nothing for a file.
-func progress(total int64, what string, out io.Writer) *progressbar.ProgressBar {
-	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
-		return progressbar.DefaultSilent(total)
-	}
-	return newBar(total, what, out)
-}
-
-func newBar(total int64, what string, out io.Writer) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(out),
-		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionClearOnFinish(),
-		progressbar.OptionThrottle(100*time.Millisecond))
 }
 
 func (r *loadResult) print(out io.Writer) {

@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -77,21 +76,6 @@ func noVerdict(err error) error {
 	return fmt.Errorf("%w: %w", errNoVerdict, err)
 }
 
-// withDatabase opens the database of the settings, which lies at place, for as long as do takes.
-func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place string) error) error {
-	database, err := openDatabase(cmd, cfg)
-	if err != nil {
-		return err
-	}
-	defer database.close()
-	pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 2})
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	defer pool.Close()
-	return unmigrated(do(pool, database.place))
-}
-
 // readBooks verifies a database, with a progress bar for a person.
 func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Writer) (report books.Report, err error) {
 	if opt.Provider != nil {
@@ -105,38 +89,6 @@ func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Wr
 	return books.Verify(ctx, pool, opt)
 }
 
-// bookBar is a bar that begins when it is known how much there is to read: one without an end would turn in a goroutine
-// that outlives it.
-type bookBar struct {
-	start func(total int64) *progressbar.ProgressBar
-	bar   *progressbar.ProgressBar
-}
-
-func (b *bookBar) show(done, total int64) {
-	if b.bar == nil {
-		b.bar = b.start(total)
-	}
-	if total != b.bar.GetMax64() { // to change it draws the bar as it was, and for a tenth of a second no other
-		b.bar.ChangeMax64(total)
-	}
-	_ = b.bar.Set64(done)
-}
-
-func (b *bookBar) close() {
-	if b.bar != nil {
-		_ = b.bar.Exit()
-	}
-}
-
-// unmigrated says what to do about a database without tables.
-func unmigrated(err error) error {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
-	}
-	return err
-}
-
 // printReport returns an error when the books are wrong, or right and nobody could be told.
 func printReport(out io.Writer, report books.Report, asJSON bool) error {
 	var text bytes.Buffer
@@ -144,7 +96,7 @@ func printReport(out io.Writer, report books.Report, asJSON bool) error {
 		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
 		encoder.SetEscapeHTML(false) // the address of a database has &
-		_ = encoder.Encode(report) // it is text and numbers
+		_ = encoder.Encode(report)   // it is text and numbers
 	} else {
 		printChecks(&text, report)
 		printTotals(&text, report)
