@@ -33,6 +33,29 @@ func TestLinksOfTheDocumentation(t *testing.T) {
 	}
 }
 
+// TestExamplesOfRequestsDoNotMeet has a reader try one page after the other: an order id in two pages would be in use by
+// another order, or charged at the provider already.
+func TestExamplesOfRequestsDoNotMeet(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := regexp.MustCompile(`(?:-d|body=)\s*'\{"orderId":"([^"]+)"`)
+	first := map[string]string{}
+	for _, page := range append(pages, "README.md") {
+		for _, found := range sent.FindAllStringSubmatch(read(t, page), -1) {
+			if other := first[found[1]]; other != "" && other != page {
+				t.Errorf("%s and %s both send an order %s", page, other, found[1])
+			}
+			first[found[1]] = page
+		}
+	}
+	if len(first) < 4 {
+		t.Errorf("only %v: this test no longer understands the examples", first)
+	}
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

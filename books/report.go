@@ -12,6 +12,8 @@ import (
 
 // Report is what Verify found.
 type Report struct {
+	Database string `json:"database,omitempty"` // where it is, for people; Verify does not know it
+
 	Checks  []Check          `json:"checks"`
 	Orders  map[string]int64 `json:"orders"` // by status
 	Money   []Money          `json:"money"`  // by currency, sorted

@@ -2,6 +2,7 @@ package books_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -198,6 +199,13 @@ func (s *shop) verify(opt books.Options) books.Report {
 	s.Helper()
 	report, err := books.Verify(s.ctx, s.pool, opt)
 	s.must(err)
+	for _, check := range report.Checks {
+		for _, offender := range check.Offenders {
+			if strings.HasPrefix(offender.Fault, ",") || strings.Contains(offender.Fault, ", ,") || offender.Fault == "" {
+				s.Fatalf("%s says of %q: %q", check.Name, offender.ID, offender.Fault)
+			}
+		}
+	}
 	return report
 }
 

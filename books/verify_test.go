@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -155,6 +156,18 @@ func TestVerifyTellsHowFarItIs(t *testing.T) {
 	}
 	if !slices.IsSortedFunc(steps, func(a, b [2]int64) int { return int(a[0] - b[0]) }) {
 		t.Errorf("done falls: %v", steps)
+	}
+}
+
+// Most databases are one range: the bar of a person would stay at nothing until the end.
+func TestVerifyTellsHowFarItIsWithinARange(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.fill()
+	seen := map[int64]bool{}
+	s.verify(books.Options{Progress: func(done, _ int64) { seen[done] = true }})
+	if len(seen) < 6 {
+		t.Errorf("only %v", slices.Sorted(maps.Keys(seen)))
 	}
 }
 

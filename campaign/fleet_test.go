@@ -117,7 +117,8 @@ func withoutSettings(environment []string) []string {
 	})
 }
 
-var announcement = regexp.MustCompile(`^pawl serves (http://\S+), `)
+// announcement is a line of the log in JSON. Earlier versions printed it to standard output.
+var announcement = regexp.MustCompile(`pawl serves.*?(http://[^",\s]+)`)
 
 // serves waits until the replica says where it serves. It is false when it ends before.
 func (f *fleet) serves(ctx context.Context, i int) bool {
@@ -127,7 +128,7 @@ func (f *fleet) serves(ctx context.Context, i int) bool {
 	var found []string
 	await(ctx, startLimit, func() bool {
 		ended := r.ended()
-		found = announcement.FindStringSubmatch(r.said("stdout"))
+		found = announcement.FindStringSubmatch(r.said("stdout") + r.said("stderr"))
 		return found != nil || ended
 	})
 	if found == nil {

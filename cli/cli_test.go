@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm/diagram"
 	"pawl/migrations"
@@ -49,7 +50,8 @@ func TestCommands(t *testing.T) {
 	}{
 		{"migrate status" + at, 0, `(?m)^00001_orders.sql +pending$`},
 		{"verify" + at, exitUnavailable, `^$`}, // an empty database has no books
-		{"migrate up" + at, 0, `^$`},
+		{"migrate up" + at, 0, `^(applied \d{5}_\w+\.sql\n)+$`},
+		{"migrate up" + at, 0, `^nothing is pending\n$`},
 		{"verify" + at, 0, `(?m)^ok +completed +0$`},
 		{"policy list" + at, 0, `^version +stored +last activated`},
 		{"policy activate 1" + at, exitFailure, `^$`}, // there is none
@@ -63,6 +65,7 @@ func TestCommands(t *testing.T) {
 		{"verify --database-url nonsense", exitConfig, `^$`},
 		{"verify --database-url postgres://127.0.0.1:1/pawl", exitUnavailable, `^$`},
 		{"diagram --format png", exitUsage, `^$`},
+		{"migrate up --pg-bin /nonexistent --data-dir " + dataFolder(t), exitConfig, `^$`},
 		{"bogus", exitUsage, `^$`}, {"--bogus", exitUsage, `^$`}, {"serve --bogus", exitUsage, `^$`}, {"verify --bogus", exitUsage, `^$`},
 		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`}, {"load more", exitUsage, `^$`},
 		{"migrate", exitUsage, `^$`}, {"migrate sideways", exitUsage, `^$`}, {"migrate up now", exitUsage, `^$`},
@@ -116,7 +119,66 @@ func TestMigrate(t *testing.T) {
 	if hasOrders(t, url) {
 		t.Error("down leaves tables behind")
 	}
+	if _, err := execute(t, "migrate", "down", "--database-url", url); !errors.Is(err, migrations.ErrNoneApplied) {
+		t.Errorf("with nothing to take back: %v", err)
+	}
 	migrate("up")
+}
+
+// TestMigrateDownRefuses is about people who lose more than they know.
+func TestMigrateDownRefuses(t *testing.T) {
+	t.Parallel()
+	both := []string{"--yes", "--drop-data"}
+	for _, c := range []struct {
+		name         string
+		order, serve bool
+		says         string
+	}{
+		{"orders", true, false, "orders in this database: 1, connections of running services: 0"},
+		{"running services", false, true, "orders in this database: 0, connections of running services: 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			if c.order {
+				admitted(t, database)
+			}
+			if c.serve {
+				pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 1, Serves: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(pool.Close)
+			}
+			status := printed(t, "migrate", "status", "--database-url", database.URL)
+			for _, flags := range [][]string{nil, both[:1], both[1:]} {
+				out, err := execute(t, append([]string{"migrate", "down", "--database-url", database.URL}, flags...)...)
+				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("%v: %v", flags, err)
+				}
+				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|ALTER) .*\n)+`)
+			}
+			if now := printed(t, "migrate", "status", "--database-url", database.URL); now != status {
+				t.Errorf("was\n%s\nis\n%s", status, now)
+			}
+			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.URL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
+				t.Errorf("printed %s", out)
+			}
+			if now := printed(t, "migrate", "status", "--database-url", database.URL); strings.Count(now, "pending") != 1 {
+				t.Errorf("status:\n%s", now)
+			}
+		})
+	}
+}
+
+// admitted puts an order into a database.
+func admitted(t *testing.T, database *dbtest.Database) {
+	t.Helper()
+	if _, err := database.Pool.Exec(t.Context(), `WITH o AS (
+		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount) VALUES ('charging', 1, now(), 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestMigrateRefusesAChangedFile has a database that remembers another file than this program holds.

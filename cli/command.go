@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -75,13 +76,26 @@ func refuseArguments(cmd *cobra.Command) {
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := wanted(cmd, args); err != nil {
-			return usageError{err}
+			return usageError{fmt.Errorf("%w%s", err, suggestion(cmd, args))}
 		}
 		return nil
 	}
 	for _, sub := range cmd.Commands() {
 		refuseArguments(sub)
 	}
+}
+
+// suggestion is what a misspelt command may have meant.
+func suggestion(cmd *cobra.Command, args []string) string {
+	cmd.SuggestionsMinimumDistance = 2 // letters to change, as cobra does for commands without arguments of their own
+	if len(args) == 0 {
+		return ""
+	}
+	near := cmd.SuggestionsFor(args[0])
+	if len(near) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(near, " or ") + "?"
 }
 
 // printCommand is a command that prints what the program knows.

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
 
+	"pawl/db"
 	"pawl/iso4217"
 	"pawl/policy"
 )
@@ -49,6 +50,8 @@ type config struct {
 
 	LogFormat string
 	LogLevel  string
+
+	makesDatabase bool // of the command: our own database is made where there is none
 }
 
 // addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
@@ -216,18 +219,21 @@ func (c *config) publicURL(listening net.Addr) string {
 
 func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }
 
-// masked is a database URL without its passwords.
+// masked is where a database is, without passwords, and without what only says how to connect.
 func masked(databaseURL string) string {
-	u, err := url.Parse(databaseURL)
-	if err != nil || u.Scheme == "" {
-		return "(set)" // a keyword string; it may hold a password anywhere
+	c, err := db.ParseConfig(databaseURL)
+	if err != nil {
+		return "(set)" // whoever connects says what is wrong with it
 	}
-	query := u.Query()
-	for _, name := range []string{"password", "sslpassword"} {
-		if query.Has(name) {
-			query.Set(name, "xxxxx")
-			u.RawQuery = query.Encode()
+	port := strconv.Itoa(int(c.Port))
+	u := url.URL{Scheme: "postgres", User: url.User(c.User), Host: net.JoinHostPort(c.Host, port), Path: "/" + cmp.Or(c.Database, c.User)}
+	for _, other := range c.Fallbacks { // more hosts, or the same one without TLS
+		if host := net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))); !strings.Contains(u.Host, host) {
+			u.Host += "," + host
 		}
 	}
-	return u.Redacted()
+	if strings.HasPrefix(c.Host, "/") { // the folder of a socket
+		u.Host, u.RawQuery = "", "host="+c.Host+"&port="+port
+	}
+	return u.String()
 }

@@ -194,11 +194,13 @@ func TestCommandsCheckTheirOwnSettingsOnly(t *testing.T) {
 func TestMasked(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
-		"postgres://pawl:secret@db:5432/pawl?sslmode=require": "postgres://pawl:xxxxx@db:5432/pawl?sslmode=require",
-		"postgres://pawl@db/pawl":                             "postgres://pawl@db/pawl",
-		"postgres://pawl@db/pawl?password=secret&x=1":         "postgres://pawl@db/pawl?password=xxxxx&x=1",
-		"host=db user=pawl password=secret":                   "(set)",
-		"postgres://pawl:sec%ret@db/pawl":                     "(set)",
+		"postgres://pawl:secret@db:5433/pawl?sslmode=require":   "postgres://pawl@db:5433/pawl",
+		"postgres://pawl@db:5432/shop?password=secret":          "postgres://pawl@db:5432/shop",
+		"postgres://pawl@a:1,b:2/shop":                          "postgres://pawl@a:1,b:2/shop",
+		"postgres://pawl:secret@/shop?host=/run/pg&port=5432":   "postgres://pawl@/shop?host=/run/pg&port=5432",
+		"host=db port=5432 user=pawl password=secret":           "postgres://pawl@db:5432/pawl",
+		"host=db port=5432 user=pawl dbname=a password='s p@c'": "postgres://pawl@db:5432/a",
+		"postgres://pawl:sec%ret@db/pawl":                       "(set)",
 	} {
 		if got := masked(given); got != want {
 			t.Errorf("masked(%q) = %q, want %q", given, got, want)

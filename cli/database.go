@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
 
 	"pawl/db"
 	"pawl/pgembed"
@@ -22,20 +24,24 @@ type database struct {
 	server *pgembed.Server // nil when the database was given
 }
 
-// openDatabase finds the database for a command: the one of ownDatabase, or where a
-// service is running on our own, that one.
-func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
-	d, err := ownDatabase(ctx, cfg, log)
+// openDatabase finds the database for a command, and tells the person on standard error which one it is: the one of
+// ownDatabase, or where a service is running on our own, that one.
+func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
+	d, err := ownDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if dir, dirErr := dataDir(cfg); errors.Is(err, pgembed.ErrInUse) && dirErr == nil {
 		if running, ok := pgembed.Running(dir); ok {
-			return &database{url: running, place: dir}, nil
+			d, err = &database{url: running, place: dir}, nil
 		}
+	}
+	if err == nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", d.place)
 	}
 	return d, err
 }
 
-// ownDatabase finds the database to serve, starting our own if none was given. Our own
-// serves one process: it ends with it.
+// ownDatabase finds the database to work on, starting our own if none was given. Our own
+// serves one process: it ends with it. It is made where there is none only for a command that makes databases: to
+// others an empty one would look as if all were well.
 func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	if cfg.DatabaseURL != "" {
 		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
@@ -44,8 +50,14 @@ func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database,
 	if err != nil {
 		return nil, err
 	}
-	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log})
-	if err != nil {
+	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log, Existing: !cfg.makesDatabase})
+	switch {
+	case errors.Is(err, pgembed.ErrSetting):
+		return nil, configError{err}
+	case errors.Is(err, pgembed.ErrNoData):
+		return nil, fmt.Errorf("%w: %w: name the database of the service with --data-dir or --database-url; pawl serve and pawl migrate up make one",
+			errUnavailable, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return &database{url: server.URL("postgres"), place: dir, exited: server.Exited(), server: server}, nil
@@ -65,6 +77,30 @@ func (d *database) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	return d.server.Stop(ctx)
+}
+
+// withDatabase opens the database of the settings, which lies at place, for as long as do takes.
+func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place string) error) error {
+	database, err := openDatabase(cmd, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 2})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	defer pool.Close()
+	return unmigrated(do(pool, database.place))
+}
+
+// unmigrated says what to do about a database without tables.
+func unmigrated(err error) error {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
+	}
+	return err
 }
 
 // checkDurable refuses a server that may lose what it has acknowledged: an order that

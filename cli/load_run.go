@@ -19,6 +19,7 @@ import (
 type load struct {
 	orders, concurrency, items int
 	url                        string
+	seed                       uint64 // the orders are made from it and their number: it is enough to know them again
 	sent                       func() // after every order, from any caller
 }
 
@@ -49,9 +50,13 @@ func (l *load) run(ctx context.Context) *loadResult {
 	began := time.Now()
 	for range l.concurrency {
 		callers.Go(func() {
-			for ctx.Err() == nil && left.Add(-1) >= 0 {
+			for ctx.Err() == nil {
+				n := left.Add(-1)
+				if n < 0 {
+					return
+				}
 				sent := time.Now()
-				answer, err := l.send(client)
+				answer, err := l.send(client, n)
 				took := time.Since(sent)
 				mutex.Lock()
 				result.add(answer, err, took)
@@ -83,11 +88,17 @@ func (r *loadResult) percentile(p int) time.Duration {
 	return r.latencies[rank].Round(10 * time.Microsecond)
 }
 
-// send sends one new order and says what came back. The error is for answers other
+// order is the order of a number, from 0, as a request has it.
+func (l *load) order(n int64) (id, body string) {
+	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
+	id = fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64())
+	return id, fmt.Sprintf(`{"orderId":"%s","amount":%d.%02d,"item":"item-%d"}`, id, random.IntN(200), random.IntN(100), random.IntN(l.items))
+}
+
+// send sends the order of a number and says what came back. The error is for answers other
 // than 2xx, and for none: then it is not known what became of the order.
-func (l *load) send(client *http.Client) (answer string, err error) {
-	body := fmt.Sprintf(`{"orderId":"%016x%016x","amount":%d.%02d,"item":"item-%d"}`,
-		rand.Uint64(), rand.Uint64(), rand.IntN(200), rand.IntN(100), rand.IntN(l.items))
+func (l *load) send(client *http.Client, n int64) (answer string, err error) {
+	_, body := l.order(n)
 	response, err := client.Post(l.url+"/api/orders/process", "application/json", strings.NewReader(body))
 	if err != nil {
 		return "none", err

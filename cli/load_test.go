@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,6 +124,36 @@ func TestLoadProvesTheBooks(t *testing.T) {
 	out, err = runLoad(t, url, send...)
 	if err == nil || !strings.Contains(out, "WRONG  completed") {
 		t.Errorf("a lost charge went unseen: error %v; printed:\n%s", err, out)
+	}
+}
+
+// TestLoadClaimsNothingAboutOrdersItDoesNotFind: the books of another database are in order, too.
+func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
+	t.Parallel()
+	database, other := dbtest.New(t), dbtest.New(t)
+	url := realService(t, database)
+	out, err := runLoad(t, url, "--orders", "50", "--database-url", other.URL)
+	if exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "has none of these orders") || strings.Contains(out, "proved") {
+		t.Errorf("another database: error %v; printed:\n%s", err, out)
+	}
+	service, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, calls := httputil.NewSingleHostReverseProxy(service), atomic.Int64{}
+	forgetful := fakeService(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1)%10 == 0 {
+			_, _ = w.Write([]byte(`{"status":"completed"}`))
+			return
+		}
+		real.ServeHTTP(w, r)
+	})
+	out, err = runLoad(t, forgetful, "--orders", "50", "--database-url", database.URL)
+	if exitCode(err) != exitFailure || !strings.Contains(err.Error(), "only 45 of the 50 orders") || strings.Contains(out, "proved") {
+		t.Errorf("orders are lost: error %v; printed:\n%s", err, out)
+	}
+	if out, err = runLoad(t, url, "--orders", "50"); err != nil || !strings.Contains(out, "books      not checked") {
+		t.Errorf("no database: error %v; printed:\n%s", err, out)
 	}
 }
 

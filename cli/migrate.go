@@ -26,23 +26,18 @@ func migrateCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("migrate: up, down or status")} },
 	}
 	cmd.AddCommand(
-		migration("up", "Apply what is pending", func(ctx context.Context, url string, _ io.Writer) error {
-			return migrations.Up(ctx, url)
-		}),
-		migration("down", "Take back the newest migration, and its data", func(ctx context.Context, url string, _ io.Writer) error {
-			return migrations.Down(ctx, url)
-		}),
-		migration("status", "List the migrations", printStatus),
+		migration("up", "Apply what is pending", &config{makesDatabase: true}, applyPending),
+		migrateDownCommand(),
+		migration("status", "List the migrations", &config{}, printStatus),
 	)
 	return cmd
 }
 
-func migration(name, short string, run func(ctx context.Context, url string, out io.Writer) error) *cobra.Command {
-	var cfg config
+func migration(name, short string, cfg *config, run func(ctx context.Context, url string, out io.Writer) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name, Short: short,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
+			database, err := openDatabase(cmd, cfg)
 			if err != nil {
 				return err
 			}
@@ -52,6 +47,49 @@ func migration(name, short string, run func(ctx context.Context, url string, out
 	}
 	cfg.addTo(cmd)
 	return cmd
+}
+
+func applyPending(ctx context.Context, url string, out io.Writer) error {
+	applied, err := migrations.Up(ctx, url)
+	for _, name := range applied {
+		fmt.Fprintln(out, "applied", name)
+	}
+	if len(applied) == 0 && err == nil {
+		fmt.Fprintln(out, "nothing is pending")
+	}
+	return err
+}
+
+// migrateDownCommand takes two flags to lose data: one may be in somebody's fingers.
+func migrateDownCommand() *cobra.Command {
+	var yes, dropData bool
+	cmd := migration("down", "Take back the newest migration, and its data", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+		err := migrations.Down(ctx, url, func(r migrations.Rollback) error {
+			return printRollback(out, r, yes && dropData)
+		})
+		if err == nil {
+			fmt.Fprintln(out, "done")
+		}
+		return err
+	})
+	cmd.Long = "Takes back the newest migration, after it has printed what that drops. Where there are orders, or services\n" +
+		"are connected to the database, it refuses without both --yes and --drop-data."
+	cmd.Flags().BoolVar(&yes, "yes", false, "with --drop-data: go on although there are orders, or services run")
+	cmd.Flags().BoolVar(&dropData, "drop-data", false, "with --yes: the data may be lost")
+	return cmd
+}
+
+// printRollback says what will be lost, and returns an error if nobody has agreed to lose it.
+func printRollback(out io.Writer, r migrations.Rollback, agreed bool) error {
+	fmt.Fprintf(out, "taking back %s:\n", r.Name)
+	for _, statement := range r.Drops {
+		fmt.Fprintln(out, " ", statement)
+	}
+	if agreed || r.Orders == 0 && r.Services == 0 {
+		return nil
+	}
+	return fmt.Errorf("down is refused: orders in this database: %d, connections of running services: %d. "+
+		"Stop the services and make a backup; --yes --drop-data goes on", r.Orders, r.Services)
 }
 
 // databaseError tells a database that can't be reached, for which a supervisor waits, from one that refuses a migration

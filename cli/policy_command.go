@@ -66,17 +66,9 @@ func policyQuery(use, short string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
-			database, err := openDatabase(cmd.Context(), &cfg, newLogger(&cfg))
-			if err != nil {
-				return err
-			}
-			defer database.close()
-			pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 1})
-			if err != nil {
-				return fmt.Errorf("%w: %w", errUnavailable, err)
-			}
-			defer pool.Close()
-			return unmigrated(run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout()))
+			return withDatabase(cmd, &cfg, func(pool *db.Pool, _ string) error {
+				return run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout())
+			})
 		},
 	}
 	cfg.addTo(cmd)

@@ -22,7 +22,7 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	var cfg config
+	cfg := config{makesDatabase: true}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
@@ -53,6 +53,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err != nil {
 		return configError{err}
 	}
+	if err := checkPort(ctx, cfg.address()); err != nil {
+		return err
+	}
 	database, err := ownDatabase(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -66,10 +69,14 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err := checkDurable(ctx, database.url, cfg.AllowDataLoss, log); err != nil {
 		return err
 	}
-	if err := migrations.Up(ctx, database.url); err != nil {
+	applied, err := migrations.Up(ctx, database.url)
+	if err != nil {
 		return databaseError(err)
 	}
-	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns)})
+	if len(applied) > 0 {
+		log.Info("the schema was migrated", "applied", applied)
+	}
+	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -99,7 +106,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	orders.Start()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	announce(out, cfg, listener.Addr(), database)
+	news := announcement{url: shownURL(cfg.Listen, listener.Addr()), data: database.place, open: cfg.Listen == ""}
+	news.say(out, log, cfg)
 
 	grace := cfg.Grace
 	select {
@@ -139,19 +147,12 @@ func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log 
 	return nil
 }
 
-// announce prints the one line a person needs.
-func announce(out io.Writer, cfg *config, addr net.Addr, database *database) {
-	fmt.Fprintf(out, "pawl serves %s, data in %s\n", shownURL(cfg.Listen, addr), database.place)
-	if cfg.Listen == "" {
-		fmt.Fprintln(out, "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine")
+// checkPort finds out whether we can listen at an address before a database is started, or made, for nothing.
+// It does not go on listening: callers would wait for answers until the service is ready.
+func checkPort(ctx context.Context, address string) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
 	}
-}
-
-// shownURL is where a person on this machine reaches what listens.
-func shownURL(listen string, addr net.Addr) string {
-	host, port, _ := net.SplitHostPort(addr.String())
-	if listen == "" {
-		host = "localhost"
-	}
-	return "http://" + net.JoinHostPort(host, port)
+	return listener.Close()
 }

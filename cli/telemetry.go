@@ -17,10 +17,14 @@ func newLogger(cfg *config) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // validate has refused what is no level
 	options := &slog.HandlerOptions{Level: level}
-	if cfg.LogFormat == "text" || cfg.LogFormat == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
-		return slog.New(slog.NewTextHandler(os.Stderr, options))
+	if cfg.logsJSON() {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+func (c *config) logsJSON() bool {
+	return c.LogFormat == "json" || c.LogFormat == "auto" && !term.IsTerminal(int(os.Stderr.Fd()))
 }
 
 // newMetrics collects what the engine, the pool and the process count. No label holds

@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -37,7 +36,7 @@ func verifyCommand() *cobra.Command {
 			if provider != "" {
 				opt.Provider = &books.Provider{URL: provider}
 			}
-			report, _, err := proveBooks(cmd, &cfg, opt)
+			report, err := proveBooks(cmd, &cfg, opt)
 			if err != nil && report.OK() {
 				return err
 			}
@@ -60,54 +59,34 @@ func verifyCommand() *cobra.Command {
 // to tell it from books that are wrong, so it has an exit code of its own.
 var errNoVerdict = errors.New("no verdict on the books")
 
-// proveBooks verifies the database of the settings, which lies at place. Its errors wrap errNoVerdict.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, place string, err error) {
-	database, err := openDatabase(cmd.Context(), cfg, newLogger(cfg))
-	if err != nil {
-		return report, "", fmt.Errorf("%w: %w", errNoVerdict, err)
-	}
-	defer database.close()
-	report, err = readBooks(cmd.Context(), database.url, opt, cmd.ErrOrStderr())
-	if err != nil {
-		err = fmt.Errorf("%w: %w", errNoVerdict, err)
-	}
-	return report, database.place, err
+// proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, err error) {
+	err = withDatabase(cmd, cfg, func(pool *db.Pool, place string) error {
+		report, err = readBooks(cmd.Context(), pool, opt, cmd.ErrOrStderr())
+		report.Database = place
+		return err
+	})
+	return report, noVerdict(err)
 }
 
-// readBooks verifies the database at url, with a progress bar for a person.
-func readBooks(ctx context.Context, url string, opt books.Options, bars io.Writer) (books.Report, error) {
-	pool, err := db.Open(ctx, url, db.Options{MaxConns: 2})
-	if err != nil {
-		return books.Report{}, fmt.Errorf("%w: %w", errUnavailable, err)
+func noVerdict(err error) error {
+	if err == nil {
+		return nil
 	}
-	defer pool.Close()
+	return fmt.Errorf("%w: %w", errNoVerdict, err)
+}
+
+// readBooks verifies a database, with a progress bar for a person.
+func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Writer) (report books.Report, err error) {
 	if opt.Provider != nil {
 		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
-			return books.Report{}, unmigrated(err)
+			return report, err
 		}
 	}
-	var bar *progressbar.ProgressBar
-	opt.Progress = func(done, total int64) {
-		if bar == nil { // a bar without an end would turn in a goroutine that outlives it
-			bar = progress(total, "books", bars)
-		}
-		bar.ChangeMax64(total)
-		_ = bar.Set64(done)
-	}
-	report, err := books.Verify(ctx, pool, opt)
-	if bar != nil {
-		_ = bar.Exit()
-	}
-	return report, unmigrated(err)
-}
-
-// unmigrated says what to do about a database without tables.
-func unmigrated(err error) error {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
-		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
-	}
-	return err
+	bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) }}
+	opt.Progress = bar.show
+	defer bar.close()
+	return books.Verify(ctx, pool, opt)
 }
 
 // printReport returns an error when the books are wrong, or right and nobody could be told.
@@ -116,7 +95,8 @@ func printReport(out io.Writer, report books.Report, asJSON bool) error {
 	if asJSON {
 		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(report) // it is text and numbers
+		encoder.SetEscapeHTML(false) // the address of a database has &
+		_ = encoder.Encode(report)   // it is text and numbers
 	} else {
 		printChecks(&text, report)
 		printTotals(&text, report)
@@ -173,5 +153,5 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
 	}
 	_ = table.Flush()
-	fmt.Fprintf(out, "\n%d checks in %.1f s\n", len(report.Checks), report.Seconds)
+	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }

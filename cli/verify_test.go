@@ -11,6 +11,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
 
 	"pawl/books"
 	"pawl/dbtest"
@@ -70,7 +74,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SELECT")
 		stdout, stderr, err := runVerify(t, database.URL)
-		if err != nil || stderr != "" {
+		if err != nil || stderr != "database: "+masked(database.URL)+"\n" {
 			t.Fatalf("error %v, printed %s", err, stderr)
 		}
 		for _, want := range []string{
@@ -190,5 +194,22 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 				t.Errorf("%s: error %v, exit code %d", url, err, exitCode(err))
 			}
 		}
+	})
+}
+
+// TestBookBarMoves is about a bar that showed 0 % until the end. Within the bubble no time passes but at the select.
+func TestBookBarMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return newBar(total, "books", &out) }}
+		for _, done := range []int64{0, 50} {
+			bar.show(done, 100)
+			<-time.After(time.Second)
+		}
+		if !strings.Contains(out.String(), "50%") {
+			t.Errorf("drawn: %q", out.String())
+		}
+		bar.close()
 	})
 }

@@ -16,7 +16,11 @@ type Options struct {
 	MaxConns int32           // most connections; one more is made when a statement is overdue
 	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
 	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
+	Serves   bool            // the connections are those of a running service, and say so: ServiceName
 }
+
+// ServiceName begins the application_name of every connection of a running service. One in the url follows it.
+const ServiceName = "pawl serve"
 
 // Open returns a pool on the database at url and checks that it answers. Behind a
 // pooler (PgBouncer) prepared statements are not used, because it may hand each
@@ -29,6 +33,10 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	harden(config.ConnConfig)
 	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, options.Tracer
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
+	if options.Serves {
+		named := config.ConnConfig.RuntimeParams
+		named["application_name"] = strings.TrimSpace(ServiceName + " " + named["application_name"])
+	}
 	pooled, err := behindPooler(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)

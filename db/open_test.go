@@ -42,6 +42,20 @@ func TestOpen(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("connections of a service can be told from others", func(t *testing.T) {
+		t.Parallel()
+		for name, options := range map[string]db.Options{"shop": {MaxConns: 1}, "pawl serve shop": {MaxConns: 1, Serves: true}} {
+			pool, err := db.Open(t.Context(), database.URL+"&application_name=shop", options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			var got string
+			if err := pool.QueryRow(t.Context(), "SHOW application_name").Scan(&got); err != nil || got != name {
+				t.Errorf("named %q, want %q: %v", got, name, err)
+			}
+		}
+	})
 	t.Run("a mode named in the url wins", func(t *testing.T) {
 		t.Parallel()
 		pool, err := db.Open(t.Context(), database.URL+"&default_query_exec_mode=exec", db.Options{MaxConns: 1})

@@ -1,10 +1,12 @@
 -- For sqlc alone, which does not know this view of PostgreSQL's: the columns of it that statements use.
 CREATE TABLE pg_stat_activity (
-  pid             integer,
-  backend_type    text,
-  state           text,
-  query           text,
-  query_start     timestamptz,
-  state_change    timestamptz,
-  wait_event_type text
+  pid              integer,
+  datname          text,
+  application_name text,
+  backend_type     text,
+  state            text,
+  query            text,
+  query_start      timestamptz,
+  state_change     timestamptz,
+  wait_event_type  text
 );

@@ -9,6 +9,32 @@ import (
 	"context"
 )
 
+const schemaOrders = `-- name: SchemaOrders :one
+SELECT count(*) AS orders FROM orders
+`
+
+// How many orders would go with the schema.
+func (q *Queries) SchemaOrders(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, schemaOrders)
+	var orders int64
+	err := row.Scan(&orders)
+	return orders, err
+}
+
+const schemaServices = `-- name: SchemaServices :one
+SELECT count(*) AS connections FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND starts_with(a.application_name, $1::text)
+`
+
+// How many connections running services have to this database: a migration that is taken back takes the
+// schema from under them.
+func (q *Queries) SchemaServices(ctx context.Context, service string) (int64, error) {
+	row := q.db.QueryRow(ctx, schemaServices, service)
+	var connections int64
+	err := row.Scan(&connections)
+	return connections, err
+}
+
 const schemaState = `-- name: SchemaState :one
 SELECT
   coalesce((SELECT max(g.version_id) FROM goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,

@@ -36,7 +36,7 @@ func Restartable(t testing.TB) *Server {
 	s.Start(t)
 	t.Cleanup(func() { s.Stop(t) })
 	s.URL = s.running.URL("postgres")
-	if err := migrations.Up(t.Context(), s.URL); err != nil {
+	if _, err := migrations.Up(t.Context(), s.URL); err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}
 	return s

@@ -150,7 +150,7 @@ func (s *server) makeTemplate() (string, error) {
 		return "", err
 	}
 	s.made = name
-	if err := migrations.Up(ctx, s.url(name)); err != nil {
+	if _, err := migrations.Up(ctx, s.url(name)); err != nil {
 		return "", fmt.Errorf("migrate template: %w", err)
 	}
 	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")

@@ -34,7 +34,7 @@ func TestBehindPooler(t *testing.T) {
 		t.Parallel()
 		behind := dbtest.Pooler(t, dbtest.Empty(t))
 		for range 2 {
-			if err := migrations.Up(t.Context(), behind); err != nil {
+			if _, err := migrations.Up(t.Context(), behind); err != nil {
 				t.Fatal(err)
 			}
 		}

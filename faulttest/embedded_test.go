@@ -56,8 +56,8 @@ func firstStart(t *testing.T, dir string, o order) (took time.Duration) {
 	began := time.Now()
 	p := alone(t, dir)
 	url, place := p.announced()
-	if place != dir || strings.Count(p.stdout(), "\n") != 1 {
-		t.Errorf("printed %q, want one line that names %s", p.stdout(), dir)
+	if place != dir || p.stdout() != "" {
+		t.Errorf("names %s, want %s, and printed %q", place, dir, p.stdout())
 	}
 	c := newClient(1, false)
 	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" || a.wrong(o) != "" {
@@ -210,7 +210,7 @@ func given(t *testing.T) {
 	eventually(t, startLimit, "the program serves at a port that was free", func() bool {
 		port = freePort(t)
 		p = launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
-		for p.running() && !announcement.MatchString(p.stdout()) {
+		for p.running() && !announcement.MatchString(p.stderr()) {
 			<-time.After(pace)
 		}
 		return p.running() || !strings.Contains(p.stderr(), "in use") // somebody was faster: another port

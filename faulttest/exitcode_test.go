@@ -49,8 +49,10 @@ func TestExitCodes(t *testing.T) {
 		{"nobody at the database URL", []string{"DATABASE_URL=" + nobody}, "", 69, "refused"},
 		{"nobody to migrate", []string{"DATABASE_URL=" + nobody}, "migrate up", 69, "refused"},
 		{"nobody to verify", []string{"DATABASE_URL=" + nobody}, "verify", 69, "refused"},
-		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(publicFolder(t), "pawl"), 69, "/nonexistent"},
+		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(publicFolder(t), "pawl"), 78, "/nonexistent"},
 		{"a port that is taken", []string{"DATABASE_URL=" + database}, "--allow-data-loss --listen 127.0.0.1 --port " + port, 1, "in use"},
+		{"a command that was misspelt", nil, "serv", 2, "did you mean serve?"},
+		{"no database to verify", nil, "verify --data-dir /nonexistent", 69, "pawl migrate up"},
 		{"books that were never opened", []string{"DATABASE_URL=" + dbtest.Empty(t)}, "verify", 69, "pawl migrate up"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

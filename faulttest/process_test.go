@@ -143,7 +143,8 @@ func (p *process) terminate() int {
 	return p.exitCode()
 }
 
-var announcement = regexp.MustCompile(`^pawl serves (http://\S+), data in (.+)\n`)
+// announcement is a line of the log: standard error is no terminal, so the log is JSON.
+var announcement = regexp.MustCompile(`"msg":"pawl serves","url":"([^"]+)","docs":"[^"]+","data":"([^"]+)"`)
 
 // url waits until the process says that it serves, and where.
 func (p *process) url() string {
@@ -157,7 +158,7 @@ func (p *process) announced() (url, place string) {
 	var match []string
 	eventually(p.t, startLimit, "the program serves", func() bool {
 		running := p.running()
-		match = announcement.FindStringSubmatch(p.stdout())
+		match = announcement.FindStringSubmatch(p.stderr())
 		if match == nil && !running {
 			p.t.Fatalf("the program has ended: %s\n%s", p.cmd.ProcessState, p.stderr())
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,7 +98,7 @@ func answering(t *testing.T, text string) (url string) {
 func noVerdict(t *testing.T, p *process) {
 	t.Helper()
 	code, said := p.exitCode(), p.stderr()
-	if code != 69 || !strings.HasPrefix(said, "pawl: no verdict on the books: ") || strings.Count(said, "\n") != 1 || p.stdout() != "" {
+	if code != 69 || !regexp.MustCompile(`^database: .*\npawl: no verdict on the books: .*\n$`).MatchString(said) || p.stdout() != "" {
 		t.Errorf("ends with %d, printed %q and says %q", code, p.stdout(), said)
 	}
 }

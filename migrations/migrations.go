@@ -10,6 +10,7 @@ package migrations
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"time"
@@ -43,10 +44,12 @@ func Version() int64 {
 // A file that is not the one that was applied to the database is refused with ErrChanged,
 // before anything is applied: goose compares numbers alone, and the statements of this program
 // may not run on the schema that is there.
-func Up(ctx context.Context, url string) error { return up(ctx, url, files) }
+//
+// It returns the names of the files that it applied, also with an error.
+func Up(ctx context.Context, url string) (applied []string, err error) { return up(ctx, url, files) }
 
-func up(ctx context.Context, url string, files fs.FS) error {
-	return with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+func up(ctx context.Context, url string, files fs.FS) (applied []string, err error) {
+	err = with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		sums, err := readChecksums(ctx, conn, files)
 		if err != nil {
 			return err
@@ -62,29 +65,25 @@ func up(ctx context.Context, url string, files fs.FS) error {
 			return err
 		}
 		if pending {
-			if _, err := p.Up(ctx); err != nil {
+			if applied, err = applyPending(ctx, p); err != nil {
 				return err
 			}
 		}
 		return recordChecksums(ctx, conn, files)
 	})
+	return applied, err
 }
 
-// Down takes back the newest migration, and its data with it. It does so with the file of
-// this program, also if that was changed since it was applied.
-func Down(ctx context.Context, url string) error { return down(ctx, url, files) }
-
-func down(ctx context.Context, url string, files fs.FS) error {
-	return with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
-		if _, err := p.Down(ctx); err != nil {
-			return err
-		}
-		sums, err := readChecksums(ctx, conn, files)
-		if err != nil {
-			return err
-		}
-		return forgetChecksums(ctx, conn, sums)
-	})
+func applyPending(ctx context.Context, p *goose.Provider) (applied []string, err error) {
+	results, err := p.Up(ctx)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+	}
+	for _, r := range results {
+		applied = append(applied, r.Source.Path)
+	}
+	return applied, err
 }
 
 // Migration is one file and what the database knows of it.

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,7 +45,7 @@ func TestUp(t *testing.T) {
 	})
 	t.Run("of an address nobody answers at is an error", func(t *testing.T) {
 		t.Parallel()
-		if err := migrations.Up(t.Context(), "postgres://nobody@/none?host="+t.TempDir()); err == nil {
+		if _, err := migrations.Up(t.Context(), "postgres://nobody@/none?host="+t.TempDir()); err == nil {
 			t.Error("no error")
 		}
 	})
@@ -86,6 +87,45 @@ func TestDown(t *testing.T) {
 	}
 }
 
+// TestDownAsksFirst: what it tells is what goes, and what it tells nobody about does not go.
+func TestDownAsksFirst(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	applied, err := migrations.Up(t.Context(), url)
+	if err != nil || len(applied) != files(t) {
+		t.Fatalf("applied %v: %v", applied, err)
+	}
+	before := schema(t, url)
+	no := errors.New("no")
+	for range applied {
+		var told migrations.Rollback
+		err := migrations.Down(t.Context(), url, func(r migrations.Rollback) error {
+			told = r
+			return no
+		})
+		if !errors.Is(err, no) || schema(t, url) != before {
+			t.Fatalf("%s was taken back: %v", told.Name, err)
+		}
+		if told.Name != applied[len(applied)-1] || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
+			t.Errorf("%+v", told)
+		}
+		down(t, url)
+		before, applied = schema(t, url), applied[:len(applied)-1]
+	}
+}
+
+func TestDownOfANewerReleasesMigration(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	if err := migrations.UpOf(t.Context(), url, newer(t, "added")); err != nil {
+		t.Fatal(err)
+	}
+	err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "with the release that applied it") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // The folder is plain goose: whoever has the stock command needs nothing of ours.
 func TestStockGooseCommand(t *testing.T) {
 	t.Parallel()
@@ -124,7 +164,7 @@ func sixAtOnce(t *testing.T, url string) {
 	var replicas sync.WaitGroup
 	for range 6 {
 		replicas.Go(func() {
-			if err := migrations.Up(t.Context(), url); err != nil {
+			if _, err := migrations.Up(t.Context(), url); err != nil {
 				t.Error(err)
 			}
 		})
@@ -175,14 +215,14 @@ func applied(t *testing.T, url string) (n int) {
 
 func up(t *testing.T, url string) {
 	t.Helper()
-	if err := migrations.Up(t.Context(), url); err != nil {
+	if _, err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func down(t *testing.T, url string) {
 	t.Helper()
-	if err := migrations.Down(t.Context(), url); err != nil {
+	if err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -16,6 +16,15 @@ type account struct {
 	uid, gid uint32
 }
 
+// chooseAccount blames the setting for a user that won't do.
+func (s *Server) chooseAccount() (*account, error) {
+	chosen, err := chooseAccount(s.cfg.User, s.folders.data)
+	if err != nil && s.cfg.User != "" {
+		return nil, fmt.Errorf("%w: %w", ErrSetting, err)
+	}
+	return chosen, err
+}
+
 // chooseAccount returns nil unless we are root. The owner of existing data goes before the usual names: PostgreSQL
 // opens no folder of another user, and a user named postgres may have come with a package installed later.
 func chooseAccount(name, data string) (*account, error) {

@@ -1,6 +1,7 @@
 package pgembed
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,6 +38,9 @@ func TestAsRoot(t *testing.T) {
 		t.Parallel()
 		_, err := Start(deadline(t), Config{Dir: folder(t), User: "no-such-user"})
 		wantError(t, err, "no-such-user")
+		if !errors.Is(err, ErrSetting) {
+			t.Errorf("no wrong setting: %v", err)
+		}
 		_, err = Start(deadline(t), Config{Dir: folder(t), User: "root"})
 		wantError(t, err, "refuses to run as root")
 	})

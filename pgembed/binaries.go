@@ -74,11 +74,11 @@ func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error)
 func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error) {
 	bin, err := s.probe(ctx, s.cfg.BinDir)
 	if err != nil {
-		return binaries{}, fmt.Errorf("use the PostgreSQL in %s: %w", s.cfg.BinDir, err)
+		return binaries{}, fmt.Errorf("%w: use the PostgreSQL in %s: %w", ErrSetting, s.cfg.BinDir, err)
 	}
 	if wanted != 0 && bin.major != wanted {
-		return binaries{}, fmt.Errorf("%s was made by PostgreSQL %d, and %s is PostgreSQL %d: name a server of major %d",
-			s.folders.data, wanted, s.cfg.BinDir, bin.major, wanted)
+		return binaries{}, fmt.Errorf("%w: %s was made by PostgreSQL %d, and %s is PostgreSQL %d: name a server of major %d",
+			ErrSetting, s.folders.data, wanted, s.cfg.BinDir, bin.major, wanted)
 	}
 	return bin, nil
 }

@@ -1,6 +1,7 @@
 package pgembed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,9 @@ func TestNamedServer(t *testing.T) {
 	t.Parallel()
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: "/nonexistent"})
 	wantError(t, err, "use the PostgreSQL in /nonexistent")
+	if !errors.Is(err, ErrSetting) {
+		t.Errorf("no wrong setting: %v", err)
+	}
 	_, err = Start(deadline(t), Config{Dir: folder(t), BinDir: fakeServer(t, "13.1")})
 	wantError(t, err, "PostgreSQL 13 is too old")
 }
@@ -120,6 +124,19 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 	if !exists(mine) {
 		t.Fatal("it was removed")
 	}
+}
+
+func TestExistingMakesNothing(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(folder(t), "pawl")
+	_, err := Start(deadline(t), Config{Dir: dir, Existing: true})
+	if !errors.Is(err, ErrNoData) || exists(dir) {
+		t.Fatalf("error %v, made %v", err, exists(dir))
+	}
+	s := start(t, Config{Dir: dir})
+	keepRow(t, s.URL("postgres"))
+	stop(t, s)
+	rowKept(t, start(t, Config{Dir: dir, Existing: true}).URL("postgres"))
 }
 
 func TestNoServerAnywhere(t *testing.T) {

@@ -39,6 +39,19 @@ func openFolders(base string) (folders, error) {
 	return folders{base: base, data: filepath.Join(base, "data"), log: filepath.Join(base, "log"), socket: filepath.Join(base, "run")}, nil
 }
 
+// findData returns ErrNoData where a base folder has no data. A folder that we may not look into may have some.
+func findData(base string) (err error) {
+	if base == "" {
+		if base, err = DefaultDir(); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(base, "data", "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w in %s", ErrNoData, base)
+	}
+	return nil
+}
+
 // makeFolder creates dir and its missing parents. As root they are opened to all, whatever the umask: the server's user
 // has to pass through them; what is private in them has a closed folder of its own.
 func makeFolder(dir string) error {

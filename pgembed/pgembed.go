@@ -27,6 +27,12 @@ import (
 // ErrInUse says that another process holds the data folder. The error that wraps it names the folder and the process.
 var ErrInUse = errors.New("data folder is in use")
 
+// ErrNoData says that there is no data in the folder, and that Config.Existing forbids to make it.
+var ErrNoData = errors.New("there is no PostgreSQL data")
+
+// ErrSetting says that BinDir or User names something that can't be used. To start again does not help.
+var ErrSetting = errors.New("wrong setting")
+
 const (
 	superuser = "pawl"
 	port      = "5432" // names the socket file only: the server has no TCP port
@@ -44,6 +50,8 @@ type Config struct {
 	// User is the account the server runs as when this process is root. "" takes the owner of an existing data folder,
 	// else postgres, else nobody. Other users run the server as themselves.
 	User string
+	// Existing forbids to make anything where there is no data yet: Start returns an error that wraps ErrNoData.
+	Existing bool
 	// Settings are server settings that win over those of this package.
 	Settings map[string]string
 	// Log is told about starts, stops, downloads and left-over servers. nil is silent.
@@ -83,7 +91,8 @@ func DefaultDir() (string, error) {
 // Start starts the server on cfg.Dir and returns when it answers queries. An empty folder is initialised first, and a
 // server that an earlier process left running there is stopped. Recovery after a crash takes as long as ctx allows;
 // once Start has returned, ctx no longer matters. The caller must call Stop, also after the server has ended by itself.
-// Start returns an error that wraps ErrInUse when another process holds the folder.
+// Start returns an error that wraps ErrInUse when another process holds the folder, and ErrSetting for a BinDir or User
+// that can't be used.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	began := time.Now()
 	s, err := open(cfg)
@@ -141,6 +150,11 @@ func open(cfg Config) (*Server, error) {
 	if cfg.binDirs == nil {
 		cfg.binDirs = installedBinDirs
 	}
+	if cfg.Existing {
+		if err := findData(cfg.Dir); err != nil {
+			return nil, err
+		}
+	}
 	folders, err := openFolders(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -153,7 +167,7 @@ func open(cfg Config) (*Server, error) {
 }
 
 func (s *Server) start(ctx context.Context) (version string, err error) {
-	if s.account, err = chooseAccount(s.cfg.User, s.folders.data); err != nil {
+	if s.account, err = s.chooseAccount(); err != nil {
 		return "", err
 	}
 	if err := s.folders.prepare(s.account); err != nil {

@@ -9,3 +9,13 @@ SELECT
     FROM ROWS FROM (unnest(@privileges::text[]), unnest(@tables::text[])) AS n(privilege, name)
     WHERE NOT coalesce(has_table_privilege(to_regclass(n.name), n.privilege), false)
   )::text[] AS lacking;
+
+-- name: SchemaOrders :one
+-- How many orders would go with the schema.
+SELECT count(*) AS orders FROM orders;
+
+-- name: SchemaServices :one
+-- How many connections running services have to this database: a migration that is taken back takes the
+-- schema from under them.
+SELECT count(*) AS connections FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text);

@@ -272,7 +272,7 @@ FROM judged AS j;
 -- on every write; it is read here all the same.
 WITH judged AS (
   SELECT o.order_no, o.order_id, nullif(concat_ws(', ',
-    CASE WHEN o.status IN ('completed', 'failed', 'canceled') THEN concat_ws(', ',
+    nullif(CASE WHEN o.status IN ('completed', 'failed', 'canceled') THEN concat_ws(', ',
       CASE WHEN o.due_at IS NOT NULL OR o.hold IS NOT NULL OR o.owner IS NOT NULL THEN 'finished, but due, held or owned' END,
       CASE WHEN o.ended_as IS DISTINCT FROM o.status THEN 'ended_as is not the status' END,
       CASE WHEN o.in_doubt_since IS NOT NULL THEN 'finished, but in doubt' END,
@@ -287,7 +287,7 @@ WITH judged AS (
       CASE WHEN o.hold IS NOT NULL AND o.owner IS NOT NULL THEN 'held, but driven' END,
       CASE WHEN o.hold IS NULL AND o.hold_reason IS NOT NULL THEN 'not held, but for a reason' END,
       CASE WHEN o.owner IS NOT NULL AND o.fence = 0 THEN 'driven without a claim' END)
-    END,
+    END, ''), -- or else the comma of nothing is before what follows
     CASE WHEN o.status IN ('failed', 'canceled') AND o.outcome IS DISTINCT FROM o.status THEN 'outcome is not how it ended'
       WHEN o.status IN ('releasing', 'refunding') AND o.outcome IS NULL THEN 'undone without an outcome'
       WHEN o.status IN ('pending', 'charging', 'reserving', 'confirming', 'completed') AND o.outcome IS NOT NULL

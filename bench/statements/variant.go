@@ -36,7 +36,7 @@ func open(ctx context.Context, server *pgembed.Server, number int, o options) (*
 	if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE DATABASE variant%d", number)); err != nil {
 		return nil, fmt.Errorf("create database: %w", err)
 	}
-	if err := migrations.Up(ctx, url); err != nil {
+	if _, err := migrations.Up(ctx, url); err != nil {
 		return nil, err
 	}
 	conn, err := pgx.Connect(ctx, url)
