@@ -33,7 +33,7 @@ var (
 		"Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. "+
 			"A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped.")
 	retryOperation = verbOperation(orders.Retry, "Try a held or failed order again",
-		"Retries the step of a held order again at once, with all its retries before it. A failed order, of which nothing stands any more, "+
+		"Retries the step of a held order again at once, with all its retries before it. For an order that waits for a callback, the provider is asked at once. A failed order, of which nothing stands any more, "+
 			"starts anew as its next generation.")
 	pauseOperation = verbOperation(orders.Pause, "Hold an order before its next step",
 		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")

@@ -35,7 +35,7 @@ var applicable = map[Verb]func(*Order) bool{
 			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // held on the way back it is driven again
 	},
 	Retry: func(o *Order) bool {
-		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry) && !HeldAsUnknown(o)
+		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
 	},
 	Pause: func(o *Order) bool {
 		return !o.Status.Final() && o.StopRequested == nil && !HeldFor(o, fsm.HoldPaused, fsm.HoldAttention)
