@@ -11,6 +11,12 @@ import (
 // and of the path, too.
 type Verb string
 
+// Actors that are no person's name. Nobody can give the name System.
+const (
+	ActorUnknown = "unknown" // somebody who gave no name
+	ActorSystem  = "system"  // the service by itself
+)
+
 // The verbs.
 const (
 	Cancel     Verb = "cancel"      // stop the order and undo it
