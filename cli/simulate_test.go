@@ -64,7 +64,7 @@ func TestSimulateEndsWhileARequestHangs(t *testing.T) {
 				t.Error("answered")
 			}
 		}()
-		for !strings.Contains(lookUpKey(t, url, "a"), "pending") {
+		for !strings.Contains(lookUpKey(t, url, "a"), "in_progress") {
 			continue
 		}
 	})

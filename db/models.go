@@ -90,14 +90,15 @@ type StepCall struct {
 }
 
 type Transition struct {
-	OrderNo    int64
-	At         time.Time
-	Fence      int64
-	Seq        int32
-	FromStatus *fsm.State
-	ToStatus   fsm.State
-	Verb       *string
-	Actor      *string
-	Reason     *string
-	RequestID  *string
+	OrderNo       int64
+	At            time.Time
+	Fence         int64
+	Seq           int32
+	FromStatus    *fsm.State
+	ToStatus      fsm.State
+	Verb          *string
+	Actor         *string
+	Reason        *string
+	RequestID     *string
+	PaymentMethod *string
 }

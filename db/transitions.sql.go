@@ -9,6 +9,31 @@ import (
 	"context"
 )
 
+const paymentMethodOf = `-- name: PaymentMethodOf :one
+SELECT coalesce((
+    SELECT r.payment_method FROM (
+      SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM transitions AS t
+      WHERE t.order_no = $1 AND t.from_status = 'failed' AND t.to_status = 'pending'
+    ) AS r
+    WHERE r.generation > $2::integer AND r.payment_method IS NOT NULL ORDER BY r.generation LIMIT 1
+  ), o.payment_method, '')::text AS payment_method
+FROM orders AS o WHERE o.order_no = $1
+`
+
+type PaymentMethodOfParams struct {
+	OrderNo    int64
+	Generation int32
+}
+
+// The payment method of an earlier generation: that which the next change replaced, or else that of the order. The nth
+// restart of an order began its generation n.
+func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams) (string, error) {
+	row := q.db.QueryRow(ctx, paymentMethodOf, arg.OrderNo, arg.Generation)
+	var payment_method string
+	err := row.Scan(&payment_method)
+	return payment_method, err
+}
+
 const transitionByRequest = `-- name: TransitionByRequest :one
 SELECT t.order_no, t.seq, t.verb FROM transitions AS t
 WHERE t.order_no = $1 AND t.request_id = $2::text
@@ -37,7 +62,7 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 }
 
 const transitionsOf = `-- name: TransitionsOf :many
-SELECT t.order_no, t.at, t.fence, t.seq, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id FROM transitions AS t
+SELECT t.order_no, t.at, t.fence, t.seq, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method FROM transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2
   AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT $4
@@ -75,6 +100,7 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 			&i.Actor,
 			&i.Reason,
 			&i.RequestID,
+			&i.PaymentMethod,
 		); err != nil {
 			return nil, err
 		}

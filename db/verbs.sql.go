@@ -16,6 +16,7 @@ SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = $1 AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = $1 AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM transitions AS t WHERE t.order_no = $1 AND t.verb = 'retry') AS retried,
   EXISTS (SELECT 1 FROM step_calls AS t WHERE t.order_no = $1 AND t.generation = $2 AND t.step = $3
     AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
@@ -31,13 +32,14 @@ type OrderFactsParams struct {
 
 type OrderFactsRow struct {
 	Standing bool
+	Retried  bool
 	Called   bool
 	Answered bool
 }
 
 // What the row of an order does not say: whether an effect stands or is still being
-// undone, whether a step of its generation was ever called for, and whether an answer
-// waits for it.
+// undone, whether somebody has retried it before, whether a step of its generation was ever
+// called for, and whether an answer waits for it.
 func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFactsRow, error) {
 	row := q.db.QueryRow(ctx, orderFacts,
 		arg.OrderNo,
@@ -46,7 +48,12 @@ func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFa
 		arg.Operation,
 	)
 	var i OrderFactsRow
-	err := row.Scan(&i.Standing, &i.Called, &i.Answered)
+	err := row.Scan(
+		&i.Standing,
+		&i.Retried,
+		&i.Called,
+		&i.Answered,
+	)
 	return i, err
 }
 
@@ -58,34 +65,36 @@ WITH redriven AS (
     hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
     action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
-    policy = $1::integer,
-    fence = o.fence + CASE WHEN $2::boolean THEN 1 ELSE 0 END,
-    owner = CASE WHEN $2::boolean THEN $3::uuid END,
-    due_at = CASE WHEN $2::boolean THEN clock_timestamp() + make_interval(secs => $4::float8) ELSE now() END
-  WHERE o.order_no = $5 AND o.seq = $6 AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    policy = $1::integer, payment_method = coalesce($2::text, o.payment_method),
+    fence = o.fence + CASE WHEN $3::boolean THEN 1 ELSE 0 END,
+    owner = CASE WHEN $3::boolean THEN $4::uuid END,
+    due_at = CASE WHEN $3::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE now() END
+  WHERE o.order_no = $6 AND o.seq = $7 AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, $7::text,
-    $8::text, $9::text, $10::text FROM redriven AS d
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id, payment_method)
+  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, $8::text, $9::text, $10::text,
+    $11::text, $12::text FROM redriven AS d
 )
 SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM redriven AS w, no_effects AS e) AS full_orders
 `
 
 type OrderRedriveParams struct {
-	Policy       *int32
-	Claims       bool
-	Owner        uuid.UUID
-	LeaseSeconds float64
-	OrderNo      int64
-	Seq          int32
-	Verb         string
-	Actor        *string
-	Reason       *string
-	RequestID    *string
+	Policy                *int32
+	PaymentMethod         *string
+	Claims                bool
+	Owner                 uuid.UUID
+	LeaseSeconds          float64
+	OrderNo               int64
+	Seq                   int32
+	Verb                  string
+	Actor                 *string
+	Reason                *string
+	RequestID             *string
+	ReplacedPaymentMethod *string
 }
 
 type OrderRedriveRow struct {
@@ -94,10 +103,12 @@ type OrderRedriveRow struct {
 
 // A failed order starts anew, as its next generation: nothing of its old end is left, and
 // nothing that it did may stand or be still under way to be undone. A deadline that has
-// passed does not count any more. It needs a concurrency permit again.
+// passed does not count any more. It needs a concurrency permit again. With another payment method, the history keeps the
+// one that was replaced.
 func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]OrderRedriveRow, error) {
 	rows, err := q.db.Query(ctx, orderRedrive,
 		arg.Policy,
+		arg.PaymentMethod,
 		arg.Claims,
 		arg.Owner,
 		arg.LeaseSeconds,
@@ -107,6 +118,7 @@ func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]O
 		arg.Actor,
 		arg.Reason,
 		arg.RequestID,
+		arg.ReplacedPaymentMethod,
 	)
 	if err != nil {
 		return nil, err

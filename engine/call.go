@@ -26,6 +26,7 @@ type call struct {
 	doubted       bool      // an earlier call may have had its effect
 	undoReference string    // the reference that an undo request gives
 	lookOnly      bool      // the provider may have forgotten the key: sending it could do the step twice, or undo nothing
+	unseen        bool      // a look-up just before this call said that the provider has not seen the key
 	uncalled      bool      // no call is made; only the result is recorded
 	asked         time.Time // just before the statement that begins it was sent, on the clocks of this machine
 	report        func(error)
@@ -42,18 +43,20 @@ const (
 )
 
 // Results that no provider gave. stopRequested: the order is to stop, so no answer is waited for.
-// ledgerConfirm: the ledger did this step of an order whose other steps are remote. attention: a
+// ledgerConfirm: the ledger did this step of an order whose other steps are remote. unseen: a look-up
+// found that the provider has not seen the key, so it is sent again by a call of its own. attention: a
 // person is needed.
 type (
 	stopRequested struct{ provider.Done }
 	ledgerConfirm struct{ provider.Done }
+	unseen        struct{ provider.Retry }
 	attention     struct {
 		provider.Unknown
 		reason string
 	}
 )
 
-// What the circuit breaker gets for a call that failed, and for one that was not made.
+// What the circuit breaker gets for a call that failed, and for one that does not count: mostly it was not made.
 var (
 	errIll      = errors.New("the other side does not do its part")
 	errUncalled = errors.New("not called")
@@ -84,6 +87,8 @@ func (p *callPool) newCall(r *run) *call {
 		doubted: o.InDoubtSince != nil, lookOnly: p.stepKeyExpired(o, p.e.now())}
 	switch {
 	case r.preflight == nil:
+	case c.operation == provider.Do && len(r.preflight.voids) == 0:
+		c.unseen = r.preflight.unseen
 	case len(r.preflight.voids) > 0:
 		c.toVoid(&r.preflight.voids[0])
 	case c.operation == provider.Undo: // one that must not be sent has not come this far
@@ -154,7 +159,7 @@ func (c *call) stoodStill() bool {
 	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0))) > retentionMargin/2
 }
 
-// perform makes the call. A step in doubt is asked after first, where that is possible.
+// perform makes the call: a look-up if the step is in doubt and the provider can be asked, otherwise the request itself.
 func (c *call) perform(ctx context.Context, request *provider.Call) provider.Result {
 	if c.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
@@ -173,14 +178,30 @@ func (c *call) perform(ctx context.Context, request *provider.Call) provider.Res
 		}
 		return result
 	}
-	if looker, ok := exec.(provider.Looker); ok && c.doubted {
-		result := looker.Lookup(ctx, request)
-		if _, unseen := result.(provider.Retry); !unseen {
+	if c.looksUp() {
+		result := exec.(provider.Looker).Lookup(ctx, request)
+		if retry, ok := result.(provider.Retry); !ok {
 			return result
+		} else if !c.lookOnly {
+			return unseen{retry}
 		}
 	}
 	if c.lookOnly {
 		return attention{reason: outcomeUnknown}
 	}
 	return exec.Do(ctx, request)
+}
+
+// looksUp reports whether the call asks what became of a step in doubt, and sends nothing.
+func (c *call) looksUp() bool {
+	_, can := c.pool.exec.(provider.Looker)
+	return can && c.operation == provider.Do && c.doubted && !c.unseen
+}
+
+// kind is the operation that the call is recorded and counted as.
+func (c *call) kind() provider.Operation {
+	if c.operation == provider.Do && (c.lookOnly || c.looksUp()) {
+		return lookup
+	}
+	return c.operation
 }

@@ -53,7 +53,11 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if len(rows) == 0 || !who.genuine(token, of, rows[0].OrderID) {
 		return Receipt{}, orders.ErrNotFound
 	}
-	text, err := t.Storable(or(rows[0].PaymentMethod))
+	paymentMethod, err := e.paymentMethodOf(ctx, &rows[0], of.generation)
+	if err != nil {
+		return Receipt{}, err
+	}
+	text, err := t.Storable(paymentMethod)
 	if err != nil {
 		return Receipt{}, &InvalidCallback{err.Error()}
 	}

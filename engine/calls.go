@@ -121,12 +121,8 @@ const lookup provider.Operation = "lookup"
 
 func beginKeyOf(r *run) beginKey {
 	o, c := &r.order, r.call
-	key := beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.operation,
+	return beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.kind(),
 		voids: c.voids(o), generation: c.generation, call: c.pool.cfg.Timeout + leaseMargin}
-	if c.lookOnly {
-		key.operation = lookup
-	}
-	return key
 }
 
 // begin is the flush of the queue of calls: it commits that calls are about to be made, and makes them.

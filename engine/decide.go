@@ -76,8 +76,10 @@ func (u undecided) meaning() suspension {
 		// That an undo did nothing says nothing of what it was to undo.
 		s.cleared = s.cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
 		return u.again(s, result.After)
+	case unseen: // the request is sent again at once
+		return suspension{outcome: "retry", code: result.Code, detail: result.Detail}
 	case provider.Unknown:
-		s := suspension{counts: true, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail}
+		s := suspension{counts: true, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail, ref: result.Reference}
 		return u.again(s, result.After)
 	default: // an earlier key is void now: go on to the next call
 		return suspension{outcome: outcomeOf(c, "done")}

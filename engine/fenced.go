@@ -71,10 +71,12 @@ func namedResult(result provider.Result) (outcome string, answer ledger.Answer) 
 		return "refused", ledger.Answer{Code: result.Code, Detail: result.Detail}
 	case provider.Retry:
 		return "retry", ledger.Answer{Code: result.Code, Detail: result.Detail}
+	case unseen:
+		return "retry", ledger.Answer{Code: result.Code, Detail: result.Detail}
 	case provider.Waiting:
 		return "waiting", ledger.Answer{Reference: result.Reference}
 	case provider.Unknown:
-		return "unknown", ledger.Answer{Code: result.Code, Detail: result.Detail}
+		return "unknown", ledger.Answer{Code: result.Code, Detail: result.Detail, Reference: result.Reference}
 	default:
 		return "unknown", ledger.Answer{}
 	}

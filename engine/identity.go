@@ -41,10 +41,14 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 		return nil, err
 	}
 	o, c := &r.order, r.call
+	paymentMethod, err := e.paymentMethodOf(ctx, o, c.generation)
+	if err != nil {
+		return nil, err
+	}
 	request := &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: c.step, Generation: c.generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
-		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
+		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod,
 		Fence: o.Fence, Number: c.number, Clock: e.now,
 	}
 	if c.operation == provider.Undo {
@@ -60,4 +64,17 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 		request.Reference = r.preflight.own.reference
 	}
 	return request, nil
+}
+
+// paymentMethodOf is what a generation of an order is charged with. A retry may have brought another one since, and
+// providers compare what they are sent under the key of an earlier generation.
+func (e *Engine) paymentMethodOf(ctx context.Context, o *orders.Order, generation int32) (string, error) {
+	if generation >= o.Generation {
+		return or(o.PaymentMethod), nil
+	}
+	was, err := orders.Read(ctx, e.Orders, e.query.PaymentMethodOf, db.PaymentMethodOfParams{OrderNo: o.OrderNo, Generation: generation})
+	if err != nil {
+		return "", orders.Unavailable("read payment method", err)
+	}
+	return was, nil
 }

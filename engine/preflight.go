@@ -17,13 +17,20 @@ type preflight struct {
 	answer *db.CallsPreflightRow // one that came without a call and was not used yet; nil: none
 	own    sentKey               // of the step that the order is at
 	voids  []sentKey             // of earlier generations: a late request with one of them could still be done
+	unseen bool                  // a look-up since then said that the provider has not seen the key
 }
 
-// voided notes that a call has voided its key.
-func (p *preflight) voided(c *call) {
-	is := func(k sentKey) bool { return k.generation == c.generation && k.step == c.step }
-	if i := slices.IndexFunc(p.voids, is); i >= 0 {
-		p.voids = slices.Delete(p.voids, i, i+1)
+// learn notes what the result of a call says about the next one: the key was not seen, or an earlier key is void. After any
+// other result an order goes on only to stop.
+func (p *preflight) learn(c *call) {
+	switch c.result.(type) {
+	case unseen:
+		p.unseen = true
+	case provider.Done:
+		is := func(k sentKey) bool { return k.generation == c.generation && k.step == c.step }
+		if i := slices.IndexFunc(p.voids, is); i >= 0 {
+			p.voids = slices.Delete(p.voids, i, i+1)
+		}
 	}
 }
 

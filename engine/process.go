@@ -151,17 +151,34 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, er
 }
 
 // resumesWithin reports whether an order may end before the caller's time does: somebody drives
-// it again, who took it up while it was read, or its hold ends in time. A person's hold
-// does not count: whoever waits for it asks again later.
+// it again, who took it up while it was read, or its hold ends in time, which the callback of a provider may
+// do at any moment. What waits for a person does not count, and neither does what waits for a customer, who has
+// to be shown the action first: whoever waits for it asks again later.
 func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
-	if o.Hold == nil {
+	switch {
+	case o.Hold == nil:
 		return !o.Status.Final()
-	}
-	if slices.Contains([]string{fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention}, *o.Hold) {
+	case orders.HeldFor(o, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention):
 		return false
+	case orders.HeldFor(o, fsm.HoldCallback):
+		return len(o.Action) == 0
 	}
 	deadline, ok := ctx.Deadline()
 	return !ok || o.DueAt == nil || o.DueAt.Sub(now) < time.Until(deadline)
+}
+
+// Await answers with an order as soon as it is final or held for somebody, or when ctx ends: then with what is stored. It
+// does not wait while there is more work than gets done. Errors: orders.ErrNotFound, orders.ErrUnavailable, or that of
+// ctx if it was canceled.
+func (e *Engine) Await(ctx context.Context, orderID string) (orders.Order, error) {
+	order, err := e.Orders.Get(ctx, orderID)
+	if err != nil || !resumesWithin(ctx, &order, e.now()) || e.stopping.Load() || e.overloaded(order.Item) {
+		return order, err
+	}
+	if r := e.rejoin(&order); r != nil {
+		return e.await(ctx, r, nil)
+	}
+	return order, nil
 }
 
 func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order, error) {

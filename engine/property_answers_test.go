@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -176,7 +177,7 @@ func (x *exchange) step(rt *rapid.T) {
 }
 
 func (x *exchange) ask(rt *rapid.T, what string) {
-	q := engine.Request{OrderID: x.id, Verb: orders.Verb(what), Actor: "t", Async: true}
+	q := engine.Request{OrderID: x.id, Verb: orders.Verb(what), Actor: "t", RequestID: rand.Text(), Async: true}
 	switch what {
 	case "due":
 		x.exec(x.t, `UPDATE orders SET due_at = now() WHERE order_id = $1 AND hold IN ('retry', 'callback')`, x.id)

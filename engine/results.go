@@ -80,11 +80,16 @@ func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 }
 
 // failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
-// ask for patience, is no illness.
+// ask for patience, is no illness. That a look-up is answered while the step is not done says neither.
 func failureOf(result provider.Result) error {
 	switch result := result.(type) {
 	case provider.Unknown:
+		if result.Code == provider.InProgress {
+			return errUncalled
+		}
 		return errIll
+	case unseen:
+		return errUncalled
 	case attention: // nothing was asked of the other side
 		return errUncalled
 	case provider.Retry:

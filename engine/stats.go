@@ -44,7 +44,7 @@ type CallCount struct {
 
 func (c *callCounts) add(made *call) {
 	outcome, _ := namedResult(made.result)
-	key := CallCount{Step: string(made.step), Operation: string(made.operation), Outcome: outcome}
+	key := CallCount{Step: string(made.step), Operation: string(made.kind()), Outcome: outcome}
 	n, ok := c.counts.Load(key)
 	if !ok {
 		n, _ = c.counts.LoadOrStore(key, new(atomic.Int64))

@@ -40,8 +40,8 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 	for _, r := range runs {
 		s := results[r.no()]
 		if s.hold == "" {
-			if s.outcome == "done" && r.preflight != nil { // after any other result an order goes on only to stop
-				r.preflight.voided(r.call)
+			if r.preflight != nil {
+				r.preflight.learn(r.call)
 			}
 			if s.cleared {
 				r.order.InDoubtSince = nil

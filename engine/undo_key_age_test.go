@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -128,7 +129,7 @@ func (s *shop) aDayPasses(t *testing.T, k *keeper) {
 
 func (s *shop) verb(t *testing.T, v orders.Verb, settle *engine.Settled) {
 	t.Helper()
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: v, OrderID: "one", Actor: "t", Settle: settle, Async: true}); err != nil {
+	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: v, OrderID: "one", Actor: "t", RequestID: rand.Text(), Settle: settle, Async: true}); err != nil {
 		t.Fatalf("%s: %v", v, err)
 	}
 }

@@ -18,6 +18,9 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	if q.aboutLateUndo() {
 		return e.judgeLateUndo(ctx, o, q)
 	}
+	if q.Generation != nil && *q.Generation != o.Generation {
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedGeneration, Order: *o}
+	}
 	// Under the active policy the provider may be asked what became of the key.
 	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)
 	if !q.Verb.Applies(o) && !canAsk {
@@ -38,6 +41,9 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	}
 	return c, nil
 }
+
+// saysWhich reports whether the request tells itself from an earlier one: sent twice, it restarts a failed order once.
+func (q *Request) saysWhich() bool { return q.RequestID != "" || q.IfSeq != nil || q.Generation != nil }
 
 // aboutLateUndo: not the step that the order is at is settled, but the undo of an effect that
 // was reported too late.
@@ -83,7 +89,10 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 		}
 	}
 	if q.Verb == orders.StepResult && o.Status.Step() != q.Settle.Step {
-		return orders.RefusedState, nil
+		return orders.RefusedOtherStep, nil
+	}
+	if q.PaymentMethod != "" && !redrives {
+		return orders.RefusedPaymentMethod, nil
 	}
 	if !redrives && !unsafe && q.Verb != orders.StepResult {
 		return "", nil
@@ -92,6 +101,8 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	switch {
 	case err != nil:
 		return "", orders.Unavailable("read effects", err)
+	case redrives && facts.Retried && !q.saysWhich():
+		return orders.RefusedRetried, nil
 	case redrives && facts.Standing:
 		return orders.RefusedStillUndoing, nil
 	case unsafe && !facts.Answered:

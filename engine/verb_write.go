@@ -149,13 +149,22 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID),
+			PaymentMethod: optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
 		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
 		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 	return writtenOrders(rows), err
+}
+
+// replacedBy is the payment method of the order that a request replaces by another, empty where it has none; nil: it does not.
+func replacedBy(o *orders.Order, q *Request) *string {
+	if q.PaymentMethod == "" || q.PaymentMethod == or(o.PaymentMethod) {
+		return nil
+	}
+	return new(or(o.PaymentMethod))
 }
 
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
@@ -168,7 +177,8 @@ func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orde
 		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
 	}
 	t := &rows[0]
-	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID {
+	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID ||
+		(t.PaymentMethod == nil) != (replacedBy(o, q) == nil) {
 		return nil, nil
 	}
 	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)

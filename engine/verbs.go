@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -16,15 +17,17 @@ import (
 type Request struct {
 	OrderID   string
 	Verb      orders.Verb
-	Actor     string // who asks; kept in the history
+	Actor     string // who asks; kept in the history. Empty: somebody unknown
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
 	IfSeq     *int32 // only if the order is still at this seq
 	DryRun    bool   // say whether it applies, and do nothing
 	Async     bool   // answer as soon as it is stored
 
-	ActivePolicy bool     // Retry: go on under the active policy, not the one the order started with
-	Settle       *Settled // StepResult: what became of the step
+	ActivePolicy  bool     // Retry: go on under the active policy, not the one the order started with
+	Generation    *int32   // Retry: only if the order is still at this generation
+	PaymentMethod string   // Retry: what a failed order is charged with from now on; empty: as before
+	Settle        *Settled // StepResult: what became of the step
 }
 
 // Settled is what a person says became of a step, or of the undo of a late effect.
@@ -55,6 +58,7 @@ func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	if e.stopping.Load() {
 		return orders.Order{}, orders.ErrStopping
 	}
+	q.Actor = cmp.Or(q.Actor, orders.ActorUnknown)
 	for range verbTries {
 		order, done, err := e.try(ctx, &q)
 		switch {

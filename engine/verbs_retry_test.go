@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -68,7 +69,9 @@ func TestRedrive(t *testing.T) {
 		b.setStock(t, "widget", 0)
 		b.process(t, request("order"))
 		for generation := range int32(3) {
-			if o := b.do(t, asked(orders.Retry)); o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
+			q := asked(orders.Retry)
+			q.Generation = &generation
+			if o := b.do(t, q); o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -120,5 +123,52 @@ func TestRedrive(t *testing.T) {
 		callers.Wait()
 		b.writesNothing(t, func() { b.do(t, q) })
 		b.verified(t)
+	})
+}
+
+// Whoever sends a retry twice, by mistake or because no answer came, restarts the order once.
+func TestRedriveThatComesTwice(t *testing.T) {
+	t.Parallel()
+	t.Run("is done once, also without a request id", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.setStock(t, "widget", 0)
+		b.process(t, request("order"))
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				_, err := b.engine.Do(t.Context(), asked(orders.Retry))
+				if refused := (*orders.NotApplicable)(nil); err != nil && !errors.As(err, &refused) {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		b.refused(t, asked(orders.Retry), orders.RefusedRetried)
+		if generation := value[int](t, b.Pool, `SELECT generation FROM books.orders`); generation != 1 {
+			t.Errorf("restarted %d times", generation)
+		}
+		q := asked(orders.Retry)
+		q.Generation = new(int32(0))
+		b.refused(t, q, orders.RefusedGeneration)
+		for generation, say := range []func(q *engine.Request){
+			func(q *engine.Request) { q.Generation = new(int32(1)) },
+			func(q *engine.Request) { q.IfSeq = new(value[int32](t, b.Pool, `SELECT seq FROM books.orders`)) },
+			func(q *engine.Request) { q.RequestID = "again" },
+		} {
+			q := asked(orders.Retry)
+			say(&q)
+			if o := b.do(t, q); o.Status != fsm.Failed || o.Generation != int32(generation)+2 {
+				t.Error(brief(o))
+			}
+		}
+		b.verified(t)
+	})
+	t.Run("is not what a retry means that was sent while the order was held", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
+		p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: "charge"})
+		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Failed)
+		b.refused(t, asked(orders.Retry), orders.RefusedRetried)
 	})
 }

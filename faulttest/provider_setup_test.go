@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -202,7 +203,7 @@ func (s *shop) order(id string) {
 // ask asks once that something be done with an order. It may be too late, or too early.
 func (s *shop) ask(verb, id string) (done bool) {
 	s.t.Helper()
-	a := s.client.send(s.t.Context(), request{http.MethodPost, s.any() + "/api/orders/" + id + "/" + verb, `{"actor":"test","reason":"test"}`, "respond-async"})
+	a := s.client.send(s.t.Context(), request{http.MethodPost, s.any() + "/api/orders/" + id + "/" + verb, `{"actor":"test","reason":"test","requestId":"` + strconv.FormatUint(rand.Uint64(), 36) + `"}`, "respond-async"})
 	switch {
 	case a.err != nil, a.code == http.StatusServiceUnavailable, a.code == http.StatusConflict, a.code == http.StatusNotFound:
 		return false

@@ -39,9 +39,15 @@ type fields map[string]any
 // ignoredNames is no name of a schema.
 const ignoredNames = ""
 
-func (f fields) has(name string) bool       { _, given := f[name]; return given }
-func (f fields) text(name string) string    { value, _ := f[name].(string); return value }
-func (f fields) integer(name string) int64  { value, _ := f[name].(int64); return value }
+func (f fields) has(name string) bool      { _, given := f[name]; return given }
+func (f fields) text(name string) string   { value, _ := f[name].(string); return value }
+func (f fields) integer(name string) int64 { value, _ := f[name].(int64); return value }
+func (f fields) optionalInteger(name string) *int32 {
+	if !f.has(name) {
+		return nil
+	}
+	return new(int32(f.integer(name)))
+}
 func (f fields) time(name string) time.Time { value, _ := f[name].(time.Time); return value }
 func (f fields) list(name string) []any     { value, _ := f[name].([]any); return value }
 func (f fields) object(name string) fields  { value, _ := f[name].(fields); return value }

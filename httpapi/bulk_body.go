@@ -23,7 +23,7 @@ type bulkBody struct {
 	_         struct{}    `additionalProperties:"true"`
 	IDs       []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
 	Filter    *bulkFilter `json:"filter,omitempty" doc:"Which orders, newest first. At least one field must be given beside limit."`
-	Actor     string      `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history. Required to approve."`
+	Actor     string      `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Required to approve. Nobody is called system."`
 	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once to each order."`
 	Policy    string      `json:"policy,omitempty" enum:"pinned,active" doc:"To retry: which policy the orders go on with. pinned when left out."`
@@ -66,6 +66,7 @@ var bulkSchema = schemaOf[bulkBody]()
 
 // checkBulk looks at what the schema does not say.
 func checkBulk(d *decoder, got fields, verb orders.Verb) {
+	checkActor(d, got)
 	if got.has("ids") == got.has("filter") {
 		d.fault("/ids", "required", "must be given, or filter, and not both")
 	}

@@ -103,6 +103,19 @@ func TestConnections(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
+	t.Run("a reader who waits gets the order when it has ended", func(t *testing.T) {
+		t.Parallel()
+		later := fmt.Sprintf(`{"orderId":"later","amount":1,"item":"i","startAt":%q}`, time.Now().Add(arrive+time.Second).UTC().Format(time.RFC3339Nano))
+		b.process(t, later, "Prefer", "respond-async").wantStatus(t, 202)
+		conn := dial(t, address)
+		write(t, conn, "GET /api/orders/later?wait=30 HTTP/1.1\r\nHost: pawl\r\n\r\n")
+		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || !strings.Contains(a.body, `"status":"completed"`) {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		for _, wait := range []string{"-1", "61", "x"} {
+			b.get(t, "/api/orders/later?wait="+wait).wantProblem(t, 422, "invalid_parameter")
+		}
+	})
 	t.Run("requests sent without waiting for answers are answered in order", func(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)

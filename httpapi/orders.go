@@ -15,12 +15,26 @@ import (
 var getOrderOperation = failing(huma.Operation{
 	OperationID: "getOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}", Tags: []string{"orders"},
 	Summary: "Read an order",
+	Description: "With wait the answer comes when the order is final, or waits for a person or for longer than the caller does, or when the time is up: " +
+		"the order as it is then.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {
 	OrderID     string `path:"orderId" doc:"The id, percent-encoded."`
+	Wait        int32  `query:"wait" minimum:"0" maximum:"60" doc:"How many seconds to wait for the end of the order."`
 	IfNoneMatch string `header:"If-None-Match" doc:"The ETag of the order as the caller knows it."`
 }
+
+// Resolve lifts the read deadline of the connection, which would end a request that waits.
+func (in *getOrderRequest) Resolve(ctx huma.Context) []error {
+	if in.Wait > 0 {
+		_ = ctx.SetReadDeadline(time.Time{}) // not every writer has a connection
+	}
+	return nil
+}
+
+func (in *getOrderRequest) limit() time.Duration { return in.wait() + readLimit }
+func (in *getOrderRequest) wait() time.Duration  { return time.Duration(in.Wait) * time.Second }
 
 type getOrderAnswer struct {
 	Status       int
@@ -33,7 +47,7 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 	if !possible(in.OrderID) {
 		return nil, orders.ErrNotFound
 	}
-	o, err := s.engine.Orders.Get(ctx, in.OrderID)
+	o, err := s.readOrder(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +56,15 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 		out.Status = http.StatusNotModified
 	}
 	return out, nil
+}
+
+func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Order, error) {
+	if in.Wait == 0 {
+		return s.engine.Orders.Get(ctx, in.OrderID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, in.wait())
+	defer cancel()
+	return s.engine.Await(ctx, in.OrderID)
 }
 
 var listOrdersOperation = failing(huma.Operation{

@@ -64,7 +64,7 @@ func TestListTransitions(t *testing.T) {
 	rows := b.get(t, "/api/orders/o/transitions").wantStatus(t, 200).Transitions
 	var states []string
 	for i, row := range rows {
-		if int(row.Seq) != i+1 || row.Actor != "pawl" || row.From == nil || row.At.IsZero() || row.Fence != 1 {
+		if int(row.Seq) != i+1 || row.Actor != "system" || row.From == nil || row.At.IsZero() || row.Fence != 1 {
 			t.Errorf("%+v", row)
 		}
 		states = append(states, string(row.To))

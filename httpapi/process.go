@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/orders"
 )
 
@@ -22,7 +23,8 @@ var processOperation = failing(huma.Operation{
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
 		"with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. " +
 		"An order that failed is an answer like any other, 200 with status failed. " +
-		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or for longer than the caller does.",
+		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
+		"One that waits for the callback of a provider is waited for, unless the customer has to act first.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
@@ -148,13 +150,20 @@ func writeOrderStatus(w http.ResponseWriter, o *order, status int) {
 	w.Write(body.Bytes()) //nolint:errcheck // the caller has gone
 }
 
+// askAgain is after how long it is worth asking again for an order that waits for this at most.
+var askAgain = map[string]time.Duration{
+	fsm.HoldRetry: time.Hour, fsm.HoldScheduled: time.Hour, // until it is due: nothing comes before
+	fsm.HoldCallback: 5 * time.Second, fsm.HoldQueued: 5 * time.Second, // at any moment
+	fsm.HoldApproval: time.Minute, fsm.HoldPaused: time.Minute, fsm.HoldAttention: time.Minute, // people take their time
+}
+
 // retryAfter is a second while somebody drives the order, and for one that is held
-// the time until it is due by the clock, up to a minute.
+// the time until it is due by the clock, or less where it may go on sooner.
 func retryAfter(o *orders.Order, clock func() time.Time) string {
 	if o.Hold == nil {
 		return "1"
 	}
-	seconds := int64(maxWait / time.Second)
+	seconds := int64(askAgain[*o.Hold] / time.Second)
 	if due := o.DueAt; due != nil {
 		seconds = min(max(int64(due.Sub(clock())/time.Second)+1, 1), seconds)
 	}

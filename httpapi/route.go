@@ -50,8 +50,13 @@ func (s *server) logFault(requestID string, p *problem, err error) {
 // get documents and serves an operation without a body: huma reads the parameters
 // and writes the answer.
 func get[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
+	getWithin(s, op, func(*I) time.Duration { return readLimit }, answer)
+}
+
+// getWithin is get for an operation that may wait: limit bounds it.
+func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Duration, answer func(context.Context, *I) (*O, error)) {
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
-		ctx, cancel := context.WithTimeout(ctx, readLimit)
+		ctx, cancel := context.WithTimeout(ctx, limit(in))
 		defer cancel()
 		out, err := answer(ctx, in)
 		if err == nil {

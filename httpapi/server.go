@@ -86,7 +86,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 // an id can: an order may be called process.
 func (s *server) routes() {
 	post[processRequest, orderAnswer](s, processOperation, s.process)       // POST /api/orders/process: take an order through its steps
-	get(s, getOrderOperation, s.getOrder)                                   // GET  /api/orders/{orderId}: one order
+	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)   // GET  /api/orders/{orderId}: one order
 	get(s, listOrdersOperation, s.listOrders)                               // GET  /api/orders: many, newest first
 	get(s, listTransitionsOperation, s.listTransitions)                     // GET  /api/orders/{orderId}/transitions: its history
 	get(s, listCallsOperation, s.listCalls)                                 // GET  /api/orders/{orderId}/calls: the calls made for it

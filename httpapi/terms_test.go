@@ -76,7 +76,7 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	in := fmt.Sprintf(`{"orderId":"o","amount":1,"item":"i","customerId":"me","paymentMethod":"pm_s3cret","startAt":%q,"completeBy":%q}`,
 		start.Format(time.RFC3339Nano), deadline.Format(time.RFC3339Nano))
 	a := b.process(t, in)
-	if o := a.wantStatus(t, 202); o.Hold != "scheduled" || a.header.Get("Retry-After") != "60" {
+	if o := a.wantStatus(t, 202); o.Hold != "scheduled" || a.header.Get("Retry-After") != "3600" {
 		t.Errorf("%+v, again after %s", o, a.header.Get("Retry-After"))
 	}
 	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` + deadline.Format(time.RFC3339Nano),

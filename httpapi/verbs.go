@@ -24,7 +24,8 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called",
+		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
+		"other_generation", "retried_before", "payment_method_in_use",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 
@@ -33,8 +34,9 @@ var (
 		"Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. "+
 			"A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped.")
 	retryOperation = verbOperation(orders.Retry, "Try a held or failed order again",
-		"Retries the step of a held order again at once, with all its retries before it. A failed order, of which nothing stands any more, "+
-			"starts anew as its next generation.")
+		"Retries the step of a held order again at once, with all its retries before it. For an order that waits for a callback, the provider is asked at once. A failed order, of which nothing stands any more, "+
+			"starts anew as its next generation, with another payment method if one is given. One that was retried before must be told which retry is meant: "+
+			"by the generation that failed, by If-Match or by a requestId.")
 	pauseOperation = verbOperation(orders.Pause, "Hold an order before its next step",
 		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")
 	resumeOperation = verbOperation(orders.Resume, "Go on with a paused order",

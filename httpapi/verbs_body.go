@@ -20,17 +20,20 @@ type verbRequest[B any] struct {
 
 type verbBody struct {
 	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Nobody is called system."`
 	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
 	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type retryBody struct {
 	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Nobody is called system."`
 	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
 	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 	Policy    string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
+
+	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once."`
+	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
 }
 
 type approvalBody struct {
@@ -64,9 +67,7 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 		q.Settle = &engine.Settled{
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
 			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
-		}
-		if got.has("generation") {
-			q.Settle.Generation = new(int32(got.integer("generation")))
+			Generation: got.optionalInteger("generation"),
 		}
 	}
 	return q, got.ignored(), err
@@ -74,15 +75,25 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 
 // requestOf is what the body of any verb can say, for one order or many.
 func requestOf(verb orders.Verb, got fields) engine.Request {
-	return engine.Request{
-		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
-		ActivePolicy: verb == orders.Retry && got.text("policy") == "active",
+	q := engine.Request{Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
+	if verb == orders.Retry {
+		q.ActivePolicy, q.PaymentMethod = got.text("policy") == "active", got.text("paymentMethod")
+		q.Generation = got.optionalInteger("generation")
+	}
+	return q
+}
+
+// checkVerb refuses what one field allows and another does not, and a name that is nobody's.
+func checkVerb(d *decoder, got fields) {
+	checkActor(d, got)
+	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
+		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
 	}
 }
 
-// checkVerb refuses what one field allows and another does not.
-func checkVerb(d *decoder, got fields) {
-	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
-		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
+// checkActor refuses the name under which the history has what the service does by itself.
+func checkActor(d *decoder, got fields) {
+	if got.text("actor") == orders.ActorSystem {
+		d.fault("/actor", "reserved", "must not be "+orders.ActorSystem+": that is the service itself")
 	}
 }

@@ -82,6 +82,27 @@ func TestVerbs(t *testing.T) {
 		if o := b.verb(t, "again/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
 			t.Errorf("%+v", o)
 		}
+		p := b.verb(t, "again/retry", `{"generation":0}`).wantProblem(t, 409, "other_generation")
+		if !strings.Contains(p.Detail, "generation 1") {
+			t.Errorf("%+v", p)
+		}
+	})
+	t.Run("a failed order starts anew with another payment method", func(t *testing.T) {
+		t.Parallel()
+		b.call(t, "PUT /api/inventory/rare", `{"onHand":0}`)
+		b.process(t, `{"orderId":"declined","amount":1,"item":"rare","paymentMethod":"pm_1"}`).wantStatus(t, 200)
+		b.verb(t, "declined/retry", `{"paymentMethod":"pm_2"}`).wantStatus(t, 200)
+		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3"}`).wantProblem(t, 409, "retried_before")
+		b.call(t, "PUT /api/inventory/rare", `{"onHand":1}`)
+		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3","generation":1}`).wantStatus(t, 200)
+		if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'declined' AND payment_method = 'pm_3' AND generation = 2`); n != 1 {
+			t.Error("it is not stored")
+		}
+		history := b.get(t, "/api/orders/declined/transitions")
+		if n := strings.Count(history.body, `"paymentMethod":"changed"`); n != 2 || strings.Contains(history.body, "pm_") {
+			t.Error(history.body)
+		}
+		b.process(t, `{"orderId":"declined","amount":1,"item":"rare","paymentMethod":"pm_3"}`).wantStatus(t, 200)
 	})
 }
 
@@ -99,6 +120,8 @@ func TestVerbBodies(t *testing.T) {
 		{"step-result", `{"step":"pay","outcome":"perhaps","actor":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
 		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","actor":"a","reason":"r"}`, "/generation out_of_range"},
 		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","actor":"a","reason":"r"}`, "/outcome not_done"},
+		{"retry", `{"generation":-1,"paymentMethod":""}`, "/generation out_of_range, /paymentMethod empty"},
+		{"cancel", `{"actor":"system"}`, "/actor reserved"},
 		{"cancel", `[]`, " wrong_type"},
 		{"cancel", `{"requestId":"ticket-1 "}`, "/requestId outer_blank"},
 	} {
@@ -227,6 +250,34 @@ func TestVerbsAnswer(t *testing.T) {
 		b.call(t, "PUT /api/inventory/none", `{"onHand":1}`)
 		if o := b.verb(t, "undoing/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 {
 			t.Errorf("%+v", o)
+		}
+	})
+}
+
+func TestVerbsSayWhoAndWhat(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("a step-result for another step says so", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "attention", "charging", "elsewhere")
+		b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = 'elsewhere'`)
+		const body = `{"step":"reserve","outcome":"done","actor":"ann","reason":"seen"}`
+		p := b.verb(t, "elsewhere/step-result", body).wantProblem(t, 409, "other_step")
+		if !slices.Contains(p.AllowedActions, "step-result") || !strings.Contains(p.Detail, "charge") {
+			t.Errorf("%+v", p)
+		}
+	})
+	t.Run("who gave no name is not the service", func(t *testing.T) {
+		t.Parallel()
+		b.waitsFor(t, "paused", "charging", "nameless")
+		b.verb(t, "nameless/resume", "").wantStatus(t, 200)
+		for _, row := range b.get(t, "/api/orders/nameless/transitions").wantStatus(t, 200).Transitions {
+			if want := map[bool]string{true: "unknown", false: "system"}[row.Verb == "resume"]; row.Actor != want {
+				t.Errorf("%+v", row)
+			}
+		}
+		if n := b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'unknown'`); n == 0 {
+			t.Error("it is not stored")
 		}
 	})
 }

@@ -79,8 +79,10 @@ type transition struct {
 	At     time.Time `json:"at"`
 	Fence  int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
 	Verb   string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
-	Actor  string    `json:"actor" doc:"Who did it; pawl for the service itself." example:"pawl"`
+	Actor  string    `json:"actor" doc:"Who did it. unknown: somebody who gave no name. system: the service by itself." example:"system"`
 	Reason string    `json:"reason,omitempty"`
+
+	PaymentMethod string `json:"paymentMethod,omitempty" enum:"changed" doc:"A retry brought another one, which is not shown."`
 }
 
 // call is one call of a remote step.
@@ -110,9 +112,6 @@ type item struct {
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
-
-// self is the actor of what the service does by itself.
-const self = "pawl"
 
 func orderOf(o *orders.Order) order {
 	out := order{
@@ -185,10 +184,14 @@ func stepsOf(o *orders.Order) steps {
 }
 
 func transitionOf(row *db.Transition) transition {
-	return transition{
+	out := transition{
 		Seq: row.Seq, From: (*state)(row.FromStatus), To: state(row.ToStatus), At: row.At.UTC(), Fence: row.Fence,
-		Verb: or(row.Verb, ""), Actor: or(row.Actor, self), Reason: or(row.Reason, ""),
+		Verb: or(row.Verb, ""), Actor: or(row.Actor, orders.ActorSystem), Reason: or(row.Reason, ""),
 	}
+	if row.PaymentMethod != nil {
+		out.PaymentMethod = "changed"
+	}
+	return out
 }
 
 func callOf(row *db.StepCall) call {

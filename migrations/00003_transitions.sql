@@ -13,9 +13,13 @@ CREATE TABLE transitions (
   from_status text COLLATE "C",
   to_status   text COLLATE "C" NOT NULL,
   verb        text,      -- what was done, where the status does not say it
-  actor       text,      -- who asked for it; null: the service
+  actor       text,      -- who asked for it, 'unknown' where they gave no name; null: the service by itself
   reason      text,
   request_id  text,      -- the caller's, so that a repeated request is known
+
+  -- What a retry with another payment method replaced, '' where there was none: what was sent under the keys of an earlier
+  -- generation is sent again as it was. It is shown to nobody.
+  payment_method text,
   CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
 );
 

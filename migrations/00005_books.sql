@@ -13,7 +13,8 @@ FROM orders o;
 
 CREATE VIEW books.transitions AS
 SELECT o.order_id::text, t.seq, t.from_status, t.to_status, t.at, t.fence, t.verb,
-       coalesce(t.actor, 'pawl') AS actor, t.reason, t.request_id
+       coalesce(t.actor, 'system') AS actor, t.reason, t.request_id,
+       CASE WHEN t.payment_method IS NOT NULL THEN 'changed' END AS payment_method
 FROM orders o JOIN transitions t ON t.order_no = o.order_no;
 
 CREATE VIEW books.charges AS

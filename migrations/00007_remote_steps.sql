@@ -32,11 +32,12 @@ CREATE INDEX orders_expiry ON orders (least(complete_by, reserved_until))
 CREATE INDEX orders_concurrency ON orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
 CREATE INDEX orders_customer ON orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
--- Costs nothing on the way of an order: it fires only where a statement names a column.
+-- Costs nothing on the way of an order: it fires only where a statement names a column. A failed order may start anew
+-- with another payment method.
 CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON orders
 FOR EACH ROW WHEN (
   NEW.customer_id IS DISTINCT FROM OLD.customer_id
-  OR NEW.payment_method IS DISTINCT FROM OLD.payment_method
+  OR NEW.payment_method IS DISTINCT FROM OLD.payment_method AND NEW.generation = OLD.generation
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
 ) EXECUTE FUNCTION refuse_order_change();
 

@@ -19,7 +19,7 @@ var bookColumns = map[string]string{
 		"complete_by timestamp with time zone, reserved_until timestamp with time zone, " +
 		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text",
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
-		"verb text, actor text, reason text, request_id text",
+		"verb text, actor text, reason text, request_id text, payment_method text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
 		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone",
 	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text",
@@ -122,7 +122,7 @@ func TestBooksSayWhatHappened(t *testing.T) {
 		}
 	}
 	c.do(`INSERT INTO transitions (order_no, seq, to_status, fence, actor) SELECT order_no, 1, 'pending', 0, NULL FROM orders`)
-	if actor := valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`); actor != "pawl" {
+	if actor := valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`); actor != "system" {
 		t.Errorf("the service calls itself %q", actor)
 	}
 	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 2, true), ('untracked', 0, 2, false)`)

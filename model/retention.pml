@@ -118,6 +118,7 @@ inline waits(lookOnly) {
 proctype driver() {
   mtype reply = NOTHING;
   bit before, lookOnly, byPerson;
+  bit looking, unseen; /* a look-up is a call of its own; what it said about the next one */
 
 end:
   do
@@ -132,14 +133,14 @@ end:
      }
   :: atomic { hold == FREE && status == CHARGING && stop == CANCEL && !doubt -> ends(CANCELED) }
   :: atomic { hold == FREE && status == CHARGING && stop != PAUSE && !(stop == CANCEL && !mayNotSend) ->
-       before = doubt; lookOnly = mayNotSend;
+       before = doubt; lookOnly = mayNotSend; looking = looks && doubt && !unseen; unseen = 0;
        if
        :: doubt && told != NOTHING -> reply = told; byPerson = person; told = NOTHING; person = 0; goto chargeAnswered
-       :: else -> calling = 1; if :: !lookOnly -> begins(); sent = 1 :: else fi
+       :: else -> calling = 1; if :: !lookOnly && !looking -> begins(); sent = 1 :: else fi
        fi
      }
      if
-     :: looks && before ->
+     :: looking ->
         atomic {
           if
           :: key == DONE -> reply = DONE
@@ -154,7 +155,8 @@ end:
 #elif defined(UNSEENSENDS)
           :: reply == UNSEEN -> reply = NOTHING; lookOnly = 0
 #else
-          :: reply == UNSEEN -> reply = NOTHING
+          :: reply == UNSEEN && lookOnly -> reply = NOTHING
+          :: reply == UNSEEN && !lookOnly -> calling = 0; reply = NOTHING; before = 0; looking = 0; unseen = 1; goto end
 #endif
           :: else
           fi
@@ -186,7 +188,7 @@ chargeAnswered:
        :: reply == RETRY -> if :: !before || byPerson -> settled() :: else fi; waits(lookOnly)
        :: reply == UNKNOWN -> waits(lookOnly)
        fi;
-       reply = NOTHING; before = 0; lookOnly = 0; byPerson = 0
+       reply = NOTHING; before = 0; lookOnly = 0; byPerson = 0; looking = 0
      }
   :: atomic { hold == FREE && status == RESERVING && stop == NO ->
        if

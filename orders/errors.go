@@ -60,6 +60,10 @@ const (
 	RefusedAnswered       = "already_answered"      // an answer is there, and was not used yet
 	RefusedNoLateUndo     = "no_late_undo"          // no undo of a late effect is open for that step and generation
 	RefusedNotCalled      = "not_called"            // nobody was asked yet to do the step, in this generation
+	RefusedOtherStep      = "other_step"            // the order is at another step than the one that was named
+	RefusedGeneration     = "other_generation"      // the order is at another generation than the one that was named
+	RefusedRetried        = "retried_before"        // somebody has retried the failed order: which retry is meant must be said
+	RefusedPaymentMethod  = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
 )
 
 // sentences say so to people, where it is not just the state of the order.
@@ -73,11 +77,20 @@ var sentences = map[string]string{
 	RefusedAnswered:     "the step was answered, and the answer was not used yet",
 	RefusedNoLateUndo:   "no undo of a late effect is open for that step and generation",
 	RefusedNotCalled:    "the step was not called for yet in this generation of the order",
+	RefusedRetried: "the order was retried before: say which retry is meant, by the generation that failed, " +
+		"the ETag in If-Match, or a requestId",
+	RefusedPaymentMethod: "only a failed order can go on with another payment method",
 }
 
 func (n *NotApplicable) Error() string {
 	if sentence, ok := sentences[n.Code]; ok {
 		return sentence
+	}
+	switch n.Code {
+	case RefusedOtherStep:
+		return fmt.Sprintf("the order is at %s, which is another step", n.Order.Status.Step())
+	case RefusedGeneration:
+		return fmt.Sprintf("the order is at generation %d", n.Order.Generation)
 	}
 	text := fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, n.Order.Status)
 	if n.Order.Hold != nil {

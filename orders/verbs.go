@@ -11,6 +11,12 @@ import (
 // and of the path, too.
 type Verb string
 
+// Actors that are no person's name. Nobody can give the name System.
+const (
+	ActorUnknown = "unknown" // somebody who gave no name
+	ActorSystem  = "system"  // the service by itself
+)
+
 // The verbs.
 const (
 	Cancel     Verb = "cancel"      // stop the order and undo it
@@ -35,7 +41,7 @@ var applicable = map[Verb]func(*Order) bool{
 			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // held on the way back it is driven again
 	},
 	Retry: func(o *Order) bool {
-		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry) && !HeldAsUnknown(o)
+		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
 	},
 	Pause: func(o *Order) bool {
 		return !o.Status.Final() && o.StopRequested == nil && !HeldFor(o, fsm.HoldPaused, fsm.HoldAttention)

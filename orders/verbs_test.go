@@ -35,7 +35,7 @@ func TestAllowedActions(t *testing.T) {
 		{"needs attention", held(fsm.HoldAttention), []string{"cancel", "retry"}},
 		{"paused", held(fsm.HoldPaused), []string{"cancel", "resume"}},
 		{"paused, in doubt", orders.Order{Status: fsm.Charging, Hold: &paused, InDoubtSince: &now, Calls: &one}, []string{"cancel", "resume", "step-result"}},
-		{"waits for a callback", orders.Order{Status: fsm.Charging, Hold: new(fsm.HoldCallback), Calls: &one, Retries: &one}, []string{"cancel", "pause", "step-result"}},
+		{"waits for a callback", orders.Order{Status: fsm.Charging, Hold: new(fsm.HoldCallback), Calls: &one, Retries: &one}, []string{"cancel", "retry", "pause", "step-result"}},
 		{"held as unknown", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &unknown, InDoubtSince: &now, Calls: &one}, []string{"cancel", "step-result"}},
 		{"held for a refused void", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &void, Calls: &one, Retries: &one}, []string{"cancel", "retry"}},
 	} {

@@ -30,8 +30,9 @@ type Executor interface {
 // other side remembers what it refused: a Do that comes later with that key is refused.
 type Looker interface {
 	Executor
-	// Lookup answers Done, Refused or Waiting for a Do that was seen, Retry for one that
-	// was not (it may still be on its way), and Unknown when it can't say. A key that was
+	// Lookup answers Done, Refused or Waiting for a Do that was seen, Unknown with the code InProgress
+	// for one that is still being done, of which only another look-up will tell, Retry for one that
+	// was not seen (it may still be on its way), and Unknown when it can't say. A key that was
 	// undone is Refused, whether its Do was seen or not.
 	Lookup(ctx context.Context, c *Call) Result
 }
@@ -106,6 +107,7 @@ type Waiting struct {
 type Unknown struct {
 	Code, Detail string
 	After        time.Duration // what the other side asked for; 0: nothing
+	Reference    string        // the provider's name for what it is at work on, if it said so
 }
 
 func (Done) result()    {}
@@ -113,6 +115,10 @@ func (Refused) result() {}
 func (Retry) result()   {}
 func (Waiting) result() {}
 func (Unknown) result() {}
+
+// InProgress is the code of an Unknown that says that the other side is at work on it. Unlike with Waiting nobody calls
+// back, so it is asked again.
+const InProgress = "in_progress"
 
 // Unsent is the result of a call that failed before anything could be sent. It counts:
 // it does not go away by itself, so a person must be asked in the end.

@@ -11,3 +11,15 @@ SELECT t.order_no, t.seq, t.verb FROM transitions AS t
 WHERE t.order_no = @order_no AND t.request_id = @request_id::text
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1;
+
+-- name: PaymentMethodOf :one
+-- The payment method of an earlier generation: that which the next change replaced, or else that of the order. The nth
+-- restart of an order began its generation n.
+SELECT coalesce((
+    SELECT r.payment_method FROM (
+      SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM transitions AS t
+      WHERE t.order_no = @order_no AND t.from_status = 'failed' AND t.to_status = 'pending'
+    ) AS r
+    WHERE r.generation > @generation::integer AND r.payment_method IS NOT NULL ORDER BY r.generation LIMIT 1
+  ), o.payment_method, '')::text AS payment_method
+FROM orders AS o WHERE o.order_no = @order_no;

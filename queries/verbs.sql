@@ -33,7 +33,8 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM asked AS w, no_effects
 -- name: OrderRedrive :many
 -- A failed order starts anew, as its next generation: nothing of its old end is left, and
 -- nothing that it did may stand or be still under way to be undone. A deadline that has
--- passed does not count any more. It needs a concurrency permit again.
+-- passed does not count any more. It needs a concurrency permit again. With another payment method, the history keeps the
+-- one that was replaced.
 WITH redriven AS (
   UPDATE orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
@@ -41,7 +42,7 @@ WITH redriven AS (
     hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
     action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
-    policy = sqlc.narg('policy')::integer,
+    policy = sqlc.narg('policy')::integer, payment_method = coalesce(sqlc.narg('payment_method')::text, o.payment_method),
     fence = o.fence + CASE WHEN @claims::boolean THEN 1 ELSE 0 END,
     owner = CASE WHEN @claims::boolean THEN @owner::uuid END,
     due_at = CASE WHEN @claims::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE now() END
@@ -51,9 +52,9 @@ WITH redriven AS (
     AND NOT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM redriven AS d
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id, payment_method)
+  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
+    sqlc.narg('request_id')::text, sqlc.narg('replaced_payment_method')::text FROM redriven AS d
 )
 SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM redriven AS w, no_effects AS e) AS full_orders;
 
@@ -93,12 +94,13 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM settled AS w, no_effec
 
 -- name: OrderFacts :one
 -- What the row of an order does not say: whether an effect stands or is still being
--- undone, whether a step of its generation was ever called for, and whether an answer
--- waits for it.
+-- undone, whether somebody has retried it before, whether a step of its generation was ever
+-- called for, and whether an answer waits for it.
 SELECT
   (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
     OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM transitions AS t WHERE t.order_no = @order_no AND t.verb = 'retry') AS retried,
   EXISTS (SELECT 1 FROM step_calls AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
     AND t.operation = 'do') AS called,
   EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step

@@ -85,7 +85,7 @@ func (s *Simulator) lookup(key string) reply {
 	switch e := s.state.keys[key]; {
 	case e == nil, e.State == "" && !e.running:
 	case e.State == "":
-		found.State = string(Pending)
+		found.State = "in_progress"
 	case e.State == Voided, e.State == Undone:
 		found = said{State: "undone", Reference: e.Reference, Code: "voided"}
 	default:

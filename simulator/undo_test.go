@@ -72,7 +72,7 @@ func TestUndo(t *testing.T) {
 		}()
 		p.awaits(t, "key", "running")
 		p.answers(call{item: "hang"}, "409 in_progress")
-		if lookup := p.get("/lookup?key=key"); lookup != `{"state":"pending"}` {
+		if lookup := p.get("/lookup?key=key"); lookup != `{"state":"in_progress"}` {
 			t.Errorf("looked up: %s", lookup)
 		}
 		p.answers(call{key: "undo", undo: "key", item: "hang"}, "200 voided")

@@ -49,6 +49,8 @@ func (a *answer) lookup() provider.Result {
 		return a.done(&r)
 	case "refused":
 		return a.refused(&r, "refused")
+	case "in_progress":
+		return provider.Unknown{Code: provider.InProgress, Detail: a.Text(string(r.Detail)), After: a.RetryAfter(), Reference: r.Reference}
 	case "pending":
 		return a.accepted(&r, provider.Do)
 	case "unseen":

@@ -177,6 +177,8 @@ func TestAnswerToALookup(t *testing.T) {
 		{200, `{"state":"refused"}`, provider.Refused{Code: "refused"}},
 		{200, `{"state":"undone","code":"whatever"}`, provider.Refused{Code: "undone"}},
 		{200, `{"state":"pending","reference":"ch_1"}`, provider.Waiting{Reference: "ch_1"}},
+		{200, `{"state":"in_progress"}`, provider.Unknown{Code: "in_progress"}},
+		{200, `{"state":"in_progress","reference":"ch_1"}`, provider.Unknown{Code: "in_progress", Reference: "ch_1"}},
 		{200, `{"state":"unseen"}`, provider.Retry{Code: "unseen", Counts: true}},
 		{404, ``, provider.Retry{Code: "unseen", Counts: true}},
 		{200, ``, provider.Unknown{Code: "answer_contradictory"}},

@@ -21,6 +21,7 @@ const maxAnswer = 512 << 10
 // on it; that is counted too.
 type api struct {
 	secret   policy.Secret
+	tells    bool // events come to a webhook
 	backends *stripe.Backends
 }
 
@@ -37,7 +38,7 @@ func newAPI(s *policy.Step) *api {
 	if s.URL != "" {
 		config.URL = stripe.String(s.URL)
 	}
-	return &api{s.Secret, stripe.NewBackendsWithConfig(config)}
+	return &api{s.Secret, s.WebhookSecret != "", stripe.NewBackendsWithConfig(config)}
 }
 
 // transport bounds what is read of an answer, which the library reads to its end,

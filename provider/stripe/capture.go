@@ -70,7 +70,7 @@ func (s *capture) result(r *reply) provider.Result {
 		}
 		return provider.Done{Reference: intent.ID}
 	case stripe.PaymentIntentStatusProcessing:
-		return provider.Waiting{Reference: intent.ID}
+		return s.api.processing(intent)
 	case stripe.PaymentIntentStatusCanceled: // by Stripe after some days, or by hand
 		return provider.Refused{Code: "authorization_expired", Detail: r.Text(string(intent.CancellationReason))}
 	case stripe.PaymentIntentStatusRequiresCapture:

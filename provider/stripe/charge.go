@@ -113,7 +113,7 @@ func (s *charge) result(ctx context.Context, c *provider.Call, r *reply) provide
 	case stripe.PaymentIntentStatusRequiresAction:
 		return provider.Waiting{Reference: intent.ID, Action: actionOf(intent)}
 	case stripe.PaymentIntentStatusProcessing:
-		return provider.Waiting{Reference: intent.ID}
+		return s.api.processing(intent)
 	case stripe.PaymentIntentStatusCanceled:
 		return r.declined(intent, "canceled")
 	case stripe.PaymentIntentStatusRequiresPaymentMethod, stripe.PaymentIntentStatusRequiresConfirmation:

@@ -27,17 +27,22 @@ type stripeShop struct {
 	call            provider.Call
 }
 
-func newStripeShop(t *testing.T, url, capture string) *stripeShop {
+func secretOf(t *testing.T) policy.Secret {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte("sk_test_123\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return policy.Secret("file:" + path)
+}
+
+func newStripeShop(t *testing.T, url, capture string) *stripeShop {
+	t.Helper()
 	shop := &stripeShop{t: t, call: provider.Call{
 		Installation: uuid.MustParse("8c5b0d5e-5f0a-4f5c-9a54-2f1d1c7c9d11"), OrderID: "o'rder \"1\"", Generation: 2,
 		Amount: decimal.MustParse("10.50"), Currency: "USD", PaymentMethod: "pm_card",
 	}}
-	how := policy.Step{Executor: policy.Stripe, URL: url, Secret: policy.Secret("file:" + path), Capture: capture}
+	how := policy.Step{Executor: policy.Stripe, URL: url, Secret: secretOf(t), Capture: capture, WebhookSecret: "env:TOLD"}
 	shop.charge, shop.confirm = stripe.New(&how, fsm.Charge), stripe.New(&how, fsm.Confirm)
 	return shop
 }
@@ -111,6 +116,17 @@ func TestStripeCharge(t *testing.T) {
 			want(t, "books", f.books(), tt.books)
 		})
 	}
+	t.Run("at a bank of which no webhook tells is asked about again", func(t *testing.T) {
+		t.Parallel()
+		f := newStripeProvider(t)
+		how := policy.Step{Executor: policy.Stripe, URL: f.URL, Secret: secretOf(t)}
+		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		shop.charge, shop.call.PaymentMethod = stripe.New(&how, fsm.Charge), slowBank
+		want(t, "do", shop.do(), "unknown in_progress")
+		want(t, "lookup", shop.lookup(), "unknown in_progress")
+		f.happens("approve", "")
+		want(t, "lookup", shop.lookup(), "done pi_1")
+	})
 	t.Run("can't be confirmed, for good", func(t *testing.T) {
 		t.Parallel()
 		f := newStripeProvider(t)

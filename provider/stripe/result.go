@@ -104,6 +104,14 @@ func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 	return text
 }
 
+// processing is what it means that Stripe is at work on an intent: an event says when it is done, or nobody does.
+func (a *api) processing(intent *stripe.PaymentIntent) provider.Result {
+	if a.tells {
+		return provider.Waiting{Reference: intent.ID}
+	}
+	return provider.Unknown{Code: provider.InProgress, Detail: "the payment is being processed", Reference: intent.ID}
+}
+
 // unexpected is what is not known of a state that nothing here leads to.
 func unexpected(intent *stripe.PaymentIntent) provider.Result {
 	return provider.Unknown{Code: "unexpected_state", Detail: provider.Text("the payment intent is " + string(intent.Status))}

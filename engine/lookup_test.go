@@ -1,0 +1,115 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pawl/engine"
+	"pawl/orders"
+	"pawl/simulator"
+)
+
+// made are the calls that the books have of an order: operation, outcome and code.
+func (b *bundle) made(t testing.TB, orderID string) []string {
+	t.Helper()
+	return column[string](t, b.Pool, `SELECT concat_ws(' ', operation, outcome, code) FROM books.step_calls WHERE order_id = $1 ORDER BY call`, orderID)
+}
+
+// A provider that needs longer than the timeout is asked until it is done. Nobody calls back, so nothing else would tell.
+func TestAProviderSlowerThanTheTimeout(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 100ms, retry: {initial: 1ms, cap: 50ms, maxRetries: 2}}`)
+	in := request("slow")
+	in.Item = "slow:1s@charge"
+	o := s.process(t, in)
+	if o.Status != "completed" {
+		t.Fatal(brief(o))
+	}
+	made := s.made(t, "slow")
+	if len(made) < 3 || made[0] != "do unknown timeout" || made[1] != "lookup unknown in_progress" || made[len(made)-1] != "lookup done" {
+		t.Errorf("calls: %q", made)
+	}
+	s.called(t, "slow", "charge/do")
+}
+
+// What is in progress for longer than retries and budget last comes to a person, and a retry asks at once.
+func TestAProviderThatIsNeverDone(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 100ms, retry: {initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: time.Second / 2})
+	s.admit(t, request("one"))
+	s.until(t, "one", "retry")
+	s.exec(t, `UPDATE orders SET due_at = now()`)
+	held := s.until(t, "one", "attention")
+	if made := s.made(t, "one"); !slices.Equal(made, []string{"do unknown timeout", "lookup unknown in_progress"}) || text(held.HoldReason) == "" {
+		t.Errorf("%s, calls %q", brief(held), made)
+	}
+	eventually(t, "the provider is done", func() bool { return len(s.sim.Books("one")) == 1 })
+	s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
+	s.until(t, "one", "completed")
+	if made := s.made(t, "one"); made[len(made)-1] != "lookup done" {
+		t.Errorf("calls: %q", made)
+	}
+}
+
+// Whoever does not want to wait for a callback asks: by a look-up, or with the same key where there is none.
+func TestRetryOfAnOrderThatWaitsForACallback(t *testing.T) {
+	t.Parallel()
+	for policy, last := range map[string]string{
+		`charge: {executor: simulator, url: SIM}`:                             "lookup done",
+		`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`: "do done",
+	} {
+		t.Run(last, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.use(t, policy)
+			s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Times: 1})
+			s.admit(t, request("one"))
+			held := s.until(t, "one", "callback")
+			if !slices.Contains(orders.AllowedActions(&held), "retry") {
+				t.Errorf("allowed: %q", orders.AllowedActions(&held))
+			}
+			if o := s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann"}); o.Status != "completed" {
+				t.Error(brief(o))
+			}
+			if made := s.made(t, "one"); !slices.Equal(made, []string{"do waiting", last}) {
+				t.Errorf("calls: %q", made)
+			}
+			s.stands(t, "one", "charge live")
+		})
+	}
+	t.Run("that is still owed leaves it waiting", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `charge: {executor: simulator, url: SIM}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Async, Delay: time.Hour})
+		s.admit(t, request("one"))
+		held := s.until(t, "one", "callback")
+		s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
+		eventually(t, "it was asked, and waits again", func() bool {
+			o := s.get(t, "one")
+			return o.Seq > held.Seq+1 && text(o.Hold) == "callback"
+		})
+		if made := s.made(t, "one"); !slices.Equal(made, []string{"do waiting", "lookup waiting"}) {
+			t.Errorf("calls: %q", made)
+		}
+	})
+}
+
+// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
+func TestARequestThatNeverArrived(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 200ms, retry: {initial: 1ms, cap: 1ms}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.TimeoutBefore, Times: 1})
+	if o := s.process(t, request("one")); o.Status != "completed" {
+		t.Fatal(brief(o))
+	}
+	if made := s.made(t, "one"); !slices.Equal(made, []string{"do unknown timeout", "lookup retry unseen", "do done"}) {
+		t.Errorf("calls: %q", made)
+	}
+	s.called(t, "one", "charge/do", "charge/do")
+}
