@@ -120,10 +120,10 @@ func TestStepResult(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 	})
-	t.Run("of another step does not apply", func(t *testing.T) {
+	t.Run("of another step says so", func(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		b.refused(t, settled(fsm.Reserve, engine.SettledDone), orders.RefusedState)
+		b.refused(t, settled(fsm.Reserve, engine.SettledDone), orders.RefusedOtherStep)
 	})
 	t.Run("while the step is being done is busy", func(t *testing.T) {
 		t.Parallel()
