@@ -107,6 +107,21 @@ type item struct {
 	Available *int64 `json:"available" nullable:"true" minimum:"0" doc:"What is left to sell: onHand - reserved. Null when the item is not tracked."`
 }
 
+// movement is one change of the stock of an item.
+type movement struct {
+	Version   int64     `json:"version" minimum:"1" doc:"The version of the item that it made. Sales raise the version, too, so there are gaps."`
+	Kind      string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units that came back with a refund."`
+	Change    int64     `json:"change" doc:"By how many units it changed onHand."`
+	OnHand    int64     `json:"onHand" minimum:"0" doc:"Units on the shelf after it."`
+	At        time.Time `json:"at"`
+	Actor     string    `json:"actor" doc:"Who asked; unknown for who gave no name." example:"ann"`
+	Reason    string    `json:"reason,omitempty"`
+	RequestID string    `json:"requestId" doc:"That of the request, or one that was made for it."`
+}
+
+// nobody is the actor of a request that names none.
+const nobody = "unknown"
+
 // self is the actor of what the service does by itself.
 const self = "pawl"
 
@@ -201,6 +216,13 @@ func itemOf(row *orders.Stock) item {
 		out.Available = new(row.OnHand - row.Reserved)
 	}
 	return out
+}
+
+func movementOf(row *db.StockMovement) movement {
+	return movement{
+		Version: row.Version, Kind: row.Kind, Change: row.Change, OnHand: row.OnHand, At: row.At.UTC(),
+		Actor: or(row.Actor, nobody), Reason: or(row.Reason, ""), RequestID: row.RequestID,
+	}
 }
 
 func or[T any](p *T, fallback T) T {
