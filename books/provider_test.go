@@ -341,7 +341,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)
 			}
-			if len(report.Checks) != 12 || !report.OK() {
+			if len(report.Checks) != 13 || !report.OK() {
 				t.Errorf("of our own books: %+v", report.Checks)
 			}
 		})
