@@ -66,9 +66,14 @@ func (r run) prepare(ctx context.Context, out *result) (err error) {
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil || !r.stock {
 		return err
 	}
-	_, err = r.database.conn.Exec(ctx, `INSERT INTO inventory (item, on_hand, tracked)
-		SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
-		ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true`, r.Items)
+	_, err = r.database.conn.Exec(ctx, `WITH stocked AS (
+			INSERT INTO inventory AS i (item, on_hand, tracked)
+			SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
+			ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, tracked = true, version = i.version + 1
+			RETURNING i.*
+		)
+		INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id)
+		SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'version ' || s.version FROM stocked AS s`, r.Items)
 	if err != nil {
 		return fmt.Errorf("give stock: %w", err)
 	}

@@ -100,16 +100,19 @@ WITH stored AS (
       || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
     'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
   FROM generate_series(1, $1::bigint)
-  RETURNING order_no, item, quantity, amount, currency
+  RETURNING order_no, order_id, item, quantity, amount, currency
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM stored
 ), reserved AS (
   INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, quantity FROM stored
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
-SELECT s.order_no, m.seq, m.from_status, m.to_status, 1 FROM stored AS s CROSS JOIN (VALUES
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+SELECT s.order_no, m.seq, m.from_status, m.to_status, 1,
+  CASE WHEN m.seq = 1 THEN hashtext(s.order_id) END, CASE WHEN m.seq = 1 AND s.order_no > 1 THEN s.order_no - 1 END
+FROM stored AS s CROSS JOIN (VALUES
   (1, 'pending', 'charging'), (2, 'charging', 'reserving'), (3, 'reserving', 'confirming'), (4, 'confirming', 'completed')
 ) AS m(seq, from_status, to_status)`
 
 // Everything stored is sold: nothing is reserved, and untracked items have no stock.
-const fillItemsSQL = `INSERT INTO inventory (item) SELECT DISTINCT item FROM reservations ON CONFLICT DO NOTHING`
+const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quantity) FROM reservations GROUP BY item
+  ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`

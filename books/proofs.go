@@ -32,6 +32,7 @@ var orderProofs = [2][]proof{
 	{
 		proveEffects,
 		plain(orphans, (*db.Queries).VerifyOrphans),
+		plain(numbers, (*db.Queries).VerifyNumbers),
 		plain(protocol, (*db.Queries).VerifyProtocol),
 		plain(refunds, (*db.Queries).VerifyRefunds),
 	},

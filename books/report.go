@@ -66,6 +66,7 @@ const (
 	money     = "money"
 	stock     = "stock"
 	orphans   = "orphans"
+	numbers   = "numbers"
 	calls     = "calls"
 	late      = "late"
 	stuck     = "stuck"
@@ -110,13 +111,14 @@ func newLedger(most int32) *ledger {
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge that stands, of its generation, amount and currency, and one reservation that stands, of its generation, item and quantity. What was authorized is captured."},
 			{Name: states, Proves: "Every other order has the charge and the reservation that its status promises, and none besides."},
-			{Name: path, Proves: "The history of every order has no gap, is one path along edges of the machine, ends as the order is, and its fence only rises, by one."},
+			{Name: path, Proves: "The history of every order has no gap, is one path along edges of the machine, ends as the order is, and its fence only rises, by one. Its times are those of the order and do not go back, and its order has the id that it was admitted with."},
 			{Name: undone, Proves: "Every refund and release in the history took back one charge or reservation, and nothing else was taken back."},
 			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency, and every refund such a charge."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
 			{Name: money, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
-			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, and a tracked item never has more reserved than on hand."},
+			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, what it has sold is the sum of the others that stand, and what it has on hand is the sum of its stock movements less what was sold since the first of them. A tracked item never has more reserved than on hand."},
 			{Name: orphans, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
+			{Name: numbers, Proves: "Every order that another one was admitted after is there."},
 			{Name: calls, Proves: "Every remote step that was done has its call and its answer, and what was answered done is in the books."},
 			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone."},
 			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},

@@ -31,6 +31,7 @@ type shop struct {
 	pool  *pgxpool.Pool
 	q     *db.Queries
 	owner uuid.UUID
+	last  *int64 // the order admitted last
 }
 
 func newShop(t *testing.T) *shop {
@@ -55,11 +56,12 @@ func (s *shop) sql(text string) {
 
 func (s *shop) admit(id, item string) {
 	s.Helper()
-	_, err := s.q.OrdersAdmit(s.ctx, db.OrdersAdmitParams{
+	rows, err := s.q.OrdersAdmit(s.ctx, db.OrdersAdmitParams{
 		OrderIds: []string{id}, Amounts: []string{"10.50"}, Currencies: []string{"EUR"}, Items: []string{item},
-		Quantities: []int32{2}, Metadata: []string{""}, Owner: s.owner, LeaseSeconds: 60,
+		Quantities: []int32{2}, Metadata: []string{""}, Owner: s.owner, LeaseSeconds: 60, PreviousNo: s.last,
 	})
 	s.must(err)
+	s.last = &rows[0].OrderNo
 }
 
 // admitToWait begins an order as pending: no statement of the service does it yet.
@@ -157,9 +159,10 @@ func (s *shop) takeOver(id string) {
 
 func (s *shop) stock(item string, onHand int64) {
 	s.Helper()
-	var version int64
-	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce((SELECT version FROM inventory WHERE item = $1), 0)`, item).Scan(&version))
-	_, err := s.q.InventorySet(s.ctx, db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: version})
+	var version, before int64
+	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce(max(version), 0), coalesce(max(on_hand), 0) FROM inventory WHERE item = $1`, item).Scan(&version, &before))
+	_, err := s.q.InventoryMove(s.ctx, db.InventoryMoveParams{
+		Item: item, Change: onHand - before, IfVersion: &version, Kind: "set", RequestID: uuid.NewString()})
 	s.must(err)
 }
 

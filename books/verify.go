@@ -138,40 +138,32 @@ func (v *verifier) span(first int64) span {
 	return span{Most: v.opt.MaxOffenders, First: first, Last: last}
 }
 
+// itemReservations is how many reservations one snapshot of items covers, in order numbers of a range: they are only
+// summed. All reservations of an item are in one.
+const itemReservations = 20
+
 // items proves the stock. Here the planner may choose a nested loop: few reservations
 // are looked up among many.
 func (v *verifier) items(ctx context.Context) error {
-	after := ""
-	for done := int64(0); ; done += int64(v.opt.RangeSize) {
-		upto, err := v.itemsEnd(ctx, after)
+	done := int64(0)
+	for after, open := "", true; open; {
+		upto, err := db.New(v.pool).VerifyItemsEnd(ctx, db.VerifyItemsEndParams{
+			After: after, Skip: v.opt.RangeSize - 1, SkipReservations: int32(min(int64(v.opt.RangeSize)*itemReservations, math.MaxInt32)) - 1})
 		if err != nil {
-			return err
+			return fmt.Errorf("find items after %q: %w", after, err)
 		}
 		err = v.snapshot(ctx, func(q *db.Queries) error {
 			found, err := q.VerifyStock(ctx, db.VerifyStockParams{Most: v.opt.MaxOffenders, After: after, Upto: upto})
+			done += found.Checked
 			return v.ledger.enter(stock, finding(found), err)
 		})
 		if err != nil {
 			return fmt.Errorf("after item %q: %w", after, err)
 		}
-		v.progress(v.extent.LastNumber, done+int64(v.opt.RangeSize))
-		if upto == nil {
-			return nil
-		}
-		after = *upto
+		v.progress(v.extent.LastNumber, done)
+		after, open = upto, upto != ""
 	}
-}
-
-// itemsEnd is the last item of the range, nil for the range that is open at its end.
-func (v *verifier) itemsEnd(ctx context.Context, after string) (*string, error) {
-	item, err := db.New(v.pool).VerifyItemsEnd(ctx, db.VerifyItemsEndParams{After: after, Skip: v.opt.RangeSize - 1})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find items after %q: %w", after, err)
-	}
-	return &item, nil
+	return nil
 }
 
 // lateAfter is how long undoing what came too late may take: a provider can be away.

@@ -64,8 +64,14 @@ func (p *people) count(ctx context.Context, i int) {
 	p.record(&a, nil)
 }
 
+// setStock sets the stock of an item that nobody else sets, as it is now.
 func (p *people) setStock(ctx context.Context, item string, onHand int) answer {
-	return p.repeat(ctx, call{method: http.MethodPut, path: "/api/inventory/" + item, body: fmt.Appendf(nil, `{"onHand":%d}`, onHand)})
+	set := call{method: http.MethodPut, path: "/api/inventory/" + item, headers: []string{"If-None-Match", "*"},
+		body: fmt.Appendf(nil, `{"onHand":%d,"actor":"campaign","requestId":"set to %d"}`, onHand, onHand)}
+	if seen := p.repeat(ctx, call{method: http.MethodGet, path: set.path}); seen.status == http.StatusOK {
+		set.headers = []string{"If-Match", seen.etag}
+	}
+	return p.repeat(ctx, set)
 }
 
 // read looks at an order.

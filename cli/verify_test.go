@@ -48,7 +48,7 @@ func completedOrders(t *testing.T, orders int, more string) *dbtest.Database {
 	), r AS (
 		INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, 'lamp', 1 FROM o
 	), i AS (
-		INSERT INTO inventory (item) VALUES ('lamp')
+		INSERT INTO inventory (item, sold) VALUES ('lamp', $1::integer)
 	)
 	INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 	SELECT o.order_no, t.seq, t.a, t.b, 1 FROM o CROSS JOIN (VALUES (1, 'pending', 'charging'),
@@ -58,7 +58,7 @@ func completedOrders(t *testing.T, orders int, more string) *dbtest.Database {
 	}
 	for _, statement := range []string{
 		"UPDATE orders SET status = 'reserving', seq = 2", "UPDATE orders SET status = 'confirming', seq = 3",
-		"UPDATE orders SET status = 'completed', ended_as = 'completed', finished_at = now(), due_at = NULL, seq = 4", more,
+		"UPDATE orders SET status = 'completed', ended_as = 'completed', finished_at = created_at, due_at = NULL, seq = 4", more,
 	} {
 		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `12 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `13 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
@@ -89,9 +89,9 @@ func TestVerifyCommand(t *testing.T) {
 
 	t.Run("books that are wrong: the offenders by name, and exit code 1", func(t *testing.T) {
 		t.Parallel()
-		database := completedOrders(t, 3, "DELETE FROM charges")
+		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM charges")
 		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
-		if err == nil || !strings.Contains(err.Error(), "2 of 12 checks") || exitCode(err) != exitFailure {
+		if err == nil || !strings.Contains(err.Error(), "2 of 13 checks") || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{
@@ -106,7 +106,7 @@ func TestVerifyCommand(t *testing.T) {
 
 	t.Run("identifiers can't speak to the terminal", func(t *testing.T) {
 		t.Parallel()
-		database := completedOrders(t, 1, "DELETE FROM charges")
+		database := completedOrders(t, 1, "SET LOCAL pawl.archive = on; DELETE FROM charges")
 		for _, statement := range []string{"ALTER TABLE orders DISABLE TRIGGER USER", "UPDATE orders SET order_id = E'\\x1b[2J'"} {
 			if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
@@ -119,7 +119,7 @@ func TestVerifyCommand(t *testing.T) {
 
 	t.Run("JSON is the whole report, also when it is wrong", func(t *testing.T) {
 		t.Parallel()
-		database := completedOrders(t, 3, "DELETE FROM reservations WHERE order_no = 2")
+		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM reservations WHERE order_no = 2")
 		stdout, _, err := runVerify(t, database.URL, "--json")
 		var report books.Report
 		if jsonErr := json.Unmarshal([]byte(stdout), &report); jsonErr != nil || err == nil {
@@ -179,7 +179,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		if err == nil || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
-		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `20 checks in`} {
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `21 checks in`} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}

@@ -10,22 +10,16 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.on_hand, i.reserved, i.version, i.tracked, i.item FROM inventory AS i WHERE i.item = $1
-  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM inventory AS i WHERE i.item = $1
 `
 
-type InventoryGetParams struct {
-	Item    string
-	Durable bool
-}
-
-// Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
-func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (Inventory, error) {
-	row := q.db.QueryRow(ctx, inventoryGet, arg.Item, arg.Durable)
+func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, error) {
+	row := q.db.QueryRow(ctx, inventoryGet, item)
 	var i Inventory
 	err := row.Scan(
 		&i.OnHand,
 		&i.Reserved,
+		&i.Sold,
 		&i.Version,
 		&i.Tracked,
 		&i.Item,
@@ -34,7 +28,7 @@ func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (Inv
 }
 
 const inventoryList = `-- name: InventoryList :many
-SELECT i.on_hand, i.reserved, i.version, i.tracked, i.item FROM inventory AS i
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM inventory AS i
 WHERE i.item > $1 ORDER BY i.item LIMIT $2
 `
 
@@ -55,6 +49,7 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 		if err := rows.Scan(
 			&i.OnHand,
 			&i.Reserved,
+			&i.Sold,
 			&i.Version,
 			&i.Tracked,
 			&i.Item,
@@ -69,43 +64,147 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 	return items, nil
 }
 
-const inventorySet = `-- name: InventorySet :many
-INSERT INTO inventory AS i (item, on_hand, tracked)
-SELECT $1::text, $2::bigint, true
-WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND ($3::bigint = 0
-    OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
-ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
-  WHERE i.reserved <= excluded.on_hand
-    AND i.version = $3::bigint
-RETURNING i.on_hand, i.reserved, i.version, i.tracked, i.item
+const inventoryMove = `-- name: InventoryMove :many
+WITH moved AS (
+  INSERT INTO inventory AS i (item, on_hand, tracked)
+  SELECT $1::text, greatest($2::bigint, 0), true
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND ($2::bigint BETWEEN 0 AND 1000000000000 AND coalesce($3::bigint, 0) = 0
+      OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
+    AND NOT EXISTS (SELECT 1 FROM stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text)
+  ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + $2::bigint, tracked = true, version = i.version + 1
+    WHERE i.on_hand + $2::bigint BETWEEN i.reserved AND 1000000000000
+      AND ($3::bigint IS NULL OR i.version = $3::bigint)
+  RETURNING i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item
+), recorded AS (
+  INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  SELECT m.item, m.version, $5::text, $2::bigint, m.on_hand, m.sold,
+    $6::text, $7::text, $4::text
+  FROM moved AS m
+)
+SELECT m.on_hand, m.reserved, m.sold, m.version, m.tracked, m.item FROM moved AS m
 `
 
-type InventorySetParams struct {
+type InventoryMoveParams struct {
 	Item      string
-	OnHand    int64
-	IfVersion int64
+	Change    int64
+	IfVersion *int64
+	RequestID string
+	Kind      string
+	Actor     *string
+	Reason    *string
 }
 
-// Sets the stock on the shelf, sold units already gone from it. No row comes back when
-// less than what is reserved was asked for, or when the version is another: 0 is that of
-// an item that is not there, which no row has. The row lock orders this with the
-// reservations under way.
-func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) ([]Inventory, error) {
-	rows, err := q.db.Query(ctx, inventorySet, arg.Item, arg.OnHand, arg.IfVersion)
+type InventoryMoveRow struct {
+	OnHand   int64
+	Reserved int64
+	Sold     int64
+	Version  int64
+	Tracked  bool
+	Item     string
+}
+
+// Changes the stock on the shelf by some units, and records it. No row comes back when a request with
+// this id was recorded before, when less would be left than is reserved or more than anybody
+// can count, or when the version is another than was asked for: 0 is that of an item that is not
+// there, which no row has; null is any. The row lock orders this with the sales under way.
+func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([]InventoryMoveRow, error) {
+	rows, err := q.db.Query(ctx, inventoryMove,
+		arg.Item,
+		arg.Change,
+		arg.IfVersion,
+		arg.RequestID,
+		arg.Kind,
+		arg.Actor,
+		arg.Reason,
+	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Inventory
+	var items []InventoryMoveRow
 	for rows.Next() {
-		var i Inventory
+		var i InventoryMoveRow
 		if err := rows.Scan(
 			&i.OnHand,
 			&i.Reserved,
+			&i.Sold,
 			&i.Version,
 			&i.Tracked,
 			&i.Item,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const stockMovementByRequest = `-- name: StockMovementByRequest :one
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM stock_movements AS s
+WHERE s.item = $1 AND s.request_id = $2::text
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+`
+
+type StockMovementByRequestParams struct {
+	Item      string
+	RequestID string
+}
+
+// What a request with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
+// it was done.
+func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementByRequestParams) (StockMovement, error) {
+	row := q.db.QueryRow(ctx, stockMovementByRequest, arg.Item, arg.RequestID)
+	var i StockMovement
+	err := row.Scan(
+		&i.Version,
+		&i.At,
+		&i.Change,
+		&i.OnHand,
+		&i.Sold,
+		&i.Item,
+		&i.Kind,
+		&i.Actor,
+		&i.Reason,
+		&i.RequestID,
+	)
+	return i, err
+}
+
+const stockMovementsOf = `-- name: StockMovementsOf :many
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM stock_movements AS s
+WHERE s.item = $1 AND s.version > $2 ORDER BY s.version LIMIT $3
+`
+
+type StockMovementsOfParams struct {
+	Item  string
+	After int64
+	Most  int32
+}
+
+func (q *Queries) StockMovementsOf(ctx context.Context, arg StockMovementsOfParams) ([]StockMovement, error) {
+	rows, err := q.db.Query(ctx, stockMovementsOf, arg.Item, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StockMovement
+	for rows.Next() {
+		var i StockMovement
+		if err := rows.Scan(
+			&i.Version,
+			&i.At,
+			&i.Change,
+			&i.OnHand,
+			&i.Sold,
+			&i.Item,
+			&i.Kind,
+			&i.Actor,
+			&i.Reason,
+			&i.RequestID,
 		); err != nil {
 			return nil, err
 		}

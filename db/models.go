@@ -15,6 +15,7 @@ import (
 type Inventory struct {
 	OnHand   int64
 	Reserved int64
+	Sold     int64
 	Version  int64
 	Tracked  bool
 	Item     string
@@ -89,11 +90,26 @@ type StepCall struct {
 	UndoReference *string
 }
 
+type StockMovement struct {
+	Version   int64
+	At        time.Time
+	Change    int64
+	OnHand    int64
+	Sold      int64
+	Item      string
+	Kind      string
+	Actor     *string
+	Reason    *string
+	RequestID string
+}
+
 type Transition struct {
 	OrderNo       int64
 	At            time.Time
 	Fence         int64
+	PreviousNo    *int64
 	Seq           int32
+	IDHash        *int32
 	FromStatus    *fsm.State
 	ToStatus      fsm.State
 	Verb          *string

@@ -166,7 +166,8 @@ WITH locked AS MATERIALIZED (
   GROUP BY m.item ORDER BY m.item
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
-    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
+    sold = i.sold + excluded.reserved, version = i.version + 1
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
@@ -233,7 +234,8 @@ WITH moved AS (
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
-    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
+    sold = i.sold + excluded.reserved, version = i.version + 1
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m

@@ -27,8 +27,10 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
-  SELECT a.order_no, 1, 'pending', 'charging', 1 FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    lag(a.order_no, 1, $9::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -42,6 +44,7 @@ type OrdersAdmitParams struct {
 	Metadata     []string
 	Owner        uuid.UUID
 	LeaseSeconds float64
+	PreviousNo   *int64
 }
 
 type OrdersAdmitRow struct {
@@ -54,7 +57,9 @@ type OrdersAdmitRow struct {
 // their way: the first move and its history row are the same statement. Rows go in
 // by order_id: two replicas that admit the same orders in other orders deadlock
 // otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
-// who inserts one of them and does not commit is waited for half a second.
+// who inserts one of them and does not commit is waited for half a second. The first row of each
+// history names the order before it, in this batch or that this process admitted last, and so
+// holds on to its number: what verify misses by it is no gap that a rollback left.
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmit,
 		arg.OrderIds,
@@ -65,6 +70,7 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 		arg.Metadata,
 		arg.Owner,
 		arg.LeaseSeconds,
+		arg.PreviousNo,
 	)
 	if err != nil {
 		return nil, err
@@ -93,8 +99,8 @@ WITH admitted AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
-  SELECT a.order_no, 1, 'pending', 'charging', 1 FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $9::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -108,6 +114,7 @@ type OrdersAdmitOneParams struct {
 	Item         string
 	Quantity     int32
 	Metadata     string
+	PreviousNo   *int64
 }
 
 type OrdersAdmitOneRow struct {
@@ -127,6 +134,7 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 		arg.Item,
 		arg.Quantity,
 		arg.Metadata,
+		arg.PreviousNo,
 	)
 	if err != nil {
 		return nil, err
@@ -183,8 +191,10 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
+    lag(a.order_no, 1, $20::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
 ), begun AS (
   INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
@@ -212,6 +222,7 @@ type OrdersAdmitWithTermsParams struct {
 	Owner           uuid.UUID
 	LeaseSeconds    float64
 	Begins          bool
+	PreviousNo      *int64
 }
 
 type OrdersAdmitWithTermsRow struct {
@@ -243,6 +254,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.Begins,
+		arg.PreviousNo,
 	)
 	if err != nil {
 		return nil, err
@@ -476,6 +488,18 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 		return nil, err
 	}
 	return items, nil
+}
+
+const ordersLast = `-- name: OrdersLast :one
+SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM orders AS o
+`
+
+// The order that was admitted last, by whomever; 0 when there is none.
+func (q *Queries) OrdersLast(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, ordersLast)
+	var order_no int64
+	err := row.Scan(&order_no)
+	return order_no, err
 }
 
 const ordersWatched = `-- name: OrdersWatched :many

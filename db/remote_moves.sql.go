@@ -148,7 +148,8 @@ WITH answers AS MATERIALIZED (
   GROUP BY m.item ORDER BY m.item
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
-    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END
+    on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
+    sold = i.sold + excluded.reserved, version = i.version + 1
 ), confirmed AS (
   INSERT INTO confirmations (order_no, generation, executor, reference, data)
   SELECT m.order_no, m.generation, $8::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb

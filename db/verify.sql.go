@@ -240,17 +240,21 @@ func (q *Queries) VerifyExtent(ctx context.Context) (VerifyExtentRow, error) {
 }
 
 const verifyItemsEnd = `-- name: VerifyItemsEnd :one
-SELECT i.item FROM inventory AS i WHERE i.item > $1 ORDER BY i.item OFFSET $2 LIMIT 1
+SELECT coalesce(least(
+  (SELECT i.item FROM inventory AS i WHERE i.item > $1 ORDER BY i.item OFFSET $2 LIMIT 1),
+  (SELECT r.item FROM reservations AS r WHERE r.item > $1 ORDER BY r.item OFFSET $3 LIMIT 1)), '')::text AS item
 `
 
 type VerifyItemsEndParams struct {
-	After string
-	Skip  int32
+	After            string
+	Skip             int32
+	SkipReservations int32
 }
 
-// The item that ends the next range, after some to skip; no row when fewer are left.
+// The item that ends the next range, after some items or some reservations to skip; empty when
+// fewer are left of both.
 func (q *Queries) VerifyItemsEnd(ctx context.Context, arg VerifyItemsEndParams) (string, error) {
-	row := q.db.QueryRow(ctx, verifyItemsEnd, arg.After, arg.Skip)
+	row := q.db.QueryRow(ctx, verifyItemsEnd, arg.After, arg.Skip, arg.SkipReservations)
 	var item string
 	err := row.Scan(&item)
 	return item, err
@@ -387,6 +391,51 @@ func (q *Queries) VerifyNextNumber(ctx context.Context, start int64) (int64, err
 	return order_no, err
 }
 
+const verifyNumbers = `-- name: VerifyNumbers :one
+WITH named AS (
+  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM transitions AS t
+  WHERE t.order_no BETWEEN $2 AND $3 AND t.previous_no IS NOT NULL GROUP BY t.previous_no
+), judged AS (
+  SELECT n.order_no,
+    CASE WHEN o.order_no IS NULL
+      AND (n.order_no >= $2 OR (SELECT p.order_no FROM orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
+  FROM named AS n
+  LEFT JOIN (SELECT q.order_no FROM orders AS q WHERE q.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS faults
+FROM judged AS j
+`
+
+type VerifyNumbersParams struct {
+	Most  int32
+	First int64
+	Last  int64
+}
+
+type VerifyNumbersRow struct {
+	Checked    int64
+	Violations int64
+	Offenders  []string
+	Faults     []string
+}
+
+// The first row of a history names the order that was admitted before, so a number that
+// is named has its order. Nearly all are in the same range; the others are looked up one by one.
+func (q *Queries) VerifyNumbers(ctx context.Context, arg VerifyNumbersParams) (VerifyNumbersRow, error) {
+	row := q.db.QueryRow(ctx, verifyNumbers, arg.Most, arg.First, arg.Last)
+	var i VerifyNumbersRow
+	err := row.Scan(
+		&i.Checked,
+		&i.Violations,
+		&i.Offenders,
+		&i.Faults,
+	)
+	return i, err
+}
+
 const verifyOrphans = `-- name: VerifyOrphans :one
 WITH children AS (
   SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM transitions AS t
@@ -448,9 +497,9 @@ WITH edges AS (
   SELECT e.from_status, e.to_status
   FROM ROWS FROM (unnest($2::text[]), unnest($3::text[])) AS e(from_status, to_status)
 ), steps AS (
-  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status,
+  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash,
     row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
-    lead(t.seq) OVER along IS NULL AS ends
+    lag(t.at) OVER along AS last_at, lead(t.seq) OVER along IS NULL AS ends
   FROM transitions AS t WHERE t.order_no BETWEEN $4 AND $5
   WINDOW along AS (PARTITION BY t.order_no ORDER BY t.seq)
 ), paths AS (
@@ -464,7 +513,10 @@ WITH edges AS (
     min(s.seq) FILTER (WHERE s.fence NOT BETWEEN coalesce(s.last_fence, 0) AND coalesce(s.last_fence, 0) + 1) AS fence_jumped,
     count(*) FILTER (WHERE s.from_status = 'failed' AND s.to_status = 'pending') AS redrives,
     max(s.to_status) FILTER (WHERE s.ends) AS end_status, max(s.fence) FILTER (WHERE s.ends) AS end_fence,
-    max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under
+    max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under,
+    max(s.id_hash) FILTER (WHERE s.place = 1) AS id_hash, max(s.at) FILTER (WHERE s.place = 1) AS began,
+    max(s.at) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status AND s.to_status IN ('completed', 'failed', 'canceled')) AS ended,
+    min(s.seq) FILTER (WHERE s.at < s.last_at - interval '1 minute') AS set_back
   FROM steps AS s GROUP BY s.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, p.length, CASE WHEN p.order_no IS NULL THEN 'no history' ELSE nullif(concat_ws(', ',
@@ -476,6 +528,10 @@ WITH edges AS (
     CASE WHEN p.end_status <> o.status THEN 'ends as ' || p.end_status || ', is ' || o.status END,
     CASE WHEN p.fence_jumped IS NOT NULL THEN 'fence falls or jumps at seq ' || p.fence_jumped END,
     CASE WHEN p.end_fence <> o.fence THEN 'ends with fence ' || p.end_fence || ', has ' || o.fence END,
+    CASE WHEN p.id_hash <> hashtext(o.order_id) THEN 'was admitted under another id' END,
+    CASE WHEN p.began <> o.created_at THEN 'began at ' || p.began || ', was made at ' || o.created_at END,
+    CASE WHEN p.ended <> o.finished_at AND o.ended_as IS NOT NULL THEN 'ended at ' || p.ended || ', is finished at ' || o.finished_at END,
+    CASE WHEN p.set_back IS NOT NULL THEN 'time goes back at seq ' || p.set_back END,
     CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
@@ -507,7 +563,9 @@ type VerifyPathRow struct {
 // The history of every order is one path through the machine, whose edges come as two
 // arrays, and ends where the order is. The fence rises by one with every claim, and a
 // claim is a row that keeps the status: what the last move saw is how often the order
-// was claimed since.
+// was claimed since. Its first and its last move have the times of the order, and in between
+// time does not go back; it may by a little, when a statement waited or the clock was set. The
+// first row knows by a hash what the order was called.
 func (q *Queries) VerifyPath(ctx context.Context, arg VerifyPathParams) (VerifyPathRow, error) {
 	row := q.db.QueryRow(ctx, verifyPath,
 		arg.Most,
@@ -674,37 +732,49 @@ func (q *Queries) VerifySettings(ctx context.Context) (VerifySettingsRow, error)
 }
 
 const verifyStock = `-- name: VerifyStock :one
-WITH RECURSIVE unfinished AS (
+WITH unfinished AS (
   SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
   SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
-), standing AS (
+), held AS (
   SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
   WHERE r.released_at IS NULL AND r.executor IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
-    AND r.item > $2 AND ($3::text IS NULL OR r.item <= $3::text)
+    AND r.item > $2 AND ($3::text = '' OR r.item <= $3::text)
   GROUP BY r.item
-), sought AS (
-  SELECT min(a.item) AS item FROM reservations AS a WHERE a.item > $2
-  UNION ALL
-  SELECT (SELECT min(b.item) FROM reservations AS b WHERE b.item > s.item) FROM sought AS s
-  WHERE s.item IS NOT NULL AND ($3::text IS NULL OR s.item <= $3::text)
-), ordered AS (
-  SELECT s.item FROM sought AS s
-  WHERE s.item IS NOT NULL AND ($3::text IS NULL OR s.item <= $3::text)
+), standing AS (
+  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM reservations AS a
+  WHERE a.executor IS NULL AND a.item > $2 AND ($3::text = '' OR a.item <= $3::text)
+  GROUP BY a.item
+), movements AS (
+  SELECT m.item, m.version, m.change, m.on_hand, m.sold, lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
+  FROM stock_movements AS m WHERE m.item > $2 AND ($3::text = '' OR m.item <= $3::text)
+  WINDOW along AS (PARTITION BY m.item ORDER BY m.version)
+), moved AS (
+  SELECT s.item, sum(s.change) AS change, max(s.version) AS version,
+    min(s.sold) FILTER (WHERE s.last_sold IS NULL) AS sold_before,
+    min(s.version) FILTER (WHERE s.change <> s.on_hand - coalesce(s.last_on_hand - (s.sold - s.last_sold), 0)) AS broken
+  FROM movements AS s GROUP BY s.item
 ), stocked AS (
-  SELECT i.item, i.tracked, i.on_hand, i.reserved FROM inventory AS i
-  WHERE i.item > $2 AND ($3::text IS NULL OR i.item <= $3::text)
+  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM inventory AS i
+  WHERE i.item > $2 AND ($3::text = '' OR i.item <= $3::text)
 ), judged AS (
-  SELECT coalesce(i.item, d.item) AS item, CASE
-    WHEN i.item IS NULL THEN CASE WHEN EXISTS (SELECT FROM reservations AS l WHERE l.item = d.item AND l.executor IS NULL)
-      THEN 'reserved, but not in the inventory' END
+  SELECT coalesce(i.item, d.item, m.item) AS item, CASE
+    WHEN i.item IS NULL AND d.item IS NULL THEN 'moved, but not in the inventory'
+    WHEN i.item IS NULL THEN 'reserved, but not in the inventory'
     ELSE nullif(concat_ws(', ',
-      CASE WHEN i.reserved <> coalesce(r.quantity, 0)
-        THEN i.reserved || ' reserved, reservations of ' || coalesce(r.quantity, 0) || ' stand' END,
+      CASE WHEN i.reserved <> coalesce(h.quantity, 0)
+        THEN i.reserved || ' reserved, reservations of ' || coalesce(h.quantity, 0) || ' stand' END,
+      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0)
+        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) END,
+      CASE WHEN i.on_hand <> coalesce(m.change - (i.sold - m.sold_before), 0)
+        THEN i.on_hand || ' on hand, movements less sales are ' || coalesce(m.change - (i.sold - m.sold_before), 0) END,
+      CASE WHEN m.broken IS NOT NULL THEN 'movement ' || m.broken || ' does not start where the one before it ended' END,
+      CASE WHEN m.version > i.version THEN 'movement ' || m.version || ' at version ' || i.version END,
       CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
       CASE WHEN i.reserved < 0 OR i.on_hand < 0 THEN 'less than nothing' END), '') END AS fault
-  FROM stocked AS i FULL JOIN ordered AS d ON d.item = i.item
-  LEFT JOIN standing AS r ON r.item = coalesce(i.item, d.item)
+  FROM stocked AS i FULL JOIN standing AS d ON d.item = i.item
+  FULL JOIN moved AS m ON m.item = coalesce(i.item, d.item)
+  LEFT JOIN held AS h ON h.item = coalesce(i.item, d.item, m.item)
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -715,7 +785,7 @@ FROM judged AS j
 type VerifyStockParams struct {
 	Most  int32
 	After string
-	Upto  *string
+	Upto  string
 }
 
 type VerifyStockRow struct {
@@ -726,10 +796,10 @@ type VerifyStockRow struct {
 }
 
 // Units reserved are those of reservations that stand, of orders that are not
-// completed. What is reserved remotely is somebody else's stock. Such orders are few and
-// found by what makes them due or held; the array keeps the plan from reading all
-// reservations instead. Items are told apart by jumping along the index from one to the
-// next.
+// completed; the others that stand are sold. What is reserved remotely is somebody else's stock.
+// Orders under way are few and found by what makes them due or held; the array keeps the plan
+// from reading all reservations for them. What is on hand is the sum of the stock movements, less
+// what was sold since the first of them.
 func (q *Queries) VerifyStock(ctx context.Context, arg VerifyStockParams) (VerifyStockRow, error) {
 	row := q.db.QueryRow(ctx, verifyStock, arg.Most, arg.After, arg.Upto)
 	var i VerifyStockRow

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -74,7 +75,7 @@ func (e *Engine) admission(runs []*run) db.OrdersAdmitParams {
 	p := db.OrdersAdmitParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
 		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
-		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), PreviousNo: e.lastAdmitted.Load(),
 	}
 	for i, r := range runs {
 		r.sent = true
@@ -112,6 +113,9 @@ func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		r.complete = true
 		fresh = append(fresh, r)
 	}
+	if n := len(rows); n > 0 {
+		e.lastAdmitted.Store(new(rows[n-1].OrderNo))
+	}
 	e.Stats.Admitted.Add(int64(len(fresh)))
 	e.ownAndDrive(fresh)
 	e.found(byID)
@@ -128,6 +132,18 @@ func (e *Engine) found(byID map[string]*run) {
 		known = append(known, r)
 	}
 	e.readBack(known)
+}
+
+// readLastAdmitted reads what was admitted before this process began, so that its first order names it.
+func (e *Engine) readLastAdmitted() {
+	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+	defer cancel()
+	switch last, err := e.query.OrdersLast(ctx); {
+	case err != nil:
+		e.log.Warn("read the order admitted last", "error", err)
+	case last > 0:
+		e.lastAdmitted.Store(&last)
+	}
 }
 
 // ownAndDrive notes that the runs are ours and sends each where its state says.

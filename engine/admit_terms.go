@@ -49,7 +49,7 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run
 	base := e.admission(runs)
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
-		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
+		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds, PreviousNo: base.PreviousNo,
 	}
 	for _, r := range runs {
 		in, o := &r.input.Terms, &r.order
@@ -118,6 +118,9 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		default:
 			driven = append(driven, r)
 		}
+	}
+	if n := len(rows); n > 0 {
+		e.lastAdmitted.Store(new(rows[n-1].Order.OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.own(begun)

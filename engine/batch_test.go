@@ -83,7 +83,7 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 	t.Run("a refusal that fails when the others have moved holds the one order", func(t *testing.T) {
 		t.Parallel()
 		b, p := setupBehind(t, byCallers)
-		if _, err := b.engine.SetStock(t.Context(), "none", 0, nil); err != nil {
+		if _, err := setStock(t.Context(), b.engine, "none", 0); err != nil {
 			t.Fatal(err)
 		}
 		b.raiseFor(t, "refunding", "", "ERRCODE = '22003'")

@@ -114,7 +114,7 @@ func TestCancelDoesNotApply(t *testing.T) {
 	b.hold(t, fsm.Charging, "canceled")
 	b.cancel(t, engine.Request{OrderID: "canceled"})
 	g := newGhost(b.Pool)
-	b.exec(t, `UPDATE inventory SET on_hand = 0, tracked = true WHERE item = 'widget'`)
+	b.setStock(t, "widget", 0)
 	g.admit(t, time.Hour, "refunding") // out of stock
 	g.advance(t, fsm.Refunding, "refunding")
 	for _, id := range []string{"completed", "failed", "canceled", "refunding"} {

@@ -69,6 +69,8 @@ type Engine struct {
 	identity atomic.Pointer[identity]
 	clock    atomic.Pointer[reading] // nil: the database's was never read
 
+	lastAdmitted atomic.Pointer[int64] // the number of the order that was admitted last; the next one names it
+
 	callPoolsMu sync.Mutex
 	callPools   map[poolKey]*callPool
 
@@ -117,6 +119,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 // for our callers, claim what is due, renew leases, give concurrency permits, and look for deadlines and late effects.
 func (e *Engine) Start() {
 	e.readClock()
+	e.readLastAdmitted()
 	e.startPolicies()
 	for _, q := range e.queues {
 		e.wg.Go(func() { q.Run(e.ctx) })

@@ -1,86 +1,127 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 	"pawl/orders"
 )
 
-// SetStock sets the units on hand and tracks the item from now on. Sold units are gone
-// from the shelf already, so the number is what can be counted there. With ifVersion it
-// does so only if nobody set the stock since; versions begin at 1, and with 0 it does so
-// only if there is no such item. Errors: *orders.StockTooLow, orders.ErrPrecondition, orders.ErrUnavailable;
-// after the last, the stock may have been set.
-func (e *Engine) SetStock(ctx context.Context, item string, onHand int64, ifVersion *int64) (orders.Stock, error) {
-	if ifVersion == nil {
-		return e.setStockAnyway(ctx, item, onHand)
-	}
-	rows, err := e.setStock(ctx, item, onHand, *ifVersion)
-	if err != nil {
-		return orders.Stock{}, orders.Unavailable("set stock", err)
-	}
-	if len(rows) == 1 {
-		return rows[0], nil
-	}
-	now, err := e.Orders.StockOf(ctx, item)
-	switch {
-	case errors.Is(err, orders.ErrNotFound):
-		return orders.Stock{}, orders.ErrPrecondition
-	case err != nil:
-		return orders.Stock{}, err
-	case *ifVersion != now.Version:
-		return orders.Stock{}, orders.ErrPrecondition
-	}
-	return orders.Stock{}, &orders.StockTooLow{Item: now}
+// The kinds of stock movements that people ask for.
+const (
+	StockSet        = "set"
+	StockAdjustment = "adjustment"
+)
+
+// StockChange asks for another stock of an item, which is tracked from then on. Sold units are gone from the shelf
+// already, so what is on hand can be counted there.
+type StockChange struct {
+	Item      string
+	Kind      string
+	Units     int64  // StockSet: how many are on hand then; StockAdjustment: how many more, or fewer
+	IfVersion *int64 // only at this version of the item, 0: only if it is not there; StockSet needs it
+	Actor     string // who asks; kept with the movement
+	Reason    string
+	RequestID string // a request that comes again with the same id is answered, not done again
 }
 
-func (e *Engine) setStock(ctx context.Context, item string, onHand, ifVersion int64) ([]orders.Stock, error) {
-	return detached(ctx, e, func(ctx context.Context) ([]orders.Stock, error) {
-		return e.query.InventorySet(ctx, db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: ifVersion})
+// stockTries bounds how often a change is sent whose answer was lost, or whose item changed at the same moment.
+const stockTries = 20
+
+// ChangeStock changes the stock of an item and records the movement. Versions begin at 1; every movement and every sale
+// raises them. It returns the stock as it is then. Errors: *orders.StockTooLow, orders.ErrStockTooHigh,
+// orders.ErrPrecondition, orders.ErrRequestID, orders.ErrUnavailable; after the last, the stock may have been changed.
+func (e *Engine) ChangeStock(ctx context.Context, q StockChange) (orders.Stock, error) {
+	if q.RequestID == "" {
+		q.RequestID = uuid.NewString() // by which this process finds out about a lost answer
+	}
+	for try := range stockTries {
+		rows, err := e.moveStock(ctx, &q)
+		switch fault := db.FaultOf(err); {
+		case fault == db.None && len(rows) == 1:
+			return orders.Stock(rows[0]), nil
+		case fault == db.None, db.Describe(err) == "23505 stock_movements_request":
+			if now, err := e.stockNotMoved(ctx, &q); !errors.Is(err, errStockMoves) {
+				return now, err
+			}
+		case errors.Is(err, orders.ErrUnavailable):
+			return orders.Stock{}, err
+		case (fault == db.Unknown || fault == db.Again) && ctx.Err() == nil:
+		default:
+			return orders.Stock{}, orders.Unavailable("change stock", err)
+		}
+		e.backOff(try)
+	}
+	return orders.Stock{}, orders.ErrUnavailable
+}
+
+// moveStock sends the statement. It is one of its request id at most that counts, however often it is sent.
+func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryMoveRow, error) {
+	change := q.Units
+	if q.Kind == StockSet {
+		now, err := e.Orders.StockOf(ctx, q.Item)
+		if err != nil && !errors.Is(err, orders.ErrNotFound) {
+			return nil, err
+		}
+		if now.Version != *q.IfVersion {
+			return nil, nil
+		}
+		change -= now.OnHand
+	}
+	return detached(ctx, e, func(ctx context.Context) ([]db.InventoryMoveRow, error) {
+		return e.query.InventoryMove(ctx, db.InventoryMoveParams{
+			Item: q.Item, Change: change, IfVersion: q.IfVersion, Kind: q.Kind,
+			Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: q.RequestID})
 	})
 }
 
-// stockTries bounds how often the stock of an item is set that others set at the same moment.
-const stockTries = 20
+// errStockMoves: nothing stands in the way of the change any more.
+var errStockMoves = errors.New("stock has changed meanwhile")
 
-// setStockAnyway sets the stock whatever its version is. The statement compares the version all the same: one whose
-// answer was lost can be sent again, and does not bring back units that were sold since.
-func (e *Engine) setStockAnyway(ctx context.Context, item string, onHand int64) (orders.Stock, error) {
-	lost := false // a statement at the version of now
-	now, err := e.stockOf(ctx, item, false)
-	for try := 0; try < stockTries && (err == nil || errors.Is(err, orders.ErrNotFound)); try++ {
-		rows, failed := e.setStock(ctx, item, onHand, now.Version)
-		switch fault := db.FaultOf(failed); {
-		case fault == db.None && len(rows) == 1:
-			return rows[0], nil
-		case fault == db.Unknown && ctx.Err() == nil:
-			lost = true
-			e.backOff(try)
-			continue
-		case fault != db.None:
-			return orders.Stock{}, orders.Unavailable("set stock", failed)
-		}
-		before := now
-		switch now, err = e.stockOf(ctx, item, lost); {
-		case err != nil:
-		case now.Version == before.Version && lost: // one of ours may be at work still
-		case now.Version == before.Version:
-			return orders.Stock{}, &orders.StockTooLow{Item: now}
-		case lost && onHand >= now.Reserved:
-			return now, nil // it was set by us, or by somebody who would have set it right after us
-		default:
-			lost = false
-		}
+// stockNotMoved finds out why the statement did nothing: the request was done before, or what was in its way. The
+// movement is read last: where it is what changed the item, it is seen.
+func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stock, error) {
+	now, err := e.Orders.StockOf(ctx, q.Item)
+	if err != nil && !errors.Is(err, orders.ErrNotFound) {
+		return orders.Stock{}, err
 	}
-	return orders.Stock{}, orders.Unavailable("set stock", cmp.Or(err, orders.ErrUnavailable))
+	seen, err := orders.Read(ctx, e.Orders, e.query.StockMovementByRequest, db.StockMovementByRequestParams{Item: q.Item, RequestID: q.RequestID})
+	switch {
+	case err == nil && q.asksFor(&seen):
+		return e.Orders.StockOf(ctx, q.Item)
+	case err == nil:
+		return orders.Stock{}, orders.ErrRequestID
+	case !errors.Is(err, pgx.ErrNoRows):
+		return orders.Stock{}, orders.Unavailable("read stock movement", err)
+	}
+	return orders.Stock{}, q.refusal(now)
 }
 
-func (e *Engine) stockOf(ctx context.Context, item string, durable bool) (orders.Stock, error) {
-	if durable {
-		return e.Orders.StockOfDurable(ctx, item)
+// asksFor reports whether a movement is what was asked for.
+func (q *StockChange) asksFor(m *db.StockMovement) bool {
+	if q.Kind == StockSet {
+		return m.Kind == q.Kind && m.OnHand == q.Units
 	}
-	return e.Orders.StockOf(ctx, item)
+	return m.Kind == q.Kind && m.Change == q.Units
+}
+
+// refusal is what stands in the way of the change. An item that is not there has version 0 and no units.
+func (q *StockChange) refusal(now orders.Stock) error {
+	pointer, onHand := "/onHand", q.Units
+	if q.Kind == StockAdjustment {
+		pointer, onHand = "/change", q.Units+now.OnHand
+	}
+	switch {
+	case q.IfVersion != nil && *q.IfVersion != now.Version:
+		return orders.ErrPrecondition
+	case onHand < now.Reserved:
+		return &orders.StockTooLow{Item: now, Pointer: pointer}
+	case onHand > orders.StockMost:
+		return orders.ErrStockTooHigh
+	}
+	return errStockMoves
 }

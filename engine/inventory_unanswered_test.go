@@ -30,7 +30,7 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
-	if _, err := busy.SetStock(ctx, "widget", 1, nil); !errors.Is(err, orders.ErrUnavailable) {
+	if _, err := setStockAt(ctx, busy, "widget", 1, 0); !errors.Is(err, orders.ErrUnavailable) {
 		t.Fatal(err)
 	}
 	b.setStock(t, "widget", 1000)
@@ -40,7 +40,7 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 		}
 	}
 	for n := range 20 { // whatever was to be sent is sent before these are answered
-		if _, err := busy.SetStock(t.Context(), fmt.Sprint("other ", n), 1, nil); err != nil {
+		if _, err := setStock(t.Context(), busy, fmt.Sprint("other ", n), 1); err != nil {
 			t.Fatal(err)
 		}
 	}

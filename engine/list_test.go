@@ -35,6 +35,7 @@ func (b *bundle) populate(t testing.TB) {
 			b.process(t, in)
 		}
 		b.undoing(t, g, fmt.Sprintf("%d", day))
+		b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard_input`) // nobody else can
 		b.exec(t, `UPDATE orders SET created_at = now() - make_interval(days => $1) WHERE order_id LIKE '%' || $2`, 4-day, fmt.Sprint(day))
 	}
 }

@@ -28,7 +28,7 @@ func TestPlansFromTheFirstOrderOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := startOn(t, pool, engine.Config{Lease: time.Minute}) // nobody is turned away
-	if _, err := e.SetStock(t.Context(), "few", 10, nil); err != nil {
+	if _, err := setStock(t.Context(), e, "few", 10); err != nil {
 		t.Fatal(err)
 	}
 	var n atomic.Int64

@@ -229,8 +229,7 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	eventually(t, "the stop is written", func() bool {
 		return value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`) == 1
 	})
-	b.exec(t, `DELETE FROM transitions`)
-	b.exec(t, `DELETE FROM orders`)
+	b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
 	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("the watcher is told %v", err)
 	}

@@ -24,8 +24,8 @@ type modelOrder struct {
 }
 
 type modelStock struct {
-	onHand, reserved, version int64
-	tracked                   bool
+	onHand, reserved, sold, version int64
+	tracked                         bool
 }
 
 func (m *model) admit(in engine.Input) *modelOrder {
@@ -66,6 +66,8 @@ func (m *model) step(o *modelOrder) {
 		}
 		s := m.stock[o.input.Item]
 		s.reserved -= quantity
+		s.sold += quantity
+		s.version++
 		if s.tracked {
 			s.onHand -= quantity
 		}
@@ -129,6 +131,20 @@ func (m *model) setStock(item string, onHand int64, ifVersion *int64) string {
 		s.onHand, s.tracked, s.version = onHand, true, s.version+1
 	}
 	return "set"
+}
+
+// adjustStock says what comes of it: adjusted or too low.
+func (m *model) adjustStock(item string, change int64) string {
+	s := m.stock[item]
+	switch {
+	case s == nil && change < 0, s != nil && s.onHand+change < s.reserved:
+		return "too low"
+	case s == nil:
+		m.stock[item] = &modelStock{onHand: change, version: 1, tracked: true}
+	default:
+		s.onHand, s.tracked, s.version = s.onHand+change, true, s.version+1
+	}
+	return "adjusted"
 }
 
 // String is what a caller is told of the order.

@@ -42,6 +42,7 @@ func TestAgainstModel(t *testing.T) {
 			"expire lease":    w.expireLease,
 			"cancel":          w.cancel,
 			"set stock":       w.setStock,
+			"adjust stock":    w.adjustStock,
 			"replace engine":  w.replaceEngine,
 			"read":            w.read,
 			"several at once": w.processAtOnce,
@@ -63,6 +64,8 @@ type world struct {
 	ghost   *ghost
 	prefix  string // of ids and items, so that one database serves all runs
 	made    int
+
+	adjustments int
 }
 
 func (w *world) newEngine() *engine.Engine {
@@ -246,11 +249,34 @@ func (w *world) setStock(t *rapid.T) {
 		ifVersion = &seen
 	}
 	want := w.model.setStock(item, onHand, ifVersion)
-	_, err := w.anyEngine(t).SetStock(w.t.Context(), item, onHand, ifVersion)
+	e, err := w.anyEngine(t), error(nil)
+	if ifVersion == nil {
+		_, err = setStock(w.t.Context(), e, item, onHand)
+	} else {
+		_, err = setStockAt(w.t.Context(), e, item, onHand, *ifVersion)
+	}
 	var low *orders.StockTooLow
 	got := map[bool]string{err == nil: "set", errors.As(err, &low): "too low", errors.Is(err, orders.ErrPrecondition): "changed"}[true]
 	if got != want {
 		t.Fatalf("%q to %d: %v, want %s", item, onHand, err, want)
+	}
+}
+
+// adjustStock is asked twice with one request id, at any engine, and is done once.
+func (w *world) adjustStock(t *rapid.T) {
+	w.adjustments++
+	q := engine.StockChange{
+		Item: w.prefix + rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "item"), Kind: engine.StockAdjustment,
+		Units: rapid.Int64Range(-5, 5).Filter(func(n int64) bool { return n != 0 }).Draw(t, "change"), RequestID: fmt.Sprint(w.adjustments),
+	}
+	want := w.model.adjustStock(q.Item, q.Units)
+	for range 2 {
+		_, err := w.anyEngine(t).ChangeStock(w.t.Context(), q)
+		var low *orders.StockTooLow
+		got := map[bool]string{err == nil: "adjusted", errors.As(err, &low): "too low"}[true]
+		if got != want {
+			t.Fatalf("%q by %d: %v, want %s", q.Item, q.Units, err, want)
+		}
 	}
 }
 
@@ -281,7 +307,7 @@ func (w *world) read(t *rapid.T) {
 func (w *world) check(t *rapid.T) {
 	for item, s := range w.model.stock {
 		stock, err := w.engines[0].Orders.StockOf(w.t.Context(), item)
-		if want := (orders.Stock{Item: item, OnHand: s.onHand, Reserved: s.reserved, Tracked: s.tracked, Version: s.version}); err != nil || stock != want {
+		if want := (orders.Stock{Item: item, OnHand: s.onHand, Reserved: s.reserved, Sold: s.sold, Tracked: s.tracked, Version: s.version}); err != nil || stock != want {
 			t.Fatalf("%v\nis   %+v\nwant %+v", err, stock, want)
 		}
 	}

@@ -139,7 +139,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 		})
 	}
 	for onHand := range int64(20) {
-		if _, err := two.SetStock(t.Context(), "widget", 20+onHand, nil); err != nil {
+		if _, err := setStock(t.Context(), two, "widget", 20+onHand); err != nil {
 			var low *orders.StockTooLow
 			if !errors.As(err, &low) {
 				t.Error(err)

@@ -35,6 +35,7 @@ var needed = map[string][]string{
 	"reservations":        {"SELECT", "INSERT", "UPDATE"},
 	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
 	"step_calls":          {"SELECT", "INSERT", "UPDATE"},
+	"stock_movements":     {"SELECT", "INSERT"},
 	"transitions":         {"SELECT", "INSERT"},
 }
 

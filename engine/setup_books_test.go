@@ -44,7 +44,13 @@ SELECT o.order_id || ': is ' || o.status || ', history says otherwise' FROM book
 WHERE o.status <> (SELECT t.to_status FROM books.transitions AS t WHERE t.order_id = o.order_id ORDER BY t.seq DESC LIMIT 1)
 UNION ALL
 SELECT i.item || ': ' || i.reserved || ' reserved' FROM books.inventory AS i
-WHERE i.reserved <> (SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = i.item AND r.state = 'held')
+WHERE i.reserved <> (SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = i.item AND r.state = 'held' AND r.executor = 'ledger')
+UNION ALL
+SELECT i.item || ': ' || i.sold || ' sold' FROM books.inventory AS i
+WHERE i.sold <> (SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = i.item AND r.state = 'sold' AND r.executor = 'ledger')
+UNION ALL
+SELECT i.item || ': ' || i.on_hand || ' on hand' FROM books.inventory AS i
+WHERE i.on_hand <> (SELECT coalesce(sum(m.change) - i.sold + min(m.sold), 0) FROM books.stock_movements AS m WHERE m.item = i.item)
 LIMIT 20`
 
 // proveBooks fails the test for everything that is wrong in a database.

@@ -115,9 +115,28 @@ func (b *bundle) process(t testing.TB, in engine.Input) orders.Order {
 // setStock gives an item stock, which tracks it from then on.
 func (b *bundle) setStock(t testing.TB, item string, onHand int64) {
 	t.Helper()
-	if _, err := b.engine.SetStock(t.Context(), item, onHand, nil); err != nil {
+	if _, err := setStock(t.Context(), b.engine, item, onHand); err != nil {
 		t.Fatalf("set stock of %q: %v", item, err)
 	}
+}
+
+// setStock sets the stock as somebody who counts again when some was sold meanwhile.
+func setStock(ctx context.Context, e *engine.Engine, item string, onHand int64) (orders.Stock, error) {
+	for {
+		seen, err := e.Orders.StockOf(ctx, item)
+		if err != nil && !errors.Is(err, orders.ErrNotFound) {
+			return seen, err
+		}
+		set, err := setStockAt(ctx, e, item, onHand, seen.Version)
+		if !errors.Is(err, orders.ErrPrecondition) {
+			return set, err
+		}
+	}
+}
+
+// setStockAt sets the stock of an item that is at a version.
+func setStockAt(ctx context.Context, e *engine.Engine, item string, onHand, version int64) (orders.Stock, error) {
+	return e.ChangeStock(ctx, engine.StockChange{Item: item, Kind: engine.StockSet, Units: onHand, IfVersion: &version})
 }
 
 // overdue has the deadline of an order be over. A deadline that is set beforehand may be over before the order is where

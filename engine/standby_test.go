@@ -59,7 +59,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	unanswered("a known order", process("before"))
 	unanswered("a cancellation", verb("waits", orders.Cancel))
 	unanswered("stock", func(ctx context.Context) error {
-		_, err := e.SetStock(ctx, "widget", 5, nil)
+		_, err := setStock(ctx, e, "widget", 5)
 		return err
 	})
 	eventually(t, "commits wait", func() bool {

@@ -29,7 +29,7 @@ func TestOutOfStock(t *testing.T) {
 	if order := b.process(t, in); order.Status != fsm.Completed {
 		t.Errorf("%+v", order)
 	}
-	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 0, Reserved: 0, Tracked: true, Version: 1})
+	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 2, Tracked: true})
 	proveBooks(t, b.Pool)
 }
 
@@ -82,7 +82,11 @@ func TestNeverOversold(t *testing.T) {
 // stock checks what is known of an item.
 func (b *bundle) stock(t testing.TB, item string, want orders.Stock) {
 	t.Helper()
-	if got, err := b.engine.Orders.StockOf(t.Context(), item); err != nil || got != want {
+	got, err := b.engine.Orders.StockOf(t.Context(), item)
+	if want.Version == 0 { // that of as many sales as there were batches
+		want.Version = got.Version
+	}
+	if err != nil || got != want {
 		t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
 	}
 }

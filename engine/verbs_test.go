@@ -167,7 +167,7 @@ func TestVerbsOnLockedRows(t *testing.T) {
 			}
 		})
 		callers.Go(func() {
-			if _, err := b.engine.SetStock(t.Context(), "shelf", 6, nil); !errors.Is(err, orders.ErrUnavailable) {
+			if _, err := setStock(t.Context(), b.engine, "shelf", 6); !errors.Is(err, orders.ErrUnavailable) {
 				t.Errorf("stock of a locked item: %v", err)
 			}
 		})

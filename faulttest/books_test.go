@@ -214,9 +214,10 @@ func takeOvers(t testing.TB, url string) int64 {
 func stockUp(t testing.TB, url, item string, onHand int) {
 	t.Helper()
 	c := newClient(1, false)
-	a := c.send(t.Context(), request{method: http.MethodPut, url: url + "/api/inventory/" + item, body: fmt.Sprintf(`{"onHand":%d}`, onHand)})
+	a := c.send(t.Context(), request{method: http.MethodPost, url: url + "/api/inventory/" + item + "/adjustments",
+		body: fmt.Sprintf(`{"change":%d,"reason":"delivery","requestId":"delivery"}`, onHand)})
 	if a.err != nil || a.code/100 != 2 {
-		t.Fatalf("PUT inventory: %s", a)
+		t.Fatalf("adjust inventory: %s", a)
 	}
 }
 

@@ -160,10 +160,10 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	}
 	slices.Sort(documented)
 	want := []string{
-		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/orders", "GET /api/orders/{orderId}",
+		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/resume", "POST /api/bulk/retry",
-		"POST /api/callbacks/{token}", "POST /api/orders/process",
+		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
 		"POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
 		"POST /api/orders/{orderId}/step-result", "POST /api/webhooks/stripe", "PUT /api/inventory/{item}",

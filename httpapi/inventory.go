@@ -2,9 +2,7 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -21,7 +19,7 @@ type getInventoryRequest struct {
 }
 
 type itemAnswer struct {
-	ETag string `header:"ETag" doc:"Raised when somebody sets the stock; orders do not change it."`
+	ETag string `header:"ETag" doc:"Raised by every change of the stock and by every sale."`
 	Body item
 }
 
@@ -34,76 +32,6 @@ func (s *server) getInventory(ctx context.Context, in *getInventoryRequest) (*it
 		return nil, err
 	}
 	return &itemAnswer{ETag: entityTag(row.Version), Body: itemOf(&row)}, nil
-}
-
-var setInventoryOperation = failing(huma.Operation{
-	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
-	Summary:     "Say how many units of an item are on the shelf",
-	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. It can't be less than what is reserved.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"stock_too_low", "precondition_failed", "unavailable", "internal")
-
-// setInventoryRequest documents what setInventory reads.
-type setInventoryRequest struct {
-	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IfMatch     string `header:"If-Match" doc:"Only if nobody has set the stock since this ETag; with * only if the item is there."`
-	IfNoneMatch string `header:"If-None-Match" doc:"Only *: only if the item is not there."`
-	Prefer      string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body        setInventoryBody
-}
-
-type setInventoryBody struct {
-	_      struct{} `additionalProperties:"true"`
-	OnHand int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
-}
-
-var stockSchema = schemaOf[setInventoryBody]()
-
-func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, stockSchema, nil)
-	if err != nil {
-		return err
-	}
-	name := r.PathValue("item")
-	if !possible(name) {
-		return invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
-	version, err := s.wantedVersion(ctx, name, r.Header)
-	if err != nil {
-		return err
-	}
-	row, err := s.engine.SetStock(ctx, name, body.integer("onHand"), version)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("ETag", entityTag(row.Version))
-	out := itemOf(&row)
-	out.IgnoredFields = body.ignored()
-	return answerJSON(w, out)
-}
-
-// wantedVersion is the version of the item to be set that If-Match and If-None-Match ask
-// for; nil when any will do. Items are never removed, so whether there is any can be
-// looked up beforehand; that there is none is left to the statement that makes it.
-func (s *server) wantedVersion(ctx context.Context, name string, header http.Header) (*int64, error) {
-	present := header.Get("If-Match")
-	absent, err := ifNoneMatch(header.Get("If-None-Match"))
-	switch {
-	case err != nil:
-		return nil, err
-	case absent && present != "":
-		return nil, orders.ErrPrecondition // nothing is there and is not
-	case absent:
-		return new(int64(0)), nil // the version of what is not there
-	case strings.TrimSpace(present) != "*":
-		return ifMatch(present, 64)
-	}
-	if _, err = s.engine.Orders.StockOf(ctx, name); errors.Is(err, orders.ErrNotFound) {
-		err = orders.ErrPrecondition
-	}
-	return nil, err
 }
 
 var listInventoryOperation = failing(huma.Operation{

@@ -3,15 +3,25 @@ package httpapi
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
+// stock sets the stock of an item, as it is now unless a header says more.
 func (b *bundle) stock(t testing.TB, name, body string, header ...string) answer {
 	t.Helper()
-	return b.call(t, "PUT /api/inventory/"+url.PathEscape(name), body, header...)
+	target := "/api/inventory/" + url.PathEscape(name)
+	if !slices.ContainsFunc(header, func(h string) bool { return strings.HasPrefix(h, "If-") }) {
+		if seen := b.get(t, target); seen.status == 200 {
+			header = append(header, "If-Match", seen.header.Get("ETag"))
+		} else {
+			header = append(header, "If-None-Match", "*")
+		}
+	}
+	return b.call(t, "PUT "+target, body, header...)
 }
 
 func TestInventory(t *testing.T) {
@@ -44,9 +54,13 @@ func TestInventory(t *testing.T) {
 		t.Parallel()
 		b.stock(t, "reserved", `{"onHand":5}`).wantStatus(t, 200)
 		b.exec(t, `UPDATE inventory SET reserved = 4 WHERE item = 'reserved'`)
-		p := b.stock(t, "reserved", `{"onHand":3}`).wantProblem(t, 409, "stock_too_low")
-		if p.Errors[0].Pointer != "/onHand" {
-			t.Error(p.Errors)
+		for pointer, p := range map[string]shape{
+			"/onHand": b.stock(t, "reserved", `{"onHand":3}`).wantProblem(t, 409, "stock_too_low"),
+			"/change": b.adjust(t, "reserved", `{"change":-2,"reason":"broken","requestId":"1"}`).wantProblem(t, 409, "stock_too_low"),
+		} {
+			if p.Errors[0].Pointer != pointer {
+				t.Error(p.Errors)
+			}
 		}
 	})
 	t.Run("a body that is not valid sets nothing", func(t *testing.T) {
@@ -76,15 +90,27 @@ func TestInventoryPreconditions(t *testing.T) {
 			b.stock(t, "unheard of", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
 		}
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", `"1","2"`).wantProblem(t, 422, "invalid_parameter")
+		b.call(t, "PUT /api/inventory/versioned", `{"onHand":7}`).wantProblem(t, 428, "precondition_required")
+		b.call(t, "PUT /api/inventory/none", `{"onHand":7}`).wantProblem(t, 428, "precondition_required")
+		b.get(t, "/api/inventory/none").wantProblem(t, 404, "not_found")
 	})
-	t.Run("any version is 412 when there is none", func(t *testing.T) {
+	t.Run("before a sale is 412", func(t *testing.T) {
 		t.Parallel()
-		b.stock(t, "nowhere", `{"onHand":7}`, "If-Match", "*").wantProblem(t, 412, "precondition_failed")
-		b.get(t, "/api/inventory/nowhere").wantProblem(t, 404, "not_found")
-		b.stock(t, "somewhere", `{"onHand":7}`).wantStatus(t, 200)
-		if i := b.stock(t, "somewhere", `{"onHand":8}`, "If-Match", " * ").wantStatus(t, 200); i.OnHand != 8 {
+		const set = `{"onHand":1,"requestId":"count 1"}`
+		tag := b.stock(t, "last one", set).header.Get("ETag")
+		b.process(t, `{"orderId":"buys it","amount":1,"item":"last one"}`).wantStatus(t, 200)
+		b.stock(t, "last one", `{"onHand":1}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
+		if i := b.stock(t, "last one", set, "If-None-Match", "*").wantStatus(t, 200); i.OnHand != 0 { // answered, not done again
 			t.Errorf("%+v", i)
 		}
+		if o := b.process(t, `{"orderId":"buys it too","amount":1,"item":"last one"}`).wantStatus(t, 200); o.Status != "failed" {
+			t.Errorf("there was one, and two were sold: %+v", o)
+		}
+	})
+	t.Run("any version is refused: it may be another than was counted", func(t *testing.T) {
+		t.Parallel()
+		b.stock(t, "nowhere", `{"onHand":7}`, "If-Match", " * ").wantProblem(t, 422, "invalid_parameter")
+		b.get(t, "/api/inventory/nowhere").wantProblem(t, 404, "not_found")
 	})
 	t.Run("no version is 412 when there is one", func(t *testing.T) {
 		t.Parallel()
@@ -117,6 +143,60 @@ func TestInventoryPreconditions(t *testing.T) {
 			t.Errorf("8 items were made %d times", made.Load())
 		}
 	})
+}
+
+func (b *bundle) adjust(t testing.TB, name, body string, header ...string) answer {
+	t.Helper()
+	return b.call(t, "POST /api/inventory/"+url.PathEscape(name)+"/adjustments", body, header...)
+}
+
+func TestAdjustments(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct {
+		body   string
+		onHand int
+	}{
+		{`{"change":10,"actor":"ann","reason":"delivery 7","requestId":"1"}`, 10},
+		{`{"change":-2,"reason":"broken","requestId":"2"}`, 8},
+		{`{"change":10,"actor":"ann","reason":"delivery 7","requestId":"1"}`, 8}, // done once
+	} {
+		a := b.adjust(t, "widget", c.body)
+		if i := a.wantStatus(t, 200); i.OnHand != c.onHand || !i.Tracked || a.header.Get("ETag") != `"2"` && c.onHand == 8 {
+			t.Errorf("%s: %s %s", c.body, a.body, a.header.Get("ETag"))
+		}
+	}
+	b.adjust(t, "widget", `{"change":3,"reason":"found"}`, "Idempotency-Key", "3").wantStatus(t, 200)
+	b.adjust(t, "widget", `{"change":4,"reason":"found"}`, "Idempotency-Key", "3").wantProblem(t, 409, "request_id_reused")
+	b.adjust(t, "widget", `{"change":1000000000000,"reason":"found","requestId":"4"}`).wantProblem(t, 409, "stock_too_high")
+	for body, pointer := range map[string]string{
+		`{"change":1,"reason":"found"}`: "/requestId", `{"change":0,"reason":"found","requestId":"5"}`: "/change",
+		`{"change":1,"requestId":"5"}`: "/reason", `{"reason":"found","requestId":"5"}`: "/change", `{"change":1.5,"reason":"found","requestId":"5"}`: "/change",
+	} {
+		if p := b.adjust(t, "widget", body).wantProblem(t, 422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v", body, p.Errors)
+		}
+	}
+	b.adjust(t, "a\x00", `{"change":1,"reason":"found","requestId":"5"}`).wantProblem(t, 422, "invalid_parameter")
+	b.stock(t, "widget", `{"onHand":4,"actor":"bob"}`).wantStatus(t, 200)
+
+	moves := b.get(t, "/api/inventory/widget/movements?after=1").wantStatus(t, 200).Movements
+	var told []string
+	for _, m := range moves {
+		told = append(told, fmt.Sprintf("%d %s %+d to %d by %s: %s", m.Version, m.Kind, m.Change, m.OnHand, m.Actor, m.Reason))
+	}
+	want := []string{"2 adjustment -2 to 8 by unknown: broken", "3 adjustment +3 to 11 by unknown: found", "4 set -7 to 4 by bob: "}
+	if !slices.Equal(told, want) || moves[0].RequestID != "2" || moves[2].RequestID == "" {
+		t.Errorf("%q %+v", told, moves)
+	}
+	if page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
+		t.Errorf("%+v", page)
+	}
+	b.get(t, "/api/inventory/nowhere/movements").wantProblem(t, 404, "not_found")
+	b.get(t, "/api/inventory/a%00/movements").wantProblem(t, 404, "not_found")
+	for _, query := range []string{"after=-1", "limit=0", "limit=201", "cursor=x"} {
+		b.get(t, "/api/inventory/widget/movements?"+query).wantProblem(t, 422, "invalid_parameter")
+	}
 }
 
 func TestListInventory(t *testing.T) {

@@ -14,6 +14,7 @@ func TestRequestsOfOtherSites(t *testing.T) {
 		{"POST /api/orders/process", ask("o")},
 		{"POST /api/orders/held/cancel", ""},
 		{"PUT /api/inventory/widget", `{"onHand":7}`},
+		{"POST /api/inventory/widget/adjustments", `{"change":2,"reason":"found","requestId":"1"}`},
 	}
 	for _, header := range [][]string{
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},

@@ -102,6 +102,6 @@ func (p *problem) explain(err error) {
 		p.AllowedActions = p.Order.AllowedActions
 		p.Detail = refusal.Error() + "."
 	case errors.As(err, &low):
-		p.Errors = []fieldError{{Pointer: "/onHand", Code: "below_reserved", Detail: "must be at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
+		p.Errors = []fieldError{{Pointer: low.Pointer, Code: "below_reserved", Detail: "must leave at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
 	}
 }

@@ -60,7 +60,7 @@ func TestProcess(t *testing.T) {
 	})
 	t.Run("a failed order is 200 with what was undone", func(t *testing.T) {
 		t.Parallel()
-		b.call(t, "PUT /api/inventory/rare", `{"onHand":1}`).wantStatus(t, 200)
+		b.stock(t, "rare", `{"onHand":1}`).wantStatus(t, 200)
 		o := b.process(t, `{"orderId":"late","amount":5,"item":"rare","quantity":2}`).wantStatus(t, 200)
 		if o.Status != "failed" || o.Failure == nil || o.Failure.Step != "reserve" || o.Failure.Code != "out_of_stock" {
 			t.Fatalf("%+v", o)
@@ -286,7 +286,7 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 			b.get(t, target).wantProblem(t, 503, "unavailable")
 		}
 		b.call(t, "POST /api/orders/o/cancel", "").wantProblem(t, 503, "unavailable")
-		b.call(t, "PUT /api/inventory/i", `{"onHand":1}`).wantProblem(t, 503, "unavailable")
+		b.call(t, "PUT /api/inventory/i", `{"onHand":1}`, "If-None-Match", "*").wantProblem(t, 503, "unavailable")
 		b.get(t, "/livez").wantStatus(t, 200)
 	})
 }

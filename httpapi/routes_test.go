@@ -42,6 +42,7 @@ func TestRoutes(t *testing.T) {
 		{"GET /api/orders/%2F", "unknown_route", ""}, // no order and no item is called so
 		{"GET /api/orders/%2f/transitions", "unknown_route", ""},
 		{"POST /api/orders/%2F/cancel", "unknown_route", ""},
+		{"PUT /api/inventory/i/adjustments", "method_not_allowed", "POST"},
 		{"PUT /api/inventory/%2F", "unknown_route", ""},
 		{"DELETE /api/orders/%2F%2F", "method_not_allowed", "GET, HEAD"},
 		{"POST /health", "method_not_allowed", "GET, HEAD"},

@@ -102,11 +102,13 @@ func (s *server) routes() {
 	for _, verb := range bulkVerbs {                                        // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}
-	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
-	get(s, getInventoryOperation, s.getInventory)                                   // GET  /api/inventory/{item}: of one
-	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory) // PUT /api/inventory/{item}: say what is on the shelf
-	get(s, healthOperation, s.health)                                               // GET  /health: load balancers
-	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
+	get(s, listInventoryOperation, s.listInventory)                                          // GET  /api/inventory: the stock of all items
+	get(s, getInventoryOperation, s.getInventory)                                            // GET  /api/inventory/{item}: of one
+	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)          // PUT /api/inventory/{item}: say what is on the shelf
+	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
+	get(s, listMovementsOperation, s.listMovements)                                          // GET  /api/inventory/{item}/movements: how it came to be
+	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
+	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
 	s.handleAnyQuery("/", s.answered(s.unknown))                // everybody else

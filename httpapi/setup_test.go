@@ -177,6 +177,7 @@ type shape struct {
 	Orders                          []shape
 	NextCursor                      string
 	Transitions                     []transition
+	Movements                       []movement
 	Items                           []shape
 	Tracked                         bool
 	OnHand, Reserved                int

@@ -76,9 +76,9 @@ func TestVerbs(t *testing.T) {
 	})
 	t.Run("a failed order starts anew", func(t *testing.T) {
 		t.Parallel()
-		b.call(t, "PUT /api/inventory/scarce", `{"onHand":0}`)
+		b.stock(t, "scarce", `{"onHand":0}`)
 		b.process(t, `{"orderId":"again","amount":1,"item":"scarce"}`).wantStatus(t, 200)
-		b.call(t, "PUT /api/inventory/scarce", `{"onHand":1}`)
+		b.stock(t, "scarce", `{"onHand":1}`)
 		if o := b.verb(t, "again/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
 			t.Errorf("%+v", o)
 		}
@@ -233,7 +233,7 @@ func TestVerbsAnswer(t *testing.T) {
 	})
 	t.Run("a redrive waits for the end of the undoing", func(t *testing.T) {
 		t.Parallel()
-		b.call(t, "PUT /api/inventory/none", `{"onHand":0}`)
+		b.stock(t, "none", `{"onHand":0}`)
 		b.process(t, `{"orderId":"undoing","amount":1,"item":"none"}`).wantStatus(t, 200)
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at)
 			SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'undoing'`)
@@ -247,7 +247,7 @@ func TestVerbsAnswer(t *testing.T) {
 				t.Errorf("%+v", o)
 			}
 		}
-		b.call(t, "PUT /api/inventory/none", `{"onHand":1}`)
+		b.stock(t, "none", `{"onHand":1}`)
 		if o := b.verb(t, "undoing/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 {
 			t.Errorf("%+v", o)
 		}

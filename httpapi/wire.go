@@ -113,6 +113,18 @@ type item struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
+// movement is one change of the stock of an item.
+type movement struct {
+	Version   int64     `json:"version" minimum:"1" doc:"The version of the item that it made. Sales raise the version, too, so there are gaps."`
+	Kind      string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units that came back with a refund."`
+	Change    int64     `json:"change" doc:"By how many units it changed onHand."`
+	OnHand    int64     `json:"onHand" minimum:"0" doc:"Units on the shelf after it."`
+	At        time.Time `json:"at"`
+	Actor     string    `json:"actor" doc:"Who asked; unknown for who gave no name." example:"ann"`
+	Reason    string    `json:"reason,omitempty"`
+	RequestID string    `json:"requestId" doc:"That of the request, or one that was made for it."`
+}
+
 func orderOf(o *orders.Order) order {
 	out := order{
 		OrderID: o.OrderID, Status: state(o.Status), Steps: stepsOf(o),
@@ -208,6 +220,13 @@ func itemOf(row *orders.Stock) item {
 		out.Available = new(row.OnHand - row.Reserved)
 	}
 	return out
+}
+
+func movementOf(row *db.StockMovement) movement {
+	return movement{
+		Version: row.Version, Kind: row.Kind, Change: row.Change, OnHand: row.OnHand, At: row.At.UTC(),
+		Actor: or(row.Actor, orders.ActorUnknown), Reason: or(row.Reason, ""), RequestID: row.RequestID,
+	}
 }
 
 func or[T any](p *T, fallback T) T {

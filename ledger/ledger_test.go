@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
@@ -41,11 +43,19 @@ func (l *books) books() string {
 
 func (l *books) stock(item string, onHand int64) {
 	l.t.Helper()
-	rows, err := l.query.InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: onHand, IfVersion: l.version(item)})
+	rows, err := l.query.InventoryMove(l.t.Context(), l.toStock(item, onHand))
 	l.must(err)
 	if len(rows) != 1 {
 		l.t.Fatalf("stock of %q was not set", item)
 	}
+}
+
+// toStock is the movement that gives an item a stock, as it is now.
+func (l *books) toStock(item string, onHand int64) db.InventoryMoveParams {
+	l.t.Helper()
+	before := value[int64](l, `SELECT coalesce((SELECT on_hand FROM inventory WHERE item = $1), 0)`, item)
+	return db.InventoryMoveParams{
+		Item: item, Change: onHand - before, IfVersion: new(l.version(item)), Kind: "set", RequestID: uuid.NewString()}
 }
 
 // version is that of an item's stock, or 0 if nobody has seen the item.

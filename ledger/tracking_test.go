@@ -28,12 +28,12 @@ func TestTrackingBegins(t *testing.T) {
 			reserving := l.begin()
 			l.within(reserving).all(l.set(nos...))
 
-			var rows []db.Inventory
+			var rows []db.InventoryMoveRow
 			set := make(chan error, 1)
-			version := l.version("widget")
+			two := l.toStock("widget", 2)
 			go func() { // 2 on hand, 3 reserved: must wait, and then refuse
 				var err error
-				rows, err = l.query.InventorySet(t.Context(), db.InventorySetParams{Item: "widget", OnHand: 2, IfVersion: version})
+				rows, err = l.query.InventoryMove(t.Context(), two)
 				set <- err
 			}()
 			if !l.untilBlocked(set) {
@@ -70,7 +70,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 	l.t.Helper()
 	for try := range 20 {
 		setting := l.begin()
-		_, err := l.query.WithTx(setting).InventorySet(l.t.Context(), db.InventorySetParams{Item: item, OnHand: 2, IfVersion: l.version(item)})
+		_, err := l.query.WithTx(setting).InventoryMove(l.t.Context(), l.toStock(item, 2))
 		l.must(err)
 		verdict := make(chan error, 1)
 		var moved []ledger.Moved
@@ -90,8 +90,8 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		l.must(setting.Commit(l.t.Context()))
 		err = <-verdict
 		if db.FaultOf(err) == db.Busy {
-			l.exec(`DELETE FROM inventory WHERE item = $1 AND reserved = 0`, item)
-			l.exec(`UPDATE inventory SET tracked = false WHERE item = $1`, item)
+			l.exec(fmt.Sprintf(`SET LOCAL pawl.archive = on; DELETE FROM inventory WHERE item = '%s' AND reserved = 0`, item))
+			l.exec(`UPDATE inventory SET on_hand = 0, tracked = false WHERE item = $1`, item)
 			continue
 		}
 		l.must(err)

@@ -9,7 +9,9 @@ CREATE TABLE transitions (
   order_no    bigint NOT NULL,
   at          timestamptz NOT NULL DEFAULT now(),
   fence       bigint NOT NULL,
+  previous_no bigint,    -- of the first row: the order that its replica admitted before, so that one that is gone is missed
   seq         integer NOT NULL,
+  id_hash     integer,   -- of the first row: hashtext(order_id), so that a renamed order is found
   from_status text COLLATE "C",
   to_status   text COLLATE "C" NOT NULL,
   verb        text,      -- what was done, where the status does not say it

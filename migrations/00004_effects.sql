@@ -40,28 +40,17 @@ CREATE INDEX reservations_item ON reservations (item, order_no);
 -- One row per item that was ever reserved or given stock. Until it is given stock
 -- an item is untracked and never runs out. Reserving raises reserved; confirming
 -- is the sale, on_hand and reserved both fall; what is left to sell is
--- on_hand - reserved.
+-- on_hand - reserved. Units sold are counted whether the item is tracked or not.
 CREATE DOMAIN stock_count AS bigint CONSTRAINT stock_count CHECK (VALUE >= 0);
 CREATE TABLE inventory (
   on_hand    stock_count NOT NULL DEFAULT 0,
   reserved   stock_count NOT NULL DEFAULT 0,
-  version    bigint NOT NULL DEFAULT 1,   -- raised when somebody sets the stock
+  sold       stock_count NOT NULL DEFAULT 0,
+  version    bigint NOT NULL DEFAULT 1,   -- raised by every sale and every stock movement
   tracked    boolean NOT NULL DEFAULT false,
   item       text COLLATE "C" PRIMARY KEY,
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
-
--- +goose StatementBegin
-CREATE FUNCTION refuse_inventory_delete() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'item % has % units reserved', OLD.item, OLD.reserved
-    USING ERRCODE = 'check_violation', CONSTRAINT = 'inventory_guard';
-END $$;
--- +goose StatementEnd
-
--- Confirming and releasing rely on the row that the reservation made or found.
-CREATE TRIGGER inventory_guard BEFORE DELETE ON inventory FOR EACH ROW WHEN (OLD.reserved > 0)
-EXECUTE FUNCTION refuse_inventory_delete();
 
 -- Empty pages, for the reason given at orders.
 ALTER TABLE charges SET (vacuum_truncate = false, fillfactor = 10);
@@ -82,7 +71,6 @@ ALTER TABLE inventory SET (fillfactor = 50);
 -- +goose Down
 DROP TABLE inventory;
 DROP DOMAIN stock_count;
-DROP FUNCTION refuse_inventory_delete();
 DROP TABLE reservations;
 DROP TABLE refunds;
 DROP TABLE charges;

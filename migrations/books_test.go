@@ -30,7 +30,9 @@ var bookColumns = map[string]string{
 		"reference text, fenced boolean",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
-	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint",
+	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
+	"stock_movements": "item text, version bigint, kind text, change bigint, on_hand bigint, sold bigint, " +
+		"at timestamp with time zone, actor text, reason text, request_id text",
 }
 
 func TestBooks(t *testing.T) {
@@ -60,7 +62,7 @@ func TestBooksAreReadByOrder(t *testing.T) {
 			c.fill(test.orders)
 			for view := range bookColumns {
 				column := "order_id"
-				if view == "inventory" {
+				if view == "inventory" || view == "stock_movements" {
 					column = "item"
 				}
 				plan := c.planOf(`SELECT * FROM books.` + view + ` WHERE ` + column + ` = 'order 17'`)
@@ -83,13 +85,15 @@ func (c *client) fill(orders int) {
 		`INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
 		`INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, 1 FROM orders WHERE $1 > 0`,
 		`INSERT INTO inventory (item) SELECT 'item ' || n FROM generate_series(1, $1::integer) AS n`,
+		`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id)
+			SELECT 'item ' || n, 1, 'set', 5, 5, 0, 'x' FROM generate_series(1, $1::integer) AS n`,
 	} {
 		if _, err := c.tx.Exec(c.t.Context(), statement, orders); err != nil {
 			c.t.Fatalf("%s: %v", statement, err)
 		}
 	}
 	if orders > 0 {
-		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, refunds, reservations, inventory`); err != nil {
+		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, refunds, reservations, inventory, stock_movements`); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -143,4 +147,10 @@ func TestBooksAreForReadingOnly(t *testing.T) {
 	c.refused("55000", `DELETE FROM books.orders WHERE order_id = 'written'`)
 	c.refused("55000", `UPDATE books.inventory SET on_hand = 5 WHERE item = 'counted'`)
 	c.refused("55000", `INSERT INTO books.inventory (item, on_hand) VALUES ('new', 5)`)
+	c.do(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id) VALUES ('counted', 1, 'set', 5, 5, 0, 'x')`)
+	if actor := valueOf[string](c, `SELECT actor FROM books.stock_movements WHERE item = 'counted'`); actor != "unknown" {
+		t.Errorf("who gave no name is %q", actor)
+	}
+	c.refused("55000", `UPDATE books.stock_movements SET change = 4 WHERE item = 'counted'`)
+	c.refused("55000", `DELETE FROM books.stock_movements WHERE item = 'counted'`)
 }

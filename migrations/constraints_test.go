@@ -71,12 +71,56 @@ func TestEffectsAreInBounds(t *testing.T) {
 	}
 }
 
-func TestReservedItemsStay(t *testing.T) {
+// TestBooksAreKept tries to remove rows, with and without the setting of an archive, of every table that has some to keep.
+func TestBooksAreKept(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))
-	c.do(`INSERT INTO inventory (item, reserved) VALUES ('wanted', 1), ('idle', 0)`)
-	c.refused("23514 inventory_guard", `DELETE FROM inventory WHERE item = 'wanted'`)
-	c.accepted(`DELETE FROM inventory WHERE item = 'idle'`)
+	c.plant("kept", "completed")
+	for table, columns := range map[string]string{
+		"orders": "", "installation": "",
+		"transitions":     "(order_no, seq, to_status, fence) SELECT order_no, 1, 'pending', 0",
+		"charges":         "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
+		"refunds":         "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
+		"reservations":    "(order_no, generation, item, quantity) SELECT order_no, 0, 'widget', 1",
+		"confirmations":   "(order_no, generation, executor) SELECT order_no, 0, 'http'",
+		"step_calls":      "(order_no, call, fence, generation, step, operation) SELECT order_no, 1, 1, 0, 'charge', 'do'",
+		"step_answers":    "(order_no, generation, step, source, outcome) SELECT order_no, 0, 'charge', 'callback', 'done'",
+		"late_undos":      "(order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test'",
+		"inventory":       "(item) SELECT 'widget'",
+		"stock_movements": "(item, version, kind, change, on_hand, sold, request_id) SELECT 'widget', 1, 'set', 5, 5, 0, 'x'",
+	} {
+		if columns != "" {
+			c.do(`INSERT INTO ` + table + ` ` + columns + ` FROM orders`)
+		}
+		c.refused("55000", `DELETE FROM `+table)
+		c.refused("55000", `DELETE FROM `+table+` WHERE false`)
+		c.refused("55000", `TRUNCATE `+table+` CASCADE`)
+	}
+	history := []string{`UPDATE transitions SET at = at - interval '1 day'`, `UPDATE stock_movements SET change = 4`}
+	for _, statement := range history {
+		c.refused("55000", statement)
+	}
+	if _, err := c.tx.Exec(t.Context(), `SET LOCAL pawl.archive = 'on'`); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range history {
+		c.refused("55000", statement)
+	}
+	c.accepted(`DELETE FROM orders`)
+	c.accepted(`DELETE FROM transitions`)
+}
+
+// TestEveryTableOfTheBooksIsKept finds a table that a later migration adds and forgets.
+func TestEveryTableOfTheBooksIsKept(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	if open := valueOf[string](c, `SELECT coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class AS c
+		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.relname NOT LIKE 'goose%'
+			AND c.relname NOT IN ('concurrency_keys', 'migration_checksums')
+			AND 2 > (SELECT count(*) FROM pg_trigger AS t, unnest(ARRAY[8, 32]) AS event
+				WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgtype::integer & 3 = 2 AND t.tgtype::integer & event <> 0)`); open != "" {
+		t.Errorf("rows can be removed from %s", open)
+	}
 }
 
 func TestStockIsNotOversold(t *testing.T) {

@@ -21,8 +21,10 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
-	// ErrRequestID: another verb was asked of the order with this request id.
-	ErrRequestID = errors.New("request id was used for another verb")
+	// ErrRequestID: something else was asked of the order or item with this request id.
+	ErrRequestID = errors.New("request id was used for another request")
+	// ErrStockTooHigh: more than StockMost units would be on hand.
+	ErrStockTooHigh = errors.New("more units than anybody can count")
 )
 
 // Conflict says that the order exists with other input. Nothing was written.
@@ -99,9 +101,10 @@ func (n *NotApplicable) Error() string {
 	return text
 }
 
-// StockTooLow says that fewer units were to be on hand than are reserved.
+// StockTooLow says that fewer units would be on hand than are reserved.
 type StockTooLow struct {
-	Item Stock
+	Item    Stock
+	Pointer string // JSON pointer (RFC 6901) into the request body
 }
 
 func (s *StockTooLow) Error() string {

@@ -1,23 +1,41 @@
 -- name: InventoryGet :one
--- Durable, as OrdersByID: for whoever is told that his stock is set by a statement whose answer was lost.
-SELECT i.* FROM inventory AS i WHERE i.item = @item
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+SELECT i.* FROM inventory AS i WHERE i.item = @item;
 
 -- name: InventoryList :many
 SELECT i.* FROM inventory AS i
 WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
--- name: InventorySet :many
--- Sets the stock on the shelf, sold units already gone from it. No row comes back when
--- less than what is reserved was asked for, or when the version is another: 0 is that of
--- an item that is not there, which no row has. The row lock orders this with the
--- reservations under way.
-INSERT INTO inventory AS i (item, on_hand, tracked)
-SELECT @item::text, @on_hand::bigint, true
-WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  AND (@if_version::bigint = 0
-    OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
-ON CONFLICT (item) DO UPDATE SET on_hand = excluded.on_hand, tracked = true, version = i.version + 1
-  WHERE i.reserved <= excluded.on_hand
-    AND i.version = @if_version::bigint
-RETURNING i.*;
+-- name: InventoryMove :many
+-- Changes the stock on the shelf by some units, and records it. No row comes back when a request with
+-- this id was recorded before, when less would be left than is reserved or more than anybody
+-- can count, or when the version is another than was asked for: 0 is that of an item that is not
+-- there, which no row has; null is any. The row lock orders this with the sales under way.
+WITH moved AS (
+  INSERT INTO inventory AS i (item, on_hand, tracked)
+  SELECT @item::text, greatest(@change::bigint, 0), true
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (@change::bigint BETWEEN 0 AND 1000000000000 AND coalesce(sqlc.narg('if_version')::bigint, 0) = 0
+      OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = @item::text))
+    AND NOT EXISTS (SELECT 1 FROM stock_movements AS s WHERE s.item = @item::text AND s.request_id = @request_id::text)
+  ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + @change::bigint, tracked = true, version = i.version + 1
+    WHERE i.on_hand + @change::bigint BETWEEN i.reserved AND 1000000000000
+      AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)
+  RETURNING i.*
+), recorded AS (
+  INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  SELECT m.item, m.version, @kind::text, @change::bigint, m.on_hand, m.sold,
+    sqlc.narg('actor')::text, sqlc.narg('reason')::text, @request_id::text
+  FROM moved AS m
+)
+SELECT m.* FROM moved AS m;
+
+-- name: StockMovementByRequest :one
+-- What a request with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
+-- it was done.
+SELECT s.* FROM stock_movements AS s
+WHERE s.item = @item AND s.request_id = @request_id::text
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+
+-- name: StockMovementsOf :many
+SELECT s.* FROM stock_movements AS s
+WHERE s.item = @item AND s.version > @after ORDER BY s.version LIMIT @most;

@@ -3,7 +3,9 @@
 -- their way: the first move and its history row are the same statement. Rows go in
 -- by order_id: two replicas that admit the same orders in other orders deadlock
 -- otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
--- who inserts one of them and does not commit is waited for half a second.
+-- who inserts one of them and does not commit is waited for half a second. The first row of each
+-- history names the order before it, in this batch or that this process admitted last, and so
+-- holds on to its number: what verify misses by it is no gap that a rollback left.
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -18,8 +20,10 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
-  SELECT a.order_no, 1, 'pending', 'charging', 1 FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
@@ -33,8 +37,8 @@ WITH admitted AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
-  SELECT a.order_no, 1, 'pending', 'charging', 1 FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
@@ -79,8 +83,10 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
-  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold FROM admitted AS a
+  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
+    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
 ), begun AS (
   INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
@@ -110,3 +116,7 @@ SELECT o.order_no, o.owner,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
+
+-- name: OrdersLast :one
+-- The order that was admitted last, by whomever; 0 when there is none.
+SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM orders AS o;

@@ -137,14 +137,16 @@ FROM judged AS j;
 -- The history of every order is one path through the machine, whose edges come as two
 -- arrays, and ends where the order is. The fence rises by one with every claim, and a
 -- claim is a row that keeps the status: what the last move saw is how often the order
--- was claimed since.
+-- was claimed since. Its first and its last move have the times of the order, and in between
+-- time does not go back; it may by a little, when a statement waited or the clock was set. The
+-- first row knows by a hash what the order was called.
 WITH edges AS (
   SELECT e.from_status, e.to_status
   FROM ROWS FROM (unnest(@from_states::text[]), unnest(@to_states::text[])) AS e(from_status, to_status)
 ), steps AS (
-  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status,
+  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash,
     row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
-    lead(t.seq) OVER along IS NULL AS ends
+    lag(t.at) OVER along AS last_at, lead(t.seq) OVER along IS NULL AS ends
   FROM transitions AS t WHERE t.order_no BETWEEN @first AND @last
   WINDOW along AS (PARTITION BY t.order_no ORDER BY t.seq)
 ), paths AS (
@@ -158,7 +160,10 @@ WITH edges AS (
     min(s.seq) FILTER (WHERE s.fence NOT BETWEEN coalesce(s.last_fence, 0) AND coalesce(s.last_fence, 0) + 1) AS fence_jumped,
     count(*) FILTER (WHERE s.from_status = 'failed' AND s.to_status = 'pending') AS redrives,
     max(s.to_status) FILTER (WHERE s.ends) AS end_status, max(s.fence) FILTER (WHERE s.ends) AS end_fence,
-    max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under
+    max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under,
+    max(s.id_hash) FILTER (WHERE s.place = 1) AS id_hash, max(s.at) FILTER (WHERE s.place = 1) AS began,
+    max(s.at) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status AND s.to_status IN ('completed', 'failed', 'canceled')) AS ended,
+    min(s.seq) FILTER (WHERE s.at < s.last_at - interval '1 minute') AS set_back
   FROM steps AS s GROUP BY s.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, p.length, CASE WHEN p.order_no IS NULL THEN 'no history' ELSE nullif(concat_ws(', ',
@@ -170,6 +175,10 @@ WITH edges AS (
     CASE WHEN p.end_status <> o.status THEN 'ends as ' || p.end_status || ', is ' || o.status END,
     CASE WHEN p.fence_jumped IS NOT NULL THEN 'fence falls or jumps at seq ' || p.fence_jumped END,
     CASE WHEN p.end_fence <> o.fence THEN 'ends with fence ' || p.end_fence || ', has ' || o.fence END,
+    CASE WHEN p.id_hash <> hashtext(o.order_id) THEN 'was admitted under another id' END,
+    CASE WHEN p.began <> o.created_at THEN 'began at ' || p.began || ', was made at ' || o.created_at END,
+    CASE WHEN p.ended <> o.finished_at AND o.ended_as IS NOT NULL THEN 'ended at ' || p.ended || ', is finished at ' || o.finished_at END,
+    CASE WHEN p.set_back IS NOT NULL THEN 'time goes back at seq ' || p.set_back END,
     CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
@@ -303,47 +312,81 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
+-- name: VerifyNumbers :one
+-- The first row of a history names the order that was admitted before, so a number that
+-- is named has its order. Nearly all are in the same range; the others are looked up one by one.
+WITH named AS (
+  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM transitions AS t
+  WHERE t.order_no BETWEEN @first AND @last AND t.previous_no IS NOT NULL GROUP BY t.previous_no
+), judged AS (
+  SELECT n.order_no,
+    CASE WHEN o.order_no IS NULL
+      AND (n.order_no >= @first OR (SELECT p.order_no FROM orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
+  FROM named AS n
+  LEFT JOIN (SELECT q.order_no FROM orders AS q WHERE q.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
 -- name: VerifyItemsEnd :one
--- The item that ends the next range, after some to skip; no row when fewer are left.
-SELECT i.item FROM inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1;
+-- The item that ends the next range, after some items or some reservations to skip; empty when
+-- fewer are left of both.
+SELECT coalesce(least(
+  (SELECT i.item FROM inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1),
+  (SELECT r.item FROM reservations AS r WHERE r.item > @after ORDER BY r.item OFFSET @skip_reservations LIMIT 1)), '')::text AS item;
 
 -- name: VerifyStock :one
 -- Units reserved are those of reservations that stand, of orders that are not
--- completed. What is reserved remotely is somebody else's stock. Such orders are few and
--- found by what makes them due or held; the array keeps the plan from reading all
--- reservations instead. Items are told apart by jumping along the index from one to the
--- next.
-WITH RECURSIVE unfinished AS (
+-- completed; the others that stand are sold. What is reserved remotely is somebody else's stock.
+-- Orders under way are few and found by what makes them due or held; the array keeps the plan
+-- from reading all reservations for them. What is on hand is the sum of the stock movements, less
+-- what was sold since the first of them.
+WITH unfinished AS (
   SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
   SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
-), standing AS (
+), held AS (
   SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
   WHERE r.released_at IS NULL AND r.executor IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
-    AND r.item > @after AND (sqlc.narg('upto')::text IS NULL OR r.item <= sqlc.narg('upto')::text)
+    AND r.item > @after AND (@upto::text = '' OR r.item <= @upto::text)
   GROUP BY r.item
-), sought AS (
-  SELECT min(a.item) AS item FROM reservations AS a WHERE a.item > @after
-  UNION ALL
-  SELECT (SELECT min(b.item) FROM reservations AS b WHERE b.item > s.item) FROM sought AS s
-  WHERE s.item IS NOT NULL AND (sqlc.narg('upto')::text IS NULL OR s.item <= sqlc.narg('upto')::text)
-), ordered AS (
-  SELECT s.item FROM sought AS s
-  WHERE s.item IS NOT NULL AND (sqlc.narg('upto')::text IS NULL OR s.item <= sqlc.narg('upto')::text)
+), standing AS (
+  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM reservations AS a
+  WHERE a.executor IS NULL AND a.item > @after AND (@upto::text = '' OR a.item <= @upto::text)
+  GROUP BY a.item
+), movements AS (
+  SELECT m.item, m.version, m.change, m.on_hand, m.sold, lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
+  FROM stock_movements AS m WHERE m.item > @after AND (@upto::text = '' OR m.item <= @upto::text)
+  WINDOW along AS (PARTITION BY m.item ORDER BY m.version)
+), moved AS (
+  SELECT s.item, sum(s.change) AS change, max(s.version) AS version,
+    min(s.sold) FILTER (WHERE s.last_sold IS NULL) AS sold_before,
+    min(s.version) FILTER (WHERE s.change <> s.on_hand - coalesce(s.last_on_hand - (s.sold - s.last_sold), 0)) AS broken
+  FROM movements AS s GROUP BY s.item
 ), stocked AS (
-  SELECT i.item, i.tracked, i.on_hand, i.reserved FROM inventory AS i
-  WHERE i.item > @after AND (sqlc.narg('upto')::text IS NULL OR i.item <= sqlc.narg('upto')::text)
+  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM inventory AS i
+  WHERE i.item > @after AND (@upto::text = '' OR i.item <= @upto::text)
 ), judged AS (
-  SELECT coalesce(i.item, d.item) AS item, CASE
-    WHEN i.item IS NULL THEN CASE WHEN EXISTS (SELECT FROM reservations AS l WHERE l.item = d.item AND l.executor IS NULL)
-      THEN 'reserved, but not in the inventory' END
+  SELECT coalesce(i.item, d.item, m.item) AS item, CASE
+    WHEN i.item IS NULL AND d.item IS NULL THEN 'moved, but not in the inventory'
+    WHEN i.item IS NULL THEN 'reserved, but not in the inventory'
     ELSE nullif(concat_ws(', ',
-      CASE WHEN i.reserved <> coalesce(r.quantity, 0)
-        THEN i.reserved || ' reserved, reservations of ' || coalesce(r.quantity, 0) || ' stand' END,
+      CASE WHEN i.reserved <> coalesce(h.quantity, 0)
+        THEN i.reserved || ' reserved, reservations of ' || coalesce(h.quantity, 0) || ' stand' END,
+      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0)
+        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) END,
+      CASE WHEN i.on_hand <> coalesce(m.change - (i.sold - m.sold_before), 0)
+        THEN i.on_hand || ' on hand, movements less sales are ' || coalesce(m.change - (i.sold - m.sold_before), 0) END,
+      CASE WHEN m.broken IS NOT NULL THEN 'movement ' || m.broken || ' does not start where the one before it ended' END,
+      CASE WHEN m.version > i.version THEN 'movement ' || m.version || ' at version ' || i.version END,
       CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
       CASE WHEN i.reserved < 0 OR i.on_hand < 0 THEN 'less than nothing' END), '') END AS fault
-  FROM stocked AS i FULL JOIN ordered AS d ON d.item = i.item
-  LEFT JOIN standing AS r ON r.item = coalesce(i.item, d.item)
+  FROM stocked AS i FULL JOIN standing AS d ON d.item = i.item
+  FULL JOIN moved AS m ON m.item = coalesce(i.item, d.item)
+  LEFT JOIN held AS h ON h.item = coalesce(i.item, d.item, m.item)
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,

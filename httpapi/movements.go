@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/orders"
+)
+
+var listMovementsOperation = failing(huma.Operation{
+	OperationID: "listStockMovements", Method: http.MethodGet, Path: "/api/inventory/{item}/movements", Tags: []string{"inventory"},
+	Summary:     "Read the stock movements of an item",
+	Description: "One row for every change of the stock but sales, oldest first. onHand is the sum of the changes, less what was sold since the first of them.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listMovementsRequest struct {
+	Item  string `path:"item" doc:"The item, percent-encoded."`
+	After int64  `query:"after" minimum:"0" doc:"Only rows with a larger version."`
+	Limit int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+}
+
+type listMovementsAnswer struct {
+	Body struct {
+		Movements []movement `json:"movements" nullable:"false"`
+	} `nameHint:"StockMovements"`
+}
+
+func (s *server) listMovements(ctx context.Context, in *listMovementsRequest) (*listMovementsAnswer, error) {
+	if !possible(in.Item) {
+		return nil, orders.ErrNotFound
+	}
+	rows, err := s.engine.Orders.StockMovements(ctx, in.Item, in.After, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &listMovementsAnswer{}
+	out.Body.Movements = each(rows, movementOf)
+	return out, nil
+}

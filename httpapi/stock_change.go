@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/engine"
+	"pawl/orders"
+)
+
+var setInventoryOperation = failing(huma.Operation{
+	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
+	Summary: "Say how many units of an item are on the shelf",
+	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. " +
+		"It can't be less than what is reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item is not there. " +
+		"A request that comes again with the same requestId is answered and not done again.",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+	"stock_too_low", "request_id_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
+
+// setInventoryRequest documents what setInventory reads.
+type setInventoryRequest struct {
+	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	IfMatch        string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
+	IfNoneMatch    string `header:"If-None-Match" doc:"Only *: only if the item is not there."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body           setInventoryBody
+}
+
+type setInventoryBody struct {
+	_         struct{} `additionalProperties:"true"`
+	OnHand    int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept with the movement."`
+	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+var setInventorySchema = schemaOf[setInventoryBody]()
+
+func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
+	q, got, err := readStockChange(w, r, setInventorySchema, checkActor)
+	if err != nil {
+		return err
+	}
+	q.Kind, q.Units = engine.StockSet, got.integer("onHand")
+	if q.IfVersion, err = wantedVersion(r.Header); err != nil {
+		return err
+	}
+	return s.changeStock(w, r, q, got.ignored())
+}
+
+var adjustInventoryOperation = failing(huma.Operation{
+	OperationID: "adjustInventory", Method: http.MethodPost, Path: "/api/inventory/{item}/adjustments", Tags: []string{"inventory"},
+	Summary: "Add units of an item to the shelf, or take some away",
+	Description: "For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked; one that was not has nothing on the shelf before. " +
+		"A request that comes again with the same requestId is answered and not done again.",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+	"stock_too_low", "stock_too_high", "request_id_reused", "unavailable", "internal")
+
+// adjustInventoryRequest documents what adjustInventory reads.
+type adjustInventoryRequest struct {
+	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body           adjustInventoryBody
+}
+
+type adjustInventoryBody struct {
+	_         struct{} `additionalProperties:"true"`
+	Change    int64    `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
+	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept with the movement."`
+	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
+	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
+}
+
+var adjustInventorySchema = schemaOf[adjustInventoryBody]()
+
+func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request) error {
+	q, got, err := readStockChange(w, r, adjustInventorySchema, checkAdjustment)
+	if err != nil {
+		return err
+	}
+	if q.RequestID == "" {
+		return newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required", Detail: "is missing, and there is no Idempotency-Key"})
+	}
+	q.Kind, q.Units = engine.StockAdjustment, got.integer("change")
+	return s.changeStock(w, r, q, got.ignored())
+}
+
+func checkAdjustment(d *decoder, got fields) {
+	checkActor(d, got)
+	if got.has("change") && got.integer("change") == 0 && len(d.faults) == 0 {
+		d.fault("/change", "zero", "must not be 0")
+	}
+}
+
+// readStockChange reads what every change of the stock can say.
+func readStockChange(w http.ResponseWriter, r *http.Request, schema *huma.Schema, check func(*decoder, fields)) (q engine.StockChange, got fields, err error) {
+	if got, err = readBody(w, r, schema, check); err != nil {
+		return q, got, err
+	}
+	q = engine.StockChange{Item: r.PathValue("item"), Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
+	if !possible(q.Item) {
+		return q, got, invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
+	}
+	if q.RequestID == "" {
+		q.RequestID, err = idempotencyKey(r)
+	}
+	return q, got, err
+}
+
+func (s *server) changeStock(w http.ResponseWriter, r *http.Request, q engine.StockChange, ignored []string) error {
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	row, err := s.engine.ChangeStock(ctx, q)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", entityTag(row.Version))
+	out := itemOf(&row)
+	out.IgnoredFields = ignored
+	return answerJSON(w, out)
+}
+
+// wantedVersion is the version of the item to be set, 0 for one that is not there. Who names none might bring back
+// units that were sold since he counted.
+func wantedVersion(header http.Header) (*int64, error) {
+	present := strings.TrimSpace(header.Get("If-Match"))
+	absent, err := ifNoneMatch(header.Get("If-None-Match"))
+	switch {
+	case err != nil:
+		return nil, err
+	case absent && present != "":
+		return nil, orders.ErrPrecondition // nothing is there and is not
+	case absent:
+		return new(int64(0)), nil
+	case present == "":
+		return nil, newProblem("precondition_required", "")
+	case present == "*":
+		return nil, invalidHeader("If-Match", "must be the ETag of the item as it was read")
+	}
+	return ifMatch(present, 64)
+}
