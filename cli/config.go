@@ -49,6 +49,8 @@ type config struct {
 
 	LogFormat string
 	LogLevel  string
+
+	settings []any // every setting that the command has, by the name of its flag, for the log
 }
 
 // addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
@@ -113,7 +115,23 @@ func (c *config) load(cmd *cobra.Command) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	c.settings = shown(cmd.Flags())
 	return c.validate(cmd.Flags())
+}
+
+// shown are the settings of a command as they hold, without passwords.
+func shown(flags *pflag.FlagSet) (settings []any) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case !everyFlag[f.Name]:
+			return
+		case value != "" && strings.HasSuffix(f.Name, "-url"):
+			value = masked(value)
+		}
+		settings = append(settings, slog.String(f.Name, value))
+	})
+	return settings
 }
 
 // lookUp finds a setting outside the command line.
@@ -216,7 +234,7 @@ func (c *config) publicURL(listening net.Addr) string {
 
 func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }
 
-// masked is a database URL without its passwords.
+// masked is a URL without its passwords.
 func masked(databaseURL string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil || u.Scheme == "" {

@@ -16,6 +16,10 @@ type Options struct {
 	MaxConns int32           // most connections; one more is made when a statement is overdue
 	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
 	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
+
+	// Observe is told the name of every statement that has ended, and how long it took from when it had a connection to
+	// its last row. It is called by many goroutines at the same time. Nil: nobody is told.
+	Observe func(statement string, took time.Duration)
 }
 
 // Open returns a pool on the database at url and checks that it answers. Behind a
@@ -44,7 +48,7 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	return &Pool{pool: pool, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
+	return &Pool{pool: pool, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
 
 // BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.

@@ -23,6 +23,8 @@ type Request struct {
 	DryRun    bool   // say whether it applies, and do nothing
 	Async     bool   // answer as soon as it is stored
 
+	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
+
 	ActivePolicy bool     // Retry: go on under the active policy, not the one the order started with
 	Settle       *Settled // StepResult: what became of the step
 }

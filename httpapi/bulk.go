@@ -75,5 +75,6 @@ func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (engine.
 		return engine.Bulk{}, err
 	}
 	b := bulkOf(body, verb)
+	b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
 	return b, readHead(r, &b.Request)
 }

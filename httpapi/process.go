@@ -66,6 +66,8 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	in.HTTPRequestID = w.Header().Get("X-Request-Id")
+	note(w, in.OrderID, "")
 	want := preferenceOf(r.Header["Prefer"], s.wait)
 	o, err := s.run(r.Context(), in, want.atMost)
 	if err != nil {
@@ -135,6 +137,7 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 }
 
 func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {
+	note(w, o.OrderID, string(o.Status))
 	header := w.Header()
 	header["Content-Type"] = jsonType
 	header["Etag"] = []string{entityTag(o.Seq)}
