@@ -51,7 +51,8 @@ type config struct {
 	LogFormat string
 	LogLevel  string
 
-	makesDatabase bool // of the command: our own database is made where there is none
+	settings      []any // every setting that the command has, by the name of its flag, for the log
+	makesDatabase bool  // of the command: our own database is made where there is none
 }
 
 // addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
@@ -116,7 +117,23 @@ func (c *config) load(cmd *cobra.Command) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	c.settings = shown(cmd.Flags())
 	return c.validate(cmd.Flags())
+}
+
+// shown are the settings of a command as they hold, without passwords.
+func shown(flags *pflag.FlagSet) (settings []any) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case !everyFlag[f.Name]:
+			return
+		case value != "" && strings.HasSuffix(f.Name, "-url"):
+			value = masked(value)
+		}
+		settings = append(settings, slog.String(f.Name, value))
+	})
+	return settings
 }
 
 // lookUp finds a setting outside the command line.

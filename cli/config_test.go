@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,5 +207,29 @@ func TestMasked(t *testing.T) {
 		if got := masked(given); got != want {
 			t.Errorf("masked(%q) = %q, want %q", given, got, want)
 		}
+	}
+}
+
+// What is logged at the start is every setting, and no password.
+func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare changes the environment
+	bare(t)
+	cfg, _, err := settings(t, "--database-url=postgres://pawl:hunter2@db/pawl?sslpassword=hunter2", "--lease=7s", "--public-url=https://pawl.shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
+	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "pawl:xxxxx@db"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, &log)
+		}
+	}
+	for _, f := range serveSettings() {
+		if !strings.Contains(log.String(), "settings."+f.Name+"=") {
+			t.Errorf("no %s in\n%s", f.Name, &log)
+		}
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Error(&log)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
@@ -49,6 +50,7 @@ func serveCommand() *cobra.Command {
 // database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
+	log.Info("starting", slog.String("version", version()), slog.Group("settings", cfg.settings...))
 	source, err := loadPolicy(cfg.Policy)
 	if err != nil {
 		return configError{err}
@@ -76,7 +78,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if len(applied) > 0 {
 		log.Info("the schema was migrated", "applied", applied)
 	}
-	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true})
+	registry := prometheus.NewRegistry()
+	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -94,9 +97,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
-		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()),
+		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()), Registerer: registry,
 	})
-	registry := newMetrics(orders, pool)
+	registerMetrics(registry, orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log,
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),

@@ -3,9 +3,11 @@ package cli
 import (
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/term"
 
 	"pawl/db"
@@ -27,10 +29,19 @@ func (c *config) logsJSON() bool {
 	return c.LogFormat == "json" || c.LogFormat == "auto" && !term.IsTerminal(int(os.Stderr.Fd()))
 }
 
-// newMetrics collects what the engine, the pool and the process count. No label holds
-// anything of an order.
-func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
-	registry := prometheus.NewRegistry()
+// observeStatements returns what a pool tells how long its statements took.
+func observeStatements(registry prometheus.Registerer) func(statement string, took time.Duration) {
+	seconds := promauto.With(registry).NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "pawl_db_statement_duration_seconds",
+		Help:    "Time for a SQL statement, without the wait for a connection, by its name in queries/.",
+		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
+	}, []string{"statement"})
+	return func(statement string, took time.Duration) { seconds.WithLabelValues(statement).Observe(took.Seconds()) }
+}
+
+// registerMetrics registers what the engine and the pool count without labels, what waits in the database, and the
+// process. No label holds anything of an order.
+func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool *db.Pool) {
 	counter := func(name, help string, read func() int64) {
 		registry.MustRegister(prometheus.NewCounterFunc(
 			prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
@@ -43,7 +54,6 @@ func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
 	counter("pawl_orders_admitted_total", "Orders stored by this replica.", stats.Admitted.Load)
 	counter("pawl_orders_known_total", "Requests for orders that existed.", stats.Known.Load)
 	counter("pawl_orders_taken_over_total", "Orders claimed after their lease had ended.", stats.TakenOver.Load)
-	counter("pawl_orders_held_total", "Orders put on hold.", stats.Held.Load)
 	counter("pawl_move_batches_total", "Move statements that committed.", stats.Batches.Load)
 	counter("pawl_moves_total", "Moves of orders that committed.", stats.Moves.Load)
 	counter("pawl_cas_misses_total", "Compare-and-sets that did not match.", stats.CASMisses.Load)
@@ -53,12 +63,12 @@ func newMetrics(orders *engine.Engine, pool *db.Pool) *prometheus.Registry {
 	counter("pawl_requests_overloaded_total", "Requests turned away because the backlog was long.", stats.Overloaded.Load)
 	gauge("pawl_move_batches_at_once", "Statements for new orders and moves that may be under way at the same time: one, or as many as there are kinds.", orders.BatchesAtOnce)
 	gauge("pawl_orders_in_flight", "Orders in this replica's memory.", orders.InFlight)
+	gauge("pawl_leases_held", "Orders that this replica drives.", orders.LeasesHeld)
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
 	counter("pawl_orders_expired_total", "Orders asked to stop because their time was up.", stats.Expired.Load)
 	counter("pawl_orders_unknown_policy_total", "Looks at due orders that were left alone, because this replica can't run their policy.", stats.UnknownPolicy.Load)
 	counter("pawl_step_answers_fenced_total", "Answers of providers that came when the order was another replica's.", stats.FencedAnswers.Load)
-	registry.MustRegister(newStepCollector(orders))
+	registry.MustRegister(newWaitingCollector(orders))
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return registry
 }

@@ -17,6 +17,10 @@ type Options struct {
 	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
 	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
 	Serves   bool            // the connections are those of a running service, and say so: ServiceName
+
+	// Observe is told the name of every statement that has ended, and how long it took from when it had a connection to
+	// its last row. It is called by many goroutines at the same time. Nil: nobody is told.
+	Observe func(statement string, took time.Duration)
 }
 
 // ServiceName begins the application_name of every connection of a running service. One in the url follows it.
@@ -52,7 +56,7 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	return &Pool{pool: pool, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
+	return &Pool{pool: pool, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
 
 // BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.

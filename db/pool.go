@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 type Pool struct {
 	pool             *pgxpool.Pool
 	silence          *silence
+	observe          func(statement string, took time.Duration)
 	schemaMismatches atomic.Int64
 }
 
@@ -96,7 +98,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	s := p.silence.begin(conn, sql)
 	rows, err := conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
 	if err != nil {
-		return nil, errors.Join(p.note(err), s.end())
+		return nil, errors.Join(p.note(err), p.end(s))
 	}
 	return &watchedRows{Rows: rows, pool: p, statement: s}, nil
 }
@@ -115,7 +117,25 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 	}
 	s := p.silence.begin(conn, sql)
 	tag, err := conn.Exec(ctx, sql, args...)
-	return tag, errors.Join(p.note(err), s.end())
+	return tag, errors.Join(p.note(err), p.end(s))
+}
+
+// end ends a statement and tells how long it took.
+func (p *Pool) end(s *statement) error {
+	if p.observe != nil {
+		p.observe(nameOf(s.text), time.Since(s.began))
+	}
+	return s.end()
+}
+
+// nameOf is the name that sqlc wrote into the first line of a statement.
+func nameOf(sql string) string {
+	rest, named := strings.CutPrefix(sql, "-- name: ")
+	if !named {
+		return "other"
+	}
+	name, _, _ := strings.Cut(rest, " ")
+	return name
 }
 
 // Close waits for the statements under way and closes all connections.
@@ -158,7 +178,7 @@ func (r *watchedRows) Err() error { return errors.Join(r.Rows.Err(), r.err) }
 func (r *watchedRows) end() {
 	if !r.ended {
 		_ = r.pool.note(r.Rows.Err())
-		r.ended, r.err = true, r.statement.end()
+		r.ended, r.err = true, r.pool.end(r.statement)
 	}
 }
 

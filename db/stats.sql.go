@@ -21,30 +21,59 @@ func (q *Queries) LateUndosCount(ctx context.Context, most int32) (int64, error)
 	return open, err
 }
 
-const ordersHeldCounts = `-- name: OrdersHeldCounts :many
+const orderAge = `-- name: OrderAge :one
+SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS o WHERE o.order_no = $1), 0)::float8 AS seconds
+`
+
+// How old an order is; 0: there is none.
+func (q *Queries) OrderAge(ctx context.Context, orderNo int64) (float64, error) {
+	row := q.db.QueryRow(ctx, orderAge, orderNo)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
+const ordersHeldStats = `-- name: OrdersHeldStats :many
 
 SELECT h.hold::text AS hold,
-  (SELECT count(*) FROM (SELECT 1 FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $1) AS counted) AS orders
+  (SELECT count(*) FROM (SELECT 1 FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $1) AS counted) AS orders,
+  (SELECT coalesce(max(extract(epoch FROM now() - since)), 0)::float8 FROM (
+    SELECT (SELECT t.at FROM transitions AS t WHERE t.order_no = o.order_no AND t.seq = o.seq) AS since
+    FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $2) AS held) AS longest,
+  coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT 1), 0)::float8 AS oldest
 FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS h(hold)
 `
 
-type OrdersHeldCountsRow struct {
-	Hold   string
-	Orders int64
+type OrdersHeldStatsParams struct {
+	Most   int32
+	Oldest int32
 }
 
-// Counts for metrics. They stop at so many rows: whoever asks comes every few seconds.
-// How many orders wait, by what they wait for.
-func (q *Queries) OrdersHeldCounts(ctx context.Context, most int32) ([]OrdersHeldCountsRow, error) {
-	rows, err := q.db.Query(ctx, ordersHeldCounts, most)
+type OrdersHeldStatsRow struct {
+	Hold    string
+	Orders  int64
+	Longest float64
+	Oldest  float64
+}
+
+// Counts and ages for metrics. They stop at so many rows: whoever asks comes every few seconds.
+// How many orders wait, by what for; how long the longest wait has lasted, of as many of the oldest orders; and how old
+// the oldest order is. A wait began with the order's last row in the history. 0: none waits.
+func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams) ([]OrdersHeldStatsRow, error) {
+	rows, err := q.db.Query(ctx, ordersHeldStats, arg.Most, arg.Oldest)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersHeldCountsRow
+	var items []OrdersHeldStatsRow
 	for rows.Next() {
-		var i OrdersHeldCountsRow
-		if err := rows.Scan(&i.Hold, &i.Orders); err != nil {
+		var i OrdersHeldStatsRow
+		if err := rows.Scan(
+			&i.Hold,
+			&i.Orders,
+			&i.Longest,
+			&i.Oldest,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

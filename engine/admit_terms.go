@@ -113,6 +113,7 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		switch {
 		case row.Order.Hold != nil:
 			held = append(held, r)
+			e.held(*row.Order.Hold, 1)
 		case row.Order.Calls != nil:
 			begun = append(begun, r)
 		default:

@@ -86,6 +86,9 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 		runs[i].applyVerdict(v)
 		moved = append(moved, runs[i])
 	}
+	if len(moved) > 0 {
+		e.ended(moved, verdicts[0].At)
+	}
 	if len(verdicts) < len(runs) {
 		for _, r := range runs {
 			if r.order.Seq == batch.Seq {
@@ -126,6 +129,8 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 			Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
 		if holdErr != nil {
 			e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
+		} else {
+			e.held(fsm.HoldAttention, 1)
 		}
 	}
 	e.finish(err, r)

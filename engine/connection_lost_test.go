@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
@@ -22,9 +24,12 @@ type journey struct {
 	take func(t *testing.T, b *bundle, orderID string) orders.Order
 }
 
+// endedBefore is the journey of an order that another replica has ended.
+const endedBefore = "known and asked for again"
+
 var journeys = []journey{
 	{"completed", byCallers, []string{"charging", "reserving", "confirming", "completed"}, processed},
-	{"known and asked for again", byCallers, []string{"charging", "reserving", "confirming", "completed"}, processedTwice},
+	{endedBefore, byCallers, []string{"charging", "reserving", "confirming", "completed"}, processedTwice},
 	{"out of stock", byCallers, []string{"charging", "reserving", "refunding", "failed"}, refused},
 	{"canceled before the charge", byCallers, []string{"charging", "canceled"}, canceledFrom(fsm.Charging)},
 	{"canceled before the reservation", byCallers, []string{"charging", "reserving", "refunding", "canceled"}, canceledFrom(fsm.Reserving)},
@@ -94,6 +99,8 @@ func TestLostConnections(t *testing.T) {
 	for _, j := range journeys {
 		t.Run(j.name, func(t *testing.T) {
 			t.Parallel()
+			registry := prometheus.NewRegistry()
+			j.cfg.Registerer = registry
 			b, p := setupWatchful(t, j.cfg)
 			var lost []string
 			for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
@@ -114,6 +121,7 @@ func TestLostConnections(t *testing.T) {
 				}
 			}
 			proveBooks(t, b.Pool)
+			j.counted(t, b, registry)
 			slices.Sort(lost)
 			t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
 		})
@@ -137,6 +145,19 @@ func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Or
 	}
 	if canceled > 1 {
 		t.Errorf("%s: canceled %d times", orderID, canceled)
+	}
+}
+
+// counted fails the test unless each order that the engine has ended was counted once.
+func (j journey) counted(t *testing.T, b *bundle, registry *prometheus.Registry) {
+	t.Helper()
+	last := j.path[len(j.path)-1]
+	ended := value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE ended_as = $1`, last)
+	if j.name == endedBefore {
+		ended = 0
+	}
+	if n := metric(t, registry, "pawl_orders_finished_total", last); n != float64(ended) {
+		t.Errorf("%v orders are counted as %s, of %d", n, last, ended)
 	}
 }
 

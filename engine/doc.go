@@ -57,6 +57,6 @@
 //	                  the way of a call
 //	apply outcome readback handback
 //	                  a move, and what follows a statement
-//	schema_mismatch ready proof run reads grouping row policies executors clock
+//	metrics schema_mismatch ready proof run reads grouping row policies executors clock
 //	                  tools
 package engine

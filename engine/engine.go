@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
 	"pawl/batch"
@@ -28,6 +29,9 @@ type Config struct {
 	Currency         string        // of orders that name none; USD
 	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
 	Log              *slog.Logger
+
+	// Registerer takes the metrics that have labels. Nil means nobody reads them.
+	Registerer prometheus.Registerer
 
 	// SchemaVersion is the migration without which Ready fails; 0: any will do.
 	SchemaVersion int64
@@ -53,8 +57,9 @@ type Engine struct {
 	owner uuid.UUID // of this process start; who drives, in the database
 	log   *slog.Logger
 
-	Stats  Stats
-	Orders *orders.Reader // what is stored
+	Stats   Stats
+	metrics *metrics
+	Orders  *orders.Reader // what is stored
 
 	notReady     rate.Sometimes // log lines that say why
 	schemaHealth *schemaHealth  // whether the statements can run on the schema
@@ -68,6 +73,7 @@ type Engine struct {
 	hot      *hotItems
 	identity atomic.Pointer[identity]
 	clock    atomic.Pointer[reading] // nil: the database's was never read
+	overdue  atomic.Pointer[overdue]
 
 	lastAdmitted atomic.Pointer[int64] // the number of the order that was admitted last; the next one names it
 
@@ -99,7 +105,7 @@ type Engine struct {
 func New(pool *db.Pool, cfg Config) *Engine {
 	cfg = cfg.withDefaults()
 	e := &Engine{
-		cfg: cfg, pool: pool, schemaHealth: newSchemaHealth(cfg.Log), owner: uuid.New(), log: cfg.Log,
+		cfg: cfg, pool: pool, schemaHealth: newSchemaHealth(cfg.Log), owner: uuid.New(), log: cfg.Log, metrics: newMetrics(cfg.Registerer),
 		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
 		notReady: rate.Sometimes{Interval: time.Second},
 	}
@@ -107,6 +113,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.query = db.New(pool)
 	e.Orders = orders.NewReader(e.ctx, e.query)
 	e.runs.init()
+	e.overdue.Store(&overdue{})
 	e.knownReads = make(chan struct{}, knownReadsMost)
 	e.policies = newPolicies(e.query, e.log)
 	e.limiter = newConcurrencyLimiter(e)
@@ -145,25 +152,30 @@ func (e *Engine) makeQueues() {
 	remote := func() time.Duration { return remotePace }
 	e.turns = batch.NewTurns()
 	e.hot = &hotItems{engine: e, items: map[string]int{}}
-	e.hot.queue = e.newQueue(batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
-	e.admits = e.newQueue(batch.Options{Most: most, Pace: e.admissionPace, Turns: e.turns}, e.admit)
+	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, e.hot.flush) // waits for locks
+	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turns: e.turns}, e.admit)
 	for _, state := range fsm.States() { // in the order of an order's way, which turns go by
 		if ledger.Moves[state] == nil {
 			continue
 		}
-		e.moves[state] = e.newQueue(batch.Options{Most: most, Turns: e.turns}, func(runs []*run) { e.moveOut(state, runs, e.hot.add) })
+		e.moves[state] = e.newQueue(string(state), batch.Options{Most: most, Turns: e.turns}, func(runs []*run) { e.moveOut(state, runs, e.hot.add) })
 	}
-	e.preflights = e.newQueue(batch.Options{Most: most}, e.runPreflight)
-	e.begins = e.newQueue(batch.Options{Most: most, Pace: remote}, e.begin)
-	e.results = e.newQueue(batch.Options{Most: min(most, answersMost), Pace: remote},
+	e.preflights = e.newQueue("preflight", batch.Options{Most: most}, e.runPreflight)
+	e.begins = e.newQueue("begin_call", batch.Options{Most: most, Pace: remote}, e.begin)
+	e.results = e.newQueue("call_result", batch.Options{Most: min(most, answersMost), Pace: remote},
 		func(runs []*run) { e.commitResults(e.hot.divert(runs), e.hot.add) })
-	e.waits = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
-	e.leaves = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.leave)
-	e.unwritten = e.newQueue(batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one
+	e.waits = e.newQueue("hold", batch.Options{Most: most, NoBacklog: true}, e.holdWaiting)
+	e.leaves = e.newQueue("release", batch.Options{Most: most, NoBacklog: true}, e.leave)
+	e.unwritten = e.newQueue("fenced_answer", batch.Options{Most: most, NoBacklog: true}, e.keepUnwritten) // one by one
 }
 
-func (e *Engine) newQueue(options batch.Options, flush func([]*run)) *queue {
-	q := batch.New(options, flush)
+// newQueue makes a queue; its name is that in the metrics.
+func (e *Engine) newQueue(name string, options batch.Options, flush func([]*run)) *queue {
+	size := e.metrics.batchOrders.WithLabelValues(name)
+	q := batch.New(options, func(runs []*run) {
+		size.Observe(float64(len(runs)))
+		flush(runs)
+	})
 	e.queues = append(e.queues, q)
 	return q
 }

@@ -97,5 +97,8 @@ func (e *Engine) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow
 		return provider.Unknown{Code: "overtaken", Detail: "the order was written to meanwhile"}, 0
 	}
 	c.number, c.lookOnly = begun[0].Call, r.preflight.own.undoKeyExpired(c.pool.cfg, &r.order, nil, begun[0].StartedAt)
-	return c.perform(ctx, request), c.number
+	made := time.Now()
+	c.result = c.perform(ctx, request)
+	e.answered(r, time.Since(made))
+	return c.result, c.number
 }

@@ -55,7 +55,14 @@ func (e *Engine) settle(runs []*run, rows []orders.Order) {
 		default:
 			ours = append(ours, r)
 		}
+		lost := e.byLostAnswer(r, row)
 		r.order, r.complete, r.preflight = *row, row.Status.Final() || row.Hold != nil, nil
+		switch {
+		case lost && row.Hold != nil:
+			e.held(*row.Hold, 1)
+		case lost && row.FinishedAt != nil:
+			e.ended([]*run{r}, *row.FinishedAt)
+		}
 		r.markFound()
 		if r.call != nil && (row.Owner == nil || *row.Owner != e.owner || r.call.fence != row.Fence) {
 			e.fenced(r)

@@ -56,6 +56,9 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		if err != nil {
 			return floor, err
 		}
+		if from.IsZero() {
+			e.noteOverdue(rows)
+		}
 		var due []int64
 		for _, row := range rows {
 			if _, known := e.policies.byVersion(row.Policy); !known {
@@ -77,6 +80,22 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		}
 	}
 	return floor, nil
+}
+
+// overdue is the order that had been due for longest when this replica last looked at all that are due.
+type overdue struct {
+	orderNo int64 // 0: none was
+	age     time.Duration
+}
+
+// noteOverdue keeps the first of all orders that are due, in their order. The metrics don't look for it: where orders come and go,
+// the index begins with entries of orders that have ended.
+func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
+	first := &overdue{}
+	if len(rows) > 0 {
+		first.orderNo, first.age = rows[0].OrderNo, max(e.now().Sub(rows[0].DueAt), 0)
+	}
+	e.overdue.Store(first)
 }
 
 // claim takes up those of the orders that are due and returns how many became ours. An
@@ -121,20 +140,23 @@ func writtenOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
 
 // driveClaimed drives those of the orders whose rows say that they are ours. An order that has
 // a run is left to it; should the run be about to end, it is taken up again after that.
-func (e *Engine) driveClaimed(rows []orders.Order) int {
+func (e *Engine) driveClaimed(rows []orders.Order) int { return e.driveClaimedFor("", rows) }
+
+// driveClaimedFor is driveClaimed for a request that took the orders up.
+func (e *Engine) driveClaimedFor(httpRequestID string, rows []orders.Order) int {
 	var ours []*run
 	n, takenOver := 0, 0
 	for i := range rows {
 		o := &rows[i]
 		if o.Hold != nil && *o.Hold == fsm.HoldAttention {
-			e.Stats.Held.Add(1)
+			e.held(fsm.HoldAttention, 1)
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
 			continue
 		}
 		if o.Owner == nil || *o.Owner != e.owner {
 			continue
 		}
-		r, driven := e.runs.claimed(rows[i])
+		r, driven := e.runs.claimed(rows[i], httpRequestID)
 		if r != nil {
 			ours = append(ours, r)
 		}

@@ -22,6 +22,8 @@ type Input struct {
 	Quantity int32
 	Metadata []byte // a JSON object, or nil; never compared
 	Terms
+
+	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
 }
 
 // Terms are what most orders do without. Zero values were left out.
@@ -40,7 +42,7 @@ type Terms struct {
 // concurrent callers wait.
 type run struct {
 	orderID string
-	input   Input        // of the request that made it; when a claim did, only what registry.bytes counts, and no OrderID
+	input   Input        // of the request that made it; when a claim did, only what registry.bytes counts and the log shows, and no OrderID
 	stored  terms        // valid once known is closed; never changes then
 	order   orders.Order // the holder's; anybody's once done is closed
 
@@ -153,7 +155,7 @@ func (reg *registry) add(orderID string, in Input) *run {
 
 // claimed returns a new run for an order that was claimed for us. One that has a run is left to whoever
 // holds that: should it end without having seen the claim, remove returns the row, and somebody has to take the order up again.
-func (reg *registry) claimed(row orders.Order) (r *run, driven bool) {
+func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, driven bool) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	o := &row
@@ -162,7 +164,7 @@ func (reg *registry) claimed(row orders.Order) (r *run, driven bool) {
 		_, driven = reg.driven[o.OrderNo]
 		return nil, driven
 	}
-	if r = reg.add(o.OrderID, Input{Metadata: o.Metadata}); r != nil {
+	if r = reg.add(o.OrderID, Input{Metadata: o.Metadata, HTTPRequestID: httpRequestID}); r != nil {
 		r.order = row
 	}
 	return r, false
@@ -186,6 +188,25 @@ func (reg *registry) owns(orderNo int64) bool {
 	defer reg.mu.Unlock()
 	_, ok := reg.driven[orderNo]
 	return ok
+}
+
+// leases is how many orders we drive.
+func (reg *registry) leases() int64 {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	return int64(len(reg.driven))
+}
+
+// oldest is the order that we drive with the lowest number; 0: there is none.
+func (reg *registry) oldest() (orderNo int64) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	for no := range reg.driven {
+		if orderNo == 0 || no < orderNo {
+			orderNo = no
+		}
+	}
+	return orderNo
 }
 
 // disown keeps the runs, as watched ones.

@@ -4,17 +4,18 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sony/gobreaker/v2"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 )
 
 // Stats counts what the engine did since it was made. The counters only rise; read
-// them at any time.
+// them at any time. What has labels is in Config.Registerer.
 type Stats struct {
 	Admitted       atomic.Int64 // orders this replica inserted
 	Known          atomic.Int64 // requests for orders that existed
@@ -23,45 +24,12 @@ type Stats struct {
 	CASMisses      atomic.Int64 // orders a move statement did not return
 	Fenced         atomic.Int64 // orders found to be another's after a lost move
 	TakenOver      atomic.Int64 // orders claimed after their lease had ended
-	Held           atomic.Int64 // orders held for attention
 	UnknownOutcome atomic.Int64 // statements whose outcome had to be read back
 	Retried        atomic.Int64 // statements sent again after a rollback
 	Overloaded     atomic.Int64 // requests turned away
 	UnknownPolicy  atomic.Int64 // due orders left alone: their policy is not known here
 	FencedAnswers  atomic.Int64 // answers of providers that came when the order was another's
 	Expired        atomic.Int64 // orders asked to stop because their time was up
-	Calls          callCounts
-}
-
-// callCounts counts calls by step, operation and outcome.
-type callCounts struct{ counts sync.Map } // CallCount without Count → *atomic.Int64
-
-// CallCount is how many calls of a kind this replica made.
-type CallCount struct {
-	Step, Operation, Outcome string
-	Count                    int64
-}
-
-func (c *callCounts) add(made *call) {
-	outcome, _ := namedResult(made.result)
-	key := CallCount{Step: string(made.step), Operation: string(made.kind()), Outcome: outcome}
-	n, ok := c.counts.Load(key)
-	if !ok {
-		n, _ = c.counts.LoadOrStore(key, new(atomic.Int64))
-	}
-	n.(*atomic.Int64).Add(1)
-}
-
-// All returns the counts so far, in no order.
-func (c *callCounts) All() []CallCount {
-	var all []CallCount
-	c.counts.Range(func(key, n any) bool {
-		k := key.(CallCount)
-		k.Count = n.(*atomic.Int64).Load()
-		all = append(all, k)
-		return true
-	})
-	return all
 }
 
 // InFlight is the number of orders in this replica's memory.
@@ -95,28 +63,61 @@ func (e *Engine) CallPools() []CallPoolStats {
 	return all
 }
 
-// CountsMost is where Waiting stops counting.
-const CountsMost = 10_000
+// LeasesHeld is the number of orders that this replica drives.
+func (e *Engine) LeasesHeld() int64 { return e.runs.leases() }
+
+const (
+	// CountsMost is where Waiting stops counting.
+	CountsMost = 10_000
+	// OldestMost is of how many orders of a hold Waiting looks how long they have waited: those that were created first.
+	OldestMost = 1000
+)
 
 // Waiting is what waits in the database, for all replicas together; each number goes up to
 // CountsMost.
 type Waiting struct {
-	Held      map[string]int64 // orders by what they wait for, zeroes too
-	LateUndos int64            // effects that were reported too late and are not undone yet
+	Held       map[string]Held // orders by what they wait for, those for which none waits, too
+	Overdue    time.Duration   // how long an order was due when this replica last looked at all that are; 0: none was
+	Unfinished time.Duration   // the age of the oldest order that is held, was due then, or is driven by this replica; 0: there is none
+	LateUndos  int64           // effects that were reported too late and are not undone yet
+}
+
+// Held are the orders that wait for one thing.
+type Held struct {
+	Orders  int64
+	Longest time.Duration // how long the longest wait of the OldestMost oldest orders has lasted
 }
 
 // Waiting asks the database. Errors: orders.ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldCounts, CountsMost)
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: CountsMost, Oldest: OldestMost})
 	if err != nil {
 		return Waiting{}, orders.Unavailable("count held orders", err)
 	}
-	w := Waiting{Held: map[string]int64{}}
-	for _, row := range rows {
-		w.Held[row.Hold] = row.Orders
+	overdue := e.overdue.Load()
+	oldest, err := orders.Read(ctx, e.Orders, e.query.OrderAge, lowest(e.runs.oldest(), overdue.orderNo))
+	if err != nil {
+		return Waiting{}, orders.Unavailable("look for the oldest order", err)
 	}
+	w := Waiting{Held: map[string]Held{}, Overdue: overdue.age}
+	for _, row := range rows {
+		w.Held[row.Hold] = Held{Orders: row.Orders, Longest: duration(row.Longest)}
+		oldest = max(oldest, row.Oldest)
+	}
+	w.Unfinished = duration(oldest)
 	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, orders.Unavailable("count late effects", err)
 	}
 	return w, nil
 }
+
+// lowest is the lower of two order numbers; 0 is no order.
+func lowest(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// duration is a time that the database has given in seconds.
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }

@@ -50,8 +50,8 @@ func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
 			on = append(on, r)
 			continue
 		}
+		e.held(s.hold, 1)
 		if s.hold == fsm.HoldAttention {
-			e.Stats.Held.Add(1)
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
 		}
 		r.order.Hold, r.call = &s.hold, nil
@@ -111,9 +111,7 @@ func (e *Engine) hold(key holdKey, runs []*run) {
 	held, lost := divide(runs, func(r *run) bool {
 		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
 	})
-	if key.hold == fsm.HoldAttention {
-		e.Stats.Held.Add(int64(len(held)))
-	}
+	e.held(key.hold, len(held))
 	for _, r := range held {
 		r.complete, r.wait = false, ""
 	}

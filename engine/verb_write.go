@@ -99,7 +99,10 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	case fault != db.None:
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
-	if written[0].Hold == nil && e.driveClaimed(written) > 0 {
+	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
+		e.held(*hold, 1)
+	}
+	if written[0].Hold == nil && e.driveClaimedFor(q.HTTPRequestID, written) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil

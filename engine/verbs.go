@@ -24,6 +24,8 @@ type Request struct {
 	DryRun    bool   // say whether it applies, and do nothing
 	Async     bool   // answer as soon as it is stored
 
+	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
+
 	ActivePolicy  bool     // Retry: go on under the active policy, not the one the order started with
 	Generation    *int32   // Retry: only if the order is still at this generation
 	PaymentMethod string   // Retry: what a failed order is charged with from now on; empty: as before

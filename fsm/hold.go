@@ -10,3 +10,8 @@ const (
 	HoldPaused    = "paused"    // for whoever paused it
 	HoldAttention = "attention" // for a person to find out what is wrong
 )
+
+// Holds lists the values of orders.hold.
+func Holds() []string {
+	return []string{HoldRetry, HoldCallback, HoldScheduled, HoldQueued, HoldApproval, HoldPaused, HoldAttention}
+}

@@ -75,5 +75,6 @@ func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (b engin
 		return b, nil, err
 	}
 	b = bulkOf(body, verb)
+	b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
 	return b, body.ignored(), readHead(r, &b.Request)
 }

@@ -5,15 +5,18 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"time"
 )
 
 // Recorder is a ResponseWriter that knows the status of the answer. One that is around the
 // writer already is used by the handler of New, so that there is one layer of it.
 type Recorder struct {
 	http.ResponseWriter
-	status int
+	status           int
+	orderID, outcome string // for the log: what the request was about, and what came of it
 }
 
 // Status is what has been answered, 0 until something is written.
@@ -46,12 +49,38 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header["X-Request-Id"] = []string{requestID(r)}
 	header["X-Content-Type-Options"] = noSniff
+	if s.log.Enabled(r.Context(), slog.LevelDebug) {
+		defer s.logRequest(rec, r, time.Now())
+	}
 	defer s.recover(rec, r)
 	if !canonical(r.URL.EscapedPath()) || r.Method == http.MethodConnect {
 		s.answered(s.unknown)(rec, r)
 		return
 	}
 	s.mux.ServeHTTP(rec, r)
+}
+
+// note says for the log which order a request was about, and what came of it. Empty: not known.
+func note(w http.ResponseWriter, orderID, outcome string) {
+	if rec, ok := w.(*Recorder); ok {
+		rec.orderID, rec.outcome = orderID, outcome
+	}
+}
+
+// noteProblem says for the log why a request was refused.
+func noteProblem(w http.ResponseWriter, p *problem) {
+	if rec, ok := w.(*Recorder); ok {
+		rec.outcome = string(p.Code)
+	}
+}
+
+// logRequest logs a request that was answered, or whose caller has gone (status 0). Not its path, which may hold a
+// callback's token.
+func (s *server) logRequest(rec *Recorder, r *http.Request, started time.Time) {
+	s.log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", rec.Header().Get("X-Request-Id")),
+		slog.String("method", r.Method), slog.String("route", r.Pattern), slog.Int("status", rec.status),
+		slog.String("order_id", cmp.Or(rec.orderID, r.PathValue("orderId"))), slog.String("outcome", rec.outcome),
+		slog.Float64("duration_seconds", time.Since(started).Seconds()))
 }
 
 // recover answers a panic with a mute 500. When part of an answer is out already

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"pawl/engine"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -93,6 +95,32 @@ func TestFaultsOfTheServiceShowNoDetails(t *testing.T) {
 		}()
 		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/test", nil))
 	})
+}
+
+// Each request is a line of the log at debug, and none at info.
+func TestRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	for level, lines := range map[slog.Level]int{slog.LevelInfo: 0, slog.LevelDebug: 4} {
+		var logged bytes.Buffer
+		b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience, Log: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: level}))})
+		b.call(t, "POST /api/orders/process", `{"orderId":"o1","amount":1,"item":"i"}`, "X-Request-Id", "first")
+		b.call(t, "POST /api/orders/process", `{"orderId":"o1","amount":2,"item":"i"}`, "X-Request-Id", "second")
+		b.call(t, "GET /api/orders/o1/transitions", "", "X-Request-Id", "third")
+		b.call(t, "GET /api/orders/o2", "", "X-Request-Id", "fourth")
+		if n := strings.Count(logged.String(), "msg=request"); n != lines {
+			t.Errorf("%d lines at %s:\n%s", n, level, &logged)
+		}
+		for _, want := range []string{
+			`request_id=first method=POST route="POST /api/orders/process" status=200 order_id=o1 outcome=completed duration_seconds=0`,
+			`request_id=second method=POST route="POST /api/orders/process" status=409 order_id=o1 outcome=order_conflict duration_seconds=0`,
+			`request_id=third method=GET route="GET /api/orders/{orderId}/transitions" status=200 order_id=o1 outcome="" duration_seconds=0`,
+			`request_id=fourth method=GET route="GET /api/orders/{orderId}" status=404 order_id=o2 outcome=not_found duration_seconds=0`,
+		} {
+			if strings.Contains(logged.String(), want) != (lines > 0) {
+				t.Errorf("at %s: %s in\n%s", level, want, &logged)
+			}
+		}
+	}
 }
 
 func TestACallerWhoHungUp(t *testing.T) {

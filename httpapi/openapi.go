@@ -56,16 +56,17 @@ func newAPI(s *server) huma.API {
 	})
 	api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) {
 		_, w := humago.Unwrap(ctx)
-		next(huma.WithValue(ctx, requestIDKey{}, w.Header().Get("X-Request-Id")))
+		next(huma.WithValue(ctx, writerKey{}, w))
 	})
 	return api
 }
 
-type requestIDKey struct{}
+type writerKey struct{}
 
-func requestIDOf(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey{}).(string)
-	return id
+// writerOf is what the answer to a request is written to.
+func writerOf(ctx context.Context) http.ResponseWriter {
+	w, _ := ctx.Value(writerKey{}).(http.ResponseWriter)
+	return w
 }
 
 // writeJSON writes a value in one piece. A caller who has gone is no error: huma

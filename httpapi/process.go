@@ -70,6 +70,8 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	in.HTTPRequestID = w.Header().Get("X-Request-Id")
+	note(w, in.OrderID, "")
 	o, err := s.run(r.Context(), in, want.atMost)
 	if err != nil {
 		return err
@@ -140,6 +142,7 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 }
 
 func writeOrderStatus(w http.ResponseWriter, o *order, status int) {
+	note(w, o.OrderID, string(o.Status))
 	header := w.Header()
 	header["Content-Type"] = jsonType
 	header["Etag"] = []string{entityTag(o.Seq)}

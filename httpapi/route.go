@@ -64,8 +64,9 @@ func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Durat
 		}
 		p := problemOf(err)
 		if ctx.Err() != context.Canceled {
-			s.logFault(requestIDOf(ctx), p, err)
+			s.logFault(writerOf(ctx).Header().Get("X-Request-Id"), p, err)
 		}
+		noteProblem(writerOf(ctx), p)
 		return nil, p
 	})
 }
@@ -103,6 +104,7 @@ func (h humaRoutes) HandleFunc(pattern string, serve func(http.ResponseWriter, *
 
 // writeProblem writes a problem; one that can't be written has no reader left.
 func writeProblem(w http.ResponseWriter, p *problem) {
+	noteProblem(w, p)
 	header := w.Header()
 	for name, values := range p.GetHeaders() {
 		header[name] = values

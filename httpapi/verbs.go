@@ -105,6 +105,7 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 	if err = readHead(r, &q); err != nil {
 		return q, nil, err
 	}
+	q.HTTPRequestID = w.Header().Get("X-Request-Id")
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
 	if version != nil {
 		q.IfSeq = new(int32(*version))

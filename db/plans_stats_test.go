@@ -1,0 +1,34 @@
+package db_test
+
+import (
+	"strings"
+	"testing"
+
+	"pawl/dbtest"
+)
+
+// TestStatsPlans reads what the metrics show, from a database in use: it must not read a table for that, every few
+// seconds.
+func TestStatsPlans(t *testing.T) {
+	t.Parallel()
+	conn := connectPlainly(t, dbtest.New(t).URL)
+	history := `
+INSERT INTO transitions (order_no, fence, seq, to_status) SELECT order_no, 1, seq, status FROM orders;
+VACUUM (ANALYZE) transitions;`
+	for _, part := range strings.SplitAfter(stored+history, ";\n") {
+		if _, err := conn.Exec(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []statement{
+		prepare(t, conn, "OrdersHeldStats", map[string]string{"most": "10000", "oldest": "1000"}),
+		prepare(t, conn, "OrderAge", map[string]string{"order_no": "1000"}),
+		prepare(t, conn, "LateUndosCount", map[string]string{"most": "10000"}),
+	} {
+		for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
+			if pages, plan := s.buffers(t, kind, 500); plan != "" {
+				t.Errorf("%s with a %s looks at %d pages:\n%s", s.name, kind, pages, plan)
+			}
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package engine_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/orders"
+	"pawl/simulator"
+)
+
+// What has ended is counted by its status and timed by what did its steps, as often as the database says.
+func TestOrdersThatEndAreCounted(t *testing.T) {
+	t.Parallel()
+	registry, cfg := prometheus.NewRegistry(), quick
+	cfg.Registerer = registry
+	s := openShop(t, 1, cfg)
+	for i := range 3 {
+		s.process(t, request(fmt.Sprintf("ledger%d", i)))
+	}
+	s.setStock(t, "gone", 0)
+	s.process(t, withItem("gone", requests("refused", 1))[0])
+	s.use(t, `charge: {executor: simulator, url: SIM}`)
+	s.process(t, request("mixed"))
+	s.use(t, `
+charge: {executor: simulator, url: SIM}
+reserve: {executor: simulator, url: SIM}
+confirm: {executor: simulator, url: SIM}`)
+	s.process(t, request("remote"))
+	for name, want := range map[string]map[string]float64{
+		"pawl_orders_finished_total":      {"completed": 5, "failed": 1, "canceled": 0},
+		"pawl_order_duration_seconds":     {"ledger completed": 3, "ledger failed": 1, "mixed completed": 1, "simulator completed": 1},
+		"pawl_step_call_duration_seconds": {"do charge": 2, "do reserve": 1, "do confirm": 1},
+		"pawl_batch_orders":               {"fenced_answer": 0},
+	} {
+		for labels, n := range want {
+			if got := metric(t, registry, name, labels); got != n {
+				t.Errorf("%s{%s} is %v, want %v", name, labels, got, n)
+			}
+		}
+	}
+	if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`); n != 5 {
+		t.Errorf("%d orders are completed", n)
+	}
+	if got := metric(t, registry, "pawl_batch_orders", "admit"); got < 6 {
+		t.Errorf("%v batches were admitted", got)
+	}
+}
+
+// Whatever an order is held for, it is counted, and shown with how long it has waited.
+func TestOrdersOnHoldAreCounted(t *testing.T) {
+	t.Parallel()
+	registry, cfg := prometheus.NewRegistry(), quick
+	cfg.Registerer = registry
+	s := openShop(t, 1, cfg)
+	s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}
+approval: [{items: [dear]}]`)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, OrderPrefix: "ill"}, simulator.Rule{Fault: simulator.CallbackNever, OrderPrefix: "slow"})
+	s.admit(t, withItem("dear", requests("approval", 1))[0])
+	s.admit(t, request("slow"))
+	s.until(t, "slow", "callback")
+	s.admit(t, request("ill"))
+	s.until(t, "ill", "retry")
+	if _, err := s.engine.Do(t.Context(), engine.Request{OrderID: "ill", Verb: orders.Pause, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	s.exec(t, `UPDATE transitions SET at = at - interval '2 hours' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'slow')`)
+	for hold, n := range map[string]float64{"approval": 1, "callback": 1, "paused": 1, "attention": 0, "queued": 0} {
+		if got := metric(t, registry, "pawl_orders_held_total", hold); got != n {
+			t.Errorf("held for %s: %v, want %v", hold, got, n)
+		}
+	}
+	waiting, err := s.engine.Waiting(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for hold, n := range map[string]int64{"approval": 1, "callback": 1, "paused": 1, "retry": 0} {
+		if held := waiting.Held[hold]; held.Orders != n || (held.Longest > 0) != (n > 0) || (held.Longest > 2*time.Hour) != (hold == "callback") {
+			t.Errorf("%s: %+v", hold, held)
+		}
+	}
+	if waiting.Unfinished <= 0 || waiting.Unfinished > time.Hour {
+		t.Errorf("the oldest order is %v old", waiting.Unfinished)
+	}
+}
+
+// An order that nobody takes up is seen, with how long it has been due and how old it is.
+func TestOrdersThatNobodyTakesUp(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, created_at, due_at, amount, currency, item, policy)
+		VALUES ('newer', 'charging', 1, gen_random_uuid(), now() - interval '2 hours', now() - interval '1 hour', 1, 'USD', 'i', 4711)`)
+	b.engine = startEngine(t, b.URL, quick)
+	var waiting engine.Waiting
+	eventually(t, "it is seen", func() (seen bool) {
+		var err error
+		if waiting, err = b.engine.Waiting(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return waiting.Overdue > 0
+	})
+	if waiting.Overdue.Round(time.Minute) != time.Hour || waiting.Unfinished.Round(time.Minute) != 2*time.Hour {
+		t.Errorf("%+v", waiting)
+	}
+}
+
+// A call that is refused or fails is a line in the log at info, one that is done or waited for at debug.
+func TestCallsAreLogged(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[slog.Level][]string{
+		slog.LevelInfo: {
+			`level=INFO msg="provider called" order_id=poor step=charge operation=do call=1 fence=1 request_id=of-poor outcome=refused code=card_declined`,
+			`level=INFO msg="provider called" order_id=ill step=charge operation=do call=1 fence=1 request_id=of-ill outcome=unknown code=error`,
+		},
+		slog.LevelDebug: {
+			`level=DEBUG msg="provider called" order_id=rich step=charge operation=do call=1 fence=1 request_id=of-rich outcome=done`,
+			`level=INFO msg="provider called" order_id=poor step=charge`,
+		},
+	} {
+		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
+			log, cfg := &lines{}, quick
+			cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+			s := openShop(t, 1, cfg)
+			s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}`)
+			s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, OrderPrefix: "ill", Times: 1}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "poor"})
+			for _, id := range []string{"rich", "poor", "ill"} {
+				in := request(id)
+				in.HTTPRequestID = "of-" + id
+				s.admit(t, in)
+			}
+			s.until(t, "ill", "retry")
+			s.until(t, "poor", "failed")
+			if _, err := s.engine.Do(t.Context(), engine.Request{OrderID: "ill", Verb: orders.Retry, Actor: "test", HTTPRequestID: "of-retry"}); err != nil {
+				t.Fatal(err)
+			}
+			s.until(t, "rich", "completed")
+			s.until(t, "ill", "completed")
+			text := log.String()
+			for _, line := range want {
+				if strings.Count(text, line) != 1 {
+					t.Errorf("no line, or more than one, begins with\n%s in\n%s", line, text)
+				}
+			}
+			if retried := strings.Contains(text, "call=2 fence=2 request_id=of-retry outcome=done"); retried != (level == slog.LevelDebug) {
+				t.Errorf("the second call: %v, in\n%s", retried, text)
+			}
+		})
+	}
+}
