@@ -143,7 +143,7 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 }
 
 const callsOf = `-- name: CallsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference FROM step_calls AS t
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 ORDER BY t.call LIMIT $3
 `
 
@@ -179,6 +179,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, e
 			&i.Detail,
 			&i.Reference,
 			&i.UndoReference,
+			&i.Refund,
 		); err != nil {
 			return nil, err
 		}

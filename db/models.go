@@ -61,6 +61,7 @@ type Order struct {
 	PaymentMethod        *string
 	ConcurrencyKey       *string
 	Action               []byte
+	Refunds              *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -69,6 +70,7 @@ type Order struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
+	RefundList           interface{}
 }
 
 type StepCall struct {
@@ -87,6 +89,7 @@ type StepCall struct {
 	Detail        *string
 	Reference     *string
 	UndoReference *string
+	Refund        *int32
 }
 
 type Transition struct {

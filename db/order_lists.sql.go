@@ -58,7 +58,7 @@ WITH page AS MATERIALIZED (
       AND ($5::text IS NULL OR o.status = $5::text) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -130,6 +130,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -138,6 +139,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -157,7 +159,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz THEN true END
   ORDER BY o.ended_as DESC, o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -229,6 +231,7 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -237,6 +240,7 @@ func (q *Queries) OrdersListEnded(ctx context.Context, arg OrdersListEndedParams
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -258,7 +262,7 @@ WITH page AS MATERIALIZED (
       AND ($8::text IS NULL OR o.item = $8::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $9
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -336,6 +340,7 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -344,6 +349,7 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -385,7 +391,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -460,6 +466,7 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -468,6 +475,7 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -487,7 +495,7 @@ WITH page AS MATERIALIZED (
     AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz THEN true END
   ORDER BY o.item DESC, o.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -561,6 +569,7 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -569,6 +578,7 @@ func (q *Queries) OrdersListItemEnded(ctx context.Context, arg OrdersListItemEnd
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -589,7 +599,7 @@ WITH unfinished AS MATERIALIZED (
     AND u.order_no > $3::bigint AND u.order_no < $4::bigint AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
   ORDER BY u.order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -664,6 +674,7 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -672,6 +683,7 @@ func (q *Queries) OrdersListUnfinished(ctx context.Context, arg OrdersListUnfini
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}

@@ -596,7 +596,7 @@ WITH matched AS (
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3) AS f
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), judged AS (
   SELECT o.order_no, o.order_id, count(*) AS pairs, string_agg(m.fault, ', ') AS fault
