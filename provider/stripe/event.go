@@ -19,6 +19,7 @@ type Hint struct {
 	OrderID      string
 	Generation   int32
 	Reference    string // the payment intent
+	Refund       int32  // its number, where the event is about a refund that was asked for; else 0
 }
 
 // ErrNotOurs is the error for an event that is genuine but about no order of ours. It is to
@@ -70,7 +71,11 @@ func hintOf(metadata map[string]string, reference string) (Hint, error) {
 	if err != nil || generation < 0 {
 		return Hint{}, ErrNotOurs
 	}
-	return Hint{installation, metadata["pawl_order"], int32(generation), reference}, nil
+	refund, err := strconv.ParseInt(metadata[refundNumber], 10, 32)
+	if err != nil {
+		refund = 0
+	}
+	return Hint{installation, metadata["pawl_order"], int32(generation), reference, int32(refund)}, nil
 }
 
 func idOf(reference json.RawMessage) string {
