@@ -70,7 +70,7 @@ type Order struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
-	RefundList           interface{}
+	RefundList           []byte
 }
 
 type StepCall struct {

@@ -145,7 +145,7 @@ WITH claimed AS MATERIALIZED (
 ), begun AS (
   UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => $8::float8),
     state = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
-    sent_at = CASE WHEN $4::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
+    sent_at = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN now() ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (

@@ -15,8 +15,11 @@ import (
 // judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
 // Nil without an error: there is nothing to write, somebody asked for the same before.
 func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
-	if q.aboutLateUndo() {
+	switch {
+	case q.aboutLateUndo():
 		return e.judgeLateUndo(ctx, o, q)
+	case q.aboutRefund():
+		return e.judgeRefund(o, q)
 	}
 	// Under the active policy the provider may be asked what became of the key.
 	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)

@@ -166,7 +166,7 @@ func (s *server) publish() {
 	}
 	accepted(document.Paths[processOperation.Path].Post)
 	for _, verb := range orders.Verbs {
-		accepted(document.Paths["/api/orders/{orderId}/"+string(verb)].Post)
+		accepted(document.Paths[verbPath(verb)].Post)
 	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
 	yaml, err := document.YAML()

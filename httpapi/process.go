@@ -120,18 +120,25 @@ var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {
-	final := o.Status.Final()
+	if !o.Status.Final() {
+		writeAccepted(w, o, want, retryAfter(o, s.clock))
+		return
+	}
+	if applied := want.applied(true); applied != "" {
+		w.Header().Set("Preference-Applied", applied)
+	}
+	writeOrderStatus(w, o, http.StatusOK)
+}
+
+// writeAccepted answers that something is still to come, and when it is worth asking again.
+func writeAccepted(w http.ResponseWriter, o *orders.Order, want preference, retryAfter string) {
 	header := w.Header()
-	if applied := want.applied(final); applied != "" {
+	if applied := want.applied(false); applied != "" {
 		header.Set("Preference-Applied", applied)
 	}
-	status := http.StatusOK
-	if !final {
-		status = http.StatusAccepted
-		header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
-		header.Set("Retry-After", retryAfter(o, s.clock))
-	}
-	writeOrderStatus(w, o, status)
+	header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
+	header.Set("Retry-After", retryAfter)
+	writeOrderStatus(w, o, http.StatusAccepted)
 }
 
 func writeOrderStatus(w http.ResponseWriter, o *orders.Order, status int) {

@@ -12,6 +12,15 @@ import (
 	"pawl/orders"
 )
 
+// verbPath is where a verb is asked for. One order can have many refunds.
+func verbPath(verb orders.Verb) string {
+	path := "/api/orders/{orderId}/" + string(verb)
+	if verb == orders.Refund {
+		path += "s"
+	}
+	return path
+}
+
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
 	id, _, _ := strings.Cut(string(verb), "-")
@@ -19,12 +28,12 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		id = "settleStepOf"
 	}
 	return failing(huma.Operation{
-		OperationID: id + "Order", Method: http.MethodPost, Path: "/api/orders/{orderId}/" + string(verb), Tags: []string{"orders"},
+		OperationID: id + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called",
+		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 
@@ -46,6 +55,7 @@ var (
 	stepResultOperation = verbOperation(orders.StepResult, "Say what became of a step",
 		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
 			"The order goes on as if the provider had said so. While the step is being done it is 409. "+
+			"With the number of a refund it settles that refund; not_done has it sent again. "+
 			"With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. "+
 			"The order is not moved by that, and may have ended.")
 )
@@ -65,24 +75,31 @@ func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
 		if err != nil {
 			return err
 		}
-		want := preferenceOf(r.Header["Prefer"], s.wait)
-		limit := max(want.atMost, leastVerbWait)
-		if want.atMost == 0 {
-			q.Async, limit = true, readLimit
-		}
-		ctx, done := context.WithTimeout(r.Context(), limit)
-		defer done()
-		o, err := s.engine.Do(ctx, q)
-		switch {
-		case err != nil:
-			return err
-		case q.DryRun:
-			writeOrderStatus(w, &o, http.StatusOK)
-		default:
-			s.writeOrder(w, &o, want)
-		}
-		return nil
+		return s.do(w, r, &q)
 	}
+}
+
+// do does what a verb asks and answers with the order.
+func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request) error {
+	want := preferenceOf(r.Header["Prefer"], s.wait)
+	limit := max(want.atMost, leastVerbWait)
+	if want.atMost == 0 {
+		q.Async, limit = true, readLimit
+	}
+	ctx, done := context.WithTimeout(r.Context(), limit)
+	defer done()
+	o, err := s.engine.Do(ctx, *q)
+	switch {
+	case err != nil:
+		return err
+	case q.DryRun:
+		writeOrderStatus(w, &o, http.StatusOK)
+	case refundOpen(&o, q):
+		writeAccepted(w, &o, want, "1")
+	default:
+		s.writeOrder(w, &o, want)
+	}
+	return nil
 }
 
 func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, err error) {
@@ -94,17 +111,22 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 	if q, err = decodeVerb(body.Bytes(), schema, verb); err != nil {
 		return q, err
 	}
+	return q, readTarget(r, &q)
+}
+
+// readTarget reads what a request for a verb says beside its body.
+func readTarget(r *http.Request, q *engine.Request) (err error) {
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
-		return q, orders.ErrNotFound
+		return orders.ErrNotFound
 	}
-	if err = readHead(r, &q); err != nil {
-		return q, err
+	if err = readHead(r, q); err != nil {
+		return err
 	}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
 	if version != nil {
 		q.IfSeq = new(int32(*version))
 	}
-	return q, err
+	return err
 }
 
 // readHead reads the dry run of a verb, for one order or many, and the request id of who gives none in the body.

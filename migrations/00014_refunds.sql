@@ -10,7 +10,7 @@ ALTER TABLE refunds
   ADD COLUMN claims      integer NOT NULL DEFAULT 0,
   ADD COLUMN state       refund_state NOT NULL DEFAULT 'done',
   ADD COLUMN due_at      timestamptz,          -- when it is to be sent, or looked up; null: nobody acts
-  ADD COLUMN sent_at     timestamptz,          -- when its key was first sent
+  ADD COLUMN sent_at     timestamptz,          -- when the key was sent that may have had its effect
   ADD COLUMN finished_at timestamptz,          -- when it was done or had failed
   ADD COLUMN restock     item_quantity,        -- units that were put back into stock
   ADD COLUMN executor    text COLLATE "C",     -- null: the ledger
@@ -86,11 +86,11 @@ DROP VIEW no_effects, full_orders;
 CREATE VIEW full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
-  CASE WHEN o.refunds IS NOT NULL THEN (
+  (CASE WHEN o.refunds IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
-    FROM refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END AS refund_list
+    FROM refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
 FROM orders AS o
 LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;

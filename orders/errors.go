@@ -51,15 +51,19 @@ type NotApplicable struct {
 
 // Why a verb does not apply.
 const (
-	RefusedState          = "not_applicable"        // it is not a verb for an order like this
-	RefusedConfirmInDoubt = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
-	RefusedUnknown        = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
-	RefusedStillUndoing   = "still_undoing"         // an effect of the order stands, or is still being undone
-	RefusedPolicySwitch   = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
-	RefusedBusy           = "busy"                  // the step is being done right now
-	RefusedAnswered       = "already_answered"      // an answer is there, and was not used yet
-	RefusedNoLateUndo     = "no_late_undo"          // no undo of a late effect is open for that step and generation
-	RefusedNotCalled      = "not_called"            // nobody was asked yet to do the step, in this generation
+	RefusedState           = "not_applicable"        // it is not a verb for an order like this
+	RefusedConfirmInDoubt  = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
+	RefusedUnknown         = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
+	RefusedStillUndoing    = "still_undoing"         // an effect of the order stands, or is still being undone
+	RefusedPolicySwitch    = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
+	RefusedBusy            = "busy"                  // the step is being done right now
+	RefusedAnswered        = "already_answered"      // an answer is there, and was not used yet
+	RefusedNoLateUndo      = "no_late_undo"          // no undo of a late effect is open for that step and generation
+	RefusedNotCalled       = "not_called"            // nobody was asked yet to do the step, in this generation
+	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
+	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
+	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
+	RefusedNoRefund        = "no_refund"             // there is no refund of that number which is not settled
 )
 
 // sentences say so to people, where it is not just the state of the order.
@@ -67,12 +71,16 @@ var sentences = map[string]string{
 	RefusedConfirmInDoubt: "the confirmation may have been done: its answer decides",
 	RefusedUnknown: "the outcome of the step is not known, and the provider may have forgotten its key: " +
 		"only a look-up, a callback or a step-result can settle it",
-	RefusedStillUndoing: "an effect of the order stands, or is still being undone",
-	RefusedPolicySwitch: "a step that was done under the policy of the order could not be undone under the active one",
-	RefusedBusy:         "the step is being done right now",
-	RefusedAnswered:     "the step was answered, and the answer was not used yet",
-	RefusedNoLateUndo:   "no undo of a late effect is open for that step and generation",
-	RefusedNotCalled:    "the step was not called for yet in this generation of the order",
+	RefusedStillUndoing:    "an effect of the order stands, or is still being undone",
+	RefusedPolicySwitch:    "a step that was done under the policy of the order could not be undone under the active one",
+	RefusedBusy:            "the step is being done right now",
+	RefusedAnswered:        "the step was answered, and the answer was not used yet",
+	RefusedNoLateUndo:      "no undo of a late effect is open for that step and generation",
+	RefusedNotCalled:       "the step was not called for yet in this generation of the order",
+	RefusedRefundTooLarge:  "more was to be given back than is left of the charge, without what other refunds have asked for",
+	RefusedRestockTooLarge: "more units were to be put back than the order took from this stock, without what is back already",
+	RefusedNoRefundURL:     "the policy of the order has no refundUrl for the charge",
+	RefusedNoRefund:        "no refund of that number is open: there is none, or it is done or failed",
 }
 
 func (n *NotApplicable) Error() string {

@@ -53,7 +53,7 @@ WITH claimed AS MATERIALIZED (
 ), begun AS (
   UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     state = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
-    sent_at = CASE WHEN @operation::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
+    sent_at = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN now() ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
