@@ -30,7 +30,7 @@ type Sent struct {
 	OrderID    string
 	Step       fsm.Step
 	Generation int32
-	Refund     int32           // its number, of the step charge; 0: the step itself
+	RefundID   string          // of a refund of the charge; empty: it is the step itself
 	Amount     decimal.Decimal // of the order, or of the refund
 	Policy     int32           // the version that the order goes by
 }

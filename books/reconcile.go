@@ -102,10 +102,10 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 // take finds what the provider has under a key, if it is asked for it at all.
 func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
 	step := fsm.Step(row.Step)
-	if row.Refund > 0 {
+	if row.RefundID != "" {
 		step = fsm.Charge
 	}
-	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.Refund, row.Amount, row.Policy})
+	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy})
 	if !asked {
 		return e, false, false
 	}

@@ -28,7 +28,7 @@ func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
 }
 
 const providerKeys = `-- name: ProviderKeys :many
-SELECT k.order_no, k.step, k.generation, 0 AS refund, k.policy, o.order_id, o.status, o.amount, o.currency,
+SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
     SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
@@ -61,7 +61,7 @@ type ProviderKeysRow struct {
 	OrderNo    int64
 	Step       string
 	Generation int32
-	Refund     int32
+	RefundID   string
 	Policy     int32
 	OrderID    string
 	Status     fsm.State
@@ -91,7 +91,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.OrderNo,
 			&i.Step,
 			&i.Generation,
-			&i.Refund,
+			&i.RefundID,
 			&i.Policy,
 			&i.OrderID,
 			&i.Status,
@@ -114,7 +114,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 }
 
 const providerRefunds = `-- name: ProviderRefunds :many
-SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, f.number AS refund, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
+SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
@@ -138,7 +138,7 @@ type ProviderRefundsRow struct {
 	OrderNo    int64
 	Step       string
 	Generation int32
-	Refund     int32
+	RefundID   string
 	Policy     int32
 	OrderID    string
 	Status     fsm.State
@@ -165,7 +165,7 @@ func (q *Queries) ProviderRefunds(ctx context.Context, arg ProviderRefundsParams
 			&i.OrderNo,
 			&i.Step,
 			&i.Generation,
-			&i.Refund,
+			&i.RefundID,
 			&i.Policy,
 			&i.OrderID,
 			&i.Status,

@@ -271,7 +271,7 @@ func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) erro
 
 const refundHint = `-- name: RefundHint :many
 UPDATE refunds AS f SET due_at = now()
-WHERE f.order_no = $1 AND f.generation = $2 AND f.number = $3 AND f.number > 0
+WHERE f.order_no = $1 AND f.generation = $2 AND f.request_id = $3::text
   AND f.executor = $4::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
 RETURNING f.number
 `
@@ -279,7 +279,7 @@ RETURNING f.number
 type RefundHintParams struct {
 	OrderNo    int64
 	Generation int32
-	Number     int32
+	RequestID  string
 	Executor   string
 }
 
@@ -289,7 +289,7 @@ func (q *Queries) RefundHint(ctx context.Context, arg RefundHintParams) ([]int32
 	rows, err := q.db.Query(ctx, refundHint,
 		arg.OrderNo,
 		arg.Generation,
-		arg.Number,
+		arg.RequestID,
 		arg.Executor,
 	)
 	if err != nil {
@@ -448,10 +448,10 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE refunds AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
-  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code
+  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list,
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list,
   (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = 'charge'
    AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS charge_policy
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
@@ -471,6 +471,7 @@ type RefundsClaimRow struct {
 	Reason       string
 	Reference    string
 	Code         string
+	RequestID    string
 	Order        Order
 	ChargePolicy *int32
 }
@@ -494,6 +495,7 @@ func (q *Queries) RefundsClaim(ctx context.Context, arg RefundsClaimParams) ([]R
 			&i.Reason,
 			&i.Reference,
 			&i.Code,
+			&i.RequestID,
 			&i.Order.OrderNo,
 			&i.Order.CreatedAt,
 			&i.Order.DueAt,

@@ -110,7 +110,7 @@ func (e *Engine) heedRefund(ctx context.Context, o *orders.Order, hint stripe.Hi
 	if p, _ := e.policies.byVersion(o.Policy); p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
 	}
-	found, err := e.query.RefundHint(ctx, db.RefundHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, Number: hint.Refund,
+	found, err := e.query.RefundHint(ctx, db.RefundHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,
 		Executor: string(policy.Stripe)})
 	if len(found) > 0 {
 		e.refunds.nudge()

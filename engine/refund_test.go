@@ -104,7 +104,7 @@ func (s *shop) compare(t *testing.T) {
 	t.Helper()
 	installation := uuid.MustParse(value[string](t, s.Pool, `SELECT id::text FROM installation`))
 	at := &books.Provider{URL: s.urls.Replace("SIM"), Key: func(sent books.Sent) (string, bool) {
-		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, Refund: sent.Refund}
+		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, RefundID: sent.RefundID}
 		if s.stripe {
 			return stripe.EffectKey(&c), sent.Step == "charge"
 		}
@@ -261,7 +261,7 @@ func TestNoRefund(t *testing.T) {
 	s.process(t, request("o"))
 	s.refundRefused(t, orders.RefusedNoRefundURL, "", 0)
 	in := request("later")
-	in.StartAt = new(time.Now().Add(time.Hour))
+	in.StartAt = time.Now().Add(time.Hour)
 	s.admit(t, in)
 	_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "later", RequestID: "x", Refund: &engine.Refund{}})
 	var refusal *orders.NotApplicable
@@ -361,7 +361,7 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"refund.updated","data":{"object":{"object":"refund","id":"re_1","payment_intent":%q,
-			"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"1"}}}}`,
+			"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"a"}}}}`,
 			text(s.get(t, "o").ChargeReference), value[string](t, s.Pool, `SELECT id::text FROM installation`))
 		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_1", Timestamp: time.Now()})
 		eventually(t, happens.state, func() bool { // it may come while the refund is being asked after

@@ -40,7 +40,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if errors.Is(err, orders.ErrNotFound) {
 		return nil
 	}
-	if err == nil && hint.Refund > 0 {
+	if err == nil && hint.RefundID != "" {
 		return e.heedRefund(ctx, &order, hint, secret)
 	}
 	if err != nil || !e.heeds(&order, hint, secret) {

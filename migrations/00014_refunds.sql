@@ -20,6 +20,7 @@ ALTER TABLE refunds
   ADD COLUMN detail      text,
   DROP CONSTRAINT refunds_pkey,
   ADD CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation, number);
+CREATE UNIQUE INDEX refunds_request ON refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- its key is made of it
 CREATE INDEX refunds_due ON refunds (due_at) WHERE due_at IS NOT NULL;
 
 -- How many refunds were asked for, and so the number of the last one. Null: none.
@@ -42,7 +43,7 @@ BEGIN
   RETURNING c.amount INTO charged;
   SELECT sum(f.amount) FILTER (WHERE f.state <> 'failed'), coalesce(sum(f.restock), 0) INTO asked, restocked
   FROM refunds AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
-  IF charged IS NULL OR asked > charged OR NEW.amount = 0 THEN
+  IF charged IS NULL OR asked > charged OR NEW.amount = 0 OR coalesce(NEW.request_id, '') = '' THEN
     RAISE EXCEPTION 'order_no %: refunds of % in all, of a charge of %', NEW.order_no, asked, coalesce(charged, 0)
       USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
   END IF;
@@ -66,10 +67,10 @@ END $$;
 
 -- The sum of all refunds that have not failed stays within the charge, and the units within the order.
 CREATE TRIGGER refunds_guard AFTER INSERT ON refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION guard_refund();
-CREATE TRIGGER refunds_guard_change AFTER UPDATE ON refunds FOR EACH ROW WHEN (
-  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''))
-  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.executor, ''))
-  OR NEW.state <> OLD.state AND (OLD.state = 'failed' OR OLD.number = 0)
+CREATE TRIGGER refunds_guard_change AFTER UPDATE ON refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
+  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
+  OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION refuse_refund_change();
 
 -- A call may be about a refund. Such calls have numbers below zero, as all that move no order.

@@ -15,8 +15,8 @@ import (
 
 const (
 	refundsGuard = "23514 refunds_guard"
-	askRefund    = `INSERT INTO refunds (order_no, generation, number, currency, amount, restock)
-		SELECT ` + numberOf + `, 0, $1, 'USD', $2::text::numeric, nullif($3::integer, 0)`
+	askRefund    = `INSERT INTO refunds (order_no, generation, number, currency, amount, restock, request_id)
+		SELECT ` + numberOf + `, 0, $1::integer, 'USD', $2::text::numeric, nullif($3::integer, 0), 'id ' || $1`
 )
 
 // plantSold brings an order to its end, with its charge of 10 and its reservation of 2.
@@ -49,13 +49,16 @@ func TestRefundsStayWithinTheOrder(t *testing.T) {
 	c.refused(refundsGuard, `UPDATE refunds SET amount = 3`)
 	c.refused(refundsGuard, `UPDATE refunds SET restock = NULL`)
 	c.refused(refundsGuard, `UPDATE refunds SET number = 2`)
+	c.refused(refundsGuard, `UPDATE refunds SET request_id = 'b'`)
+	c.refused("23505 refunds_request", `INSERT INTO refunds (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 2, 'USD', 1, 'id 1' FROM refunds`)
+	c.refused(refundsGuard, `INSERT INTO refunds (order_no, generation, number, currency, amount) SELECT order_no, 0, 2, 'USD', 1 FROM refunds`)
 	c.do(`UPDATE refunds SET state = 'failed'`)
 	c.refused(refundsGuard, `UPDATE refunds SET state = 'done'`)
 	c.accepted(askRefund, 2, "10", 1)              // what failed does not count
 	c.refused(refundsGuard, askRefund, 2, "10", 2) // but its unit is back
 	c.plant("charging", fsm.Charging)
 	c.do(`INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE order_id = 'charging'`)
-	c.refused(refundsGuard, `INSERT INTO refunds (order_no, generation, number, currency, amount) SELECT order_no, 0, 1, 'USD', 1 FROM charges ORDER BY order_no DESC LIMIT 1`)
+	c.refused(refundsGuard, `INSERT INTO refunds (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 1, 'USD', 1, 'a' FROM charges ORDER BY order_no DESC LIMIT 1`)
 	c.refused("23514 refund_state", `UPDATE refunds SET state = 'undone'`)
 }
 

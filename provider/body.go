@@ -37,7 +37,7 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 		b = appendMember(append(b, ','), "undoKey", c.Key(Do))
 		b = appendOptional(b, "reference", c.Reference)
 	case Refund:
-		b = strconv.AppendInt(append(b, `,"refund":`...), int64(c.Refund), 10)
+		b = appendMember(append(b, ','), "refundId", c.RefundID)
 		b = appendOptional(b, "reason", c.Reason)
 		b = appendMember(append(b, ','), "chargeKey", c.chargeKey())
 		b = appendOptional(b, "reference", c.Reference)
@@ -50,7 +50,7 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 // chargeKey is the key that was sent to charge what is refunded now.
 func (c *Call) chargeKey() string {
 	charge := *c
-	charge.Refund = 0
+	charge.RefundID = ""
 	return charge.Key(Do)
 }
 

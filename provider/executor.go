@@ -24,8 +24,8 @@ type Executor interface {
 	// nothing stands. It is never called for confirm.
 	// What has a Reference is taken back by it, whether its key is remembered or not.
 	Undo(ctx context.Context, c *Call) Result
-	// Refund gives back a part of a charge that stands, or all that is left of it: once for each number of a
-	// refund. Done has the provider's name of the refund; Waiting says that it is accepted and not done yet.
+	// Refund gives back a part of a charge that stands, or all that is left of it: once for each
+	// RefundID. Done has the provider's name of the refund; Waiting says that it is accepted and not done yet.
 	// It is called only for charge.
 	Refund(ctx context.Context, c *Call) Result
 }
@@ -36,7 +36,7 @@ type Looker interface {
 	Executor
 	// Lookup answers Done, Refused or Waiting for a Do that was seen, Retry for one that
 	// was not (it may still be on its way), and Unknown when it can't say. A key that was
-	// undone is Refused, whether its Do was seen or not. With the number of a refund it is about the refund.
+	// undone is Refused, whether its Do was seen or not. With a RefundID it is about the refund.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
@@ -61,7 +61,7 @@ type Call struct {
 	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
 	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
 
-	Refund          int32  // the number of the refund that this is about; 0: it is about the step. Amount is its amount
+	RefundID        string // the id with which the refund was asked for that this is about; empty: it is about the step. Amount is that of the refund
 	Reason          string // why it is refunded
 	RefundReference string // the provider's name for the refund, once known
 }
@@ -88,7 +88,7 @@ const (
 
 // LookupKey is the key that a look-up asks after.
 func (c *Call) LookupKey() string {
-	if c.Refund > 0 {
+	if c.RefundID != "" {
 		return c.Key(Refund)
 	}
 	return c.Key(Do)

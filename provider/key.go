@@ -21,8 +21,8 @@ func (c *Call) Key(op Operation) string {
 	b = appendField(b, c.Step)
 	b = appendField(b, op)
 	b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Generation)))
-	if c.Refund > 0 {
-		b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Refund)))
+	if c.RefundID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
+		b = appendField(b, c.RefundID)
 	}
 	sum := sha256.Sum256(b)
 	return "pawl-" + keyEncoding.EncodeToString(sum[:])

@@ -34,10 +34,10 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE refunds AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
-  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code
+  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, sqlc.embed(o),
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o),
   (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = 'charge'
    AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS charge_policy
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
@@ -128,6 +128,6 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effec
 -- Something has happened to a refund at its provider, who is to be asked about it at once. Also
 -- one that is done: the bank of the customer may have returned the money.
 UPDATE refunds AS f SET due_at = now()
-WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.number > 0
+WHERE f.order_no = @order_no AND f.generation = @generation AND f.request_id = @request_id::text
   AND f.executor = @executor::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
 RETURNING f.number;

@@ -27,7 +27,7 @@ type Subject struct {
 	Currency   string `json:"currency"`
 	Quantity   int32  `json:"quantity"`
 	Item       string `json:"item"`
-	Refund     int32  `json:"refund,omitempty"` // its number
+	RefundID   string `json:"refundId,omitempty"`
 }
 
 // Entry is what the books say of one key of a do.

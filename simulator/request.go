@@ -99,7 +99,7 @@ func (q *request) check() (err error) {
 		{q.body.Generation >= 0, "generation: must not be negative"},
 		{!strings.ContainsAny(q.body.Amount, "+-eE"), "amount: must be digits and a point"},
 		{q.operation != operationUndo || q.body.UndoKey != "", "undoKey: must be the Idempotency-Key of the do"},
-		{q.operation != operationRefund || q.body.Refund > 0, "refund: must be the number of the refund, from 1"},
+		{q.operation != operationRefund || q.body.RefundID != "", "refundId: must not be empty"},
 		{q.operation != operationRefund || q.amount.IsPos(), "amount: must be more than zero"},
 		{q.operation != operationRefund || q.body.ChargeKey != "", "chargeKey: must be the Idempotency-Key of the charge"},
 		{q.operation != operationUndo || q.body.UndoKey != q.key, "undoKey: must not be the Idempotency-Key of the undo"},

@@ -165,8 +165,12 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
-	if q.refund != "" && q.intent == "" {
+	switch {
+	case q.intent != "" || q.operation != stripeRead:
+	case q.refund != "":
 		return missing("refund", "refund", q.refund).status(http.StatusNotFound)
+	default: // Stripe would list those of all intents
+		return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
 	}
 	if q.intent != "" {
 		i = s.state.intents[q.intent]

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/stripe/stripe-go/v85"
 
@@ -37,7 +36,7 @@ func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	return made.failed
 }
 
-// lookupRefund reads the refund by its name or finds it among those of the intent, by the number in its metadata. That
+// lookupRefund reads the refund by its name or finds it among those of the intent, by the id in its metadata. That
 // knows no age, as a key does.
 func (s *charge) lookupRefund(ctx context.Context, c *provider.Call) provider.Result {
 	now := s.api.readRefund(ctx, c)
@@ -66,7 +65,7 @@ func resultOfRefund(refund *stripe.Refund) provider.Result {
 // refund asks for a refund of so many units.
 func (a *api) refund(ctx context.Context, c *provider.Call, units int64) reply {
 	metadata := metadataOf(c)
-	metadata[refundNumber] = strconv.Itoa(int(c.Refund))
+	metadata[refundID] = c.RefundID
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
 		return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{
 			Params: stripe.Params{IdempotencyKey: stripe.String(c.Key(opRefund))}, PaymentIntent: stripe.String(c.Reference),
@@ -74,8 +73,8 @@ func (a *api) refund(ctx context.Context, c *provider.Call, units int64) reply {
 	})
 }
 
-// refundNumber is the metadata by which a refund is found again.
-const refundNumber = "pawl_refund"
+// refundID is the metadata by which a refund is found again.
+const refundID = "pawl_refund"
 
 // readRefund reads the refund of a call. There may be none.
 func (a *api) readRefund(ctx context.Context, c *provider.Call) reply {
@@ -89,7 +88,7 @@ func (a *api) readRefund(ctx context.Context, c *provider.Call) reply {
 			if err != nil {
 				return err
 			}
-			if refund.Metadata[refundNumber] == strconv.Itoa(int(c.Refund)) && refund.Metadata["pawl_installation"] == c.Installation.String() {
+			if refund.Metadata[refundID] == c.RefundID && refund.Metadata["pawl_installation"] == c.Installation.String() {
 				return r.tookRefund(refund, nil)
 			}
 		}

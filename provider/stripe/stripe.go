@@ -36,7 +36,7 @@ const (
 // EffectKey is the key by which the effect of a call is found: that of the request which made the payment intent, or which
 // captured it, whatever keys were used on it since; of a refund its own.
 func EffectKey(c *provider.Call) string {
-	if c.Refund > 0 {
+	if c.RefundID != "" {
 		return c.Key(opRefund)
 	}
 	if c.Step == fsm.Confirm {
