@@ -13,8 +13,8 @@ import (
 
 // stepCollector reads what remote steps do, and what waits, at every scrape.
 type stepCollector struct {
-	orders                                       *engine.Engine
-	calls, inFlight, queued, breaker, held, late *prometheus.Desc
+	orders                                                *engine.Engine
+	calls, inFlight, queued, breaker, held, late, refunds *prometheus.Desc
 }
 
 func newStepCollector(orders *engine.Engine) *stepCollector {
@@ -30,12 +30,13 @@ func newStepCollector(orders *engine.Engine) *stepCollector {
 		breaker:  desc("step_breaker_state", "0: calls are made. 1: one is tried. 2: the provider is left alone.", "policy", "step"),
 		held:     desc("orders_on_hold", "Orders that wait, by what for; attention is a person."+upTo, "hold"),
 		late:     desc("late_undos_open", "Effects that were reported too late and are not undone yet."+upTo),
+		refunds:  desc("refunds_open", "Refunds that were asked for and are neither done nor failed."+upTo),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *stepCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.calls, c.inFlight, c.queued, c.breaker, c.held, c.late} {
+	for _, desc := range []*prometheus.Desc{c.calls, c.inFlight, c.queued, c.breaker, c.held, c.late, c.refunds} {
 		to <- desc
 	}
 }
@@ -72,4 +73,5 @@ func (c *stepCollector) collectWaiting(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, float64(n), hold)
 	}
 	to <- prometheus.MustNewConstMetric(c.late, prometheus.GaugeValue, float64(waiting.LateUndos))
+	to <- prometheus.MustNewConstMetric(c.refunds, prometheus.GaugeValue, float64(waiting.Refunds))
 }

@@ -46,7 +46,7 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 	want := []string{
 		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`,
 		"pawl_step_breaker_state" + labels + "2", "pawl_step_calls_in_flight" + labels + "0", "pawl_step_queue" + labels + "0",
-		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, "pawl_late_undos_open 0",
+		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, "pawl_late_undos_open 0", "pawl_refunds_open 0",
 		"pawl_step_answers_fenced_total 0", "pawl_orders_expired_total 0", "pawl_orders_unknown_policy_total 0",
 	}
 	deadline := time.Now().Add(30 * time.Second)

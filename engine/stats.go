@@ -103,6 +103,7 @@ const CountsMost = 10_000
 type Waiting struct {
 	Held      map[string]int64 // orders by what they wait for, zeroes too
 	LateUndos int64            // effects that were reported too late and are not undone yet
+	Refunds   int64            // refunds that were asked for and are neither done nor failed
 }
 
 // Waiting asks the database. Errors: orders.ErrUnavailable.
@@ -117,6 +118,9 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	}
 	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, orders.Unavailable("count late effects", err)
+	}
+	if w.Refunds, err = orders.Read(ctx, e.Orders, e.query.RefundsCount, CountsMost); err != nil {
+		return Waiting{}, orders.Unavailable("count refunds", err)
 	}
 	return w, nil
 }
