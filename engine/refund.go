@@ -35,6 +35,16 @@ func (r *Refund) asked(o *orders.Order, requestID string) bool {
 	return found && before.Restock == r.Restock && (r.Amount == nil || r.Amount.Cmp(before.Amount) == 0)
 }
 
+// sameRefund checks that a request which was seen before asked for the same refund. It is newer than the order as it was
+// read.
+func (e *Engine) sameRefund(ctx context.Context, q *Request) error {
+	now, err := e.Orders.Get(ctx, q.OrderID)
+	if err == nil && !q.Refund.asked(&now, q.RequestID) {
+		err = orders.ErrRequestID
+	}
+	return err
+}
+
 // aboutRefund: a refund is asked for, or settled.
 func (q *Request) aboutRefund() bool {
 	return q.Refund != nil || q.Settle != nil && q.Settle.Refund != nil

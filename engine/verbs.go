@@ -120,8 +120,10 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 		return false, nil
 	case err != nil:
 		return false, orders.Unavailable("read history", err)
-	case or(row.Verb) != string(q.Verb) || q.Verb == orders.Refund && !q.Refund.asked(o, q.RequestID):
+	case or(row.Verb) != string(q.Verb):
 		return false, orders.ErrRequestID
+	case q.Verb == orders.Refund:
+		return true, e.sameRefund(ctx, q)
 	}
 	return true, nil
 }
