@@ -24,7 +24,7 @@ const (
 
 // asked plants a refund of the completed order that somebody asked for, without the rules of the database.
 func asked(amount string) string {
-	return "ALTER TABLE refunds DISABLE TRIGGER USER; UPDATE orders SET refunds = 1, seq = seq + 1 WHERE" + of("completed") + `;
+	return "ALTER TABLE refunds DISABLE TRIGGER USER; ALTER TABLE transitions DISABLE TRIGGER USER; UPDATE orders SET refunds = 1, seq = seq + 1 WHERE" + of("completed") + `;
 		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) SELECT order_no, seq, status, status, fence, 'refund' FROM orders WHERE` + of("completed") + `;
 		INSERT INTO refunds (order_no, generation, number, currency, amount, request_id, finished_at)
 		SELECT order_no, generation, 1, currency, ` + amount + `, 'r', now() FROM orders WHERE` + of("completed")

@@ -25,7 +25,7 @@ WITH touched AS (
     $5::text, $6::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
   FROM touched AS k JOIN charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
-), restocked AS (
+), restocked AS ( -- only here are units put back: a movement of the stock is written from these rows
   UPDATE inventory AS i SET on_hand = i.on_hand + $4::integer, version = i.version + 1
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND $4::integer > 0
 ), history AS (

@@ -16,7 +16,7 @@ WITH touched AS (
     sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
   FROM touched AS k JOIN charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
-), restocked AS (
+), restocked AS ( -- only here are units put back: a movement of the stock is written from these rows
   UPDATE inventory AS i SET on_hand = i.on_hand + sqlc.narg('restock')::integer, version = i.version + 1
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND sqlc.narg('restock')::integer > 0
 ), history AS (
