@@ -285,7 +285,7 @@ func TestRefundOfAReplicaThatDied(t *testing.T) {
 			dying := startEngine(t, p.URL, s.cfg)
 			stop(t, s.engine)
 			s.engine, s.engines = dying, []*engine.Engine{dying}
-			g := newGates(t, p, at)
+			g := newDeath(t, p, at)
 			s.refundAsync(t)
 			g.wait(t, at)
 			s.exec(t, `UPDATE refunds SET due_at = now()`) // its lease is over

@@ -71,6 +71,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.goesOn()
 		}
+	case orders.Refund: // it has a judge of its own
 	}
 	return c
 }

@@ -121,6 +121,7 @@ func TestConcurrentRefundsStayWithinTheCharge(t *testing.T) {
 
 // askAs asks for 3.33 until it is there or refused.
 func askAs(t *testing.T, database *dbtest.Database, level pgx.TxIsoLevel, number int) error {
+	t.Helper()
 	for {
 		err := pgx.BeginTxFunc(t.Context(), database.Pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), askRefund, number, "3.33", 0)
