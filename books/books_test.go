@@ -30,6 +30,14 @@ const (
 	noSingles = "DROP INDEX charges_live; DROP INDEX reservations_live; "
 )
 
+// asked plants a refund of the completed order that somebody asked for, without the rules of the database.
+func asked(amount string) string {
+	return "ALTER TABLE refunds DISABLE TRIGGER USER; ALTER TABLE transitions DISABLE TRIGGER USER; UPDATE orders SET refunds = 1, seq = seq + 1 WHERE" + of("completed") + `;
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) SELECT order_no, seq, status, status, fence, 'refund' FROM orders WHERE` + of("completed") + `;
+		INSERT INTO refunds (order_no, generation, number, currency, amount, request_id, finished_at)
+		SELECT order_no, generation, 1, currency, ` + amount + `, 'r', now() FROM orders WHERE` + of("completed")
+}
+
 func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
@@ -101,6 +109,15 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 			found{"refunds": {"failed"}, "money": {"EUR"}}},
 		{"refunded another amount", "UPDATE refunds SET amount = 10.49 WHERE" + of("failed"),
 			found{"refunds": {"failed"}, "money": {"EUR"}}},
+		{"refunded more than was charged", asked("10.51"), found{"refunds": {"completed"}}},
+		{"a refund that the order does not count", asked("1") + "; UPDATE orders SET refunds = NULL WHERE" + of("completed"), found{"refunds": {"completed"}}},
+		{"a refund that is gone", asked("1") + "; DELETE FROM refunds WHERE number = 1", found{"refunds": {"completed"}}},
+		{"a refund without history", asked("1") + "; UPDATE transitions SET verb = 'rest' WHERE verb = 'refund'", found{"refunds": {"completed"}}},
+		{"refunded in another currency", asked("1") + "; UPDATE refunds SET currency = 'USD' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded of another generation", asked("1") + "; UPDATE refunds SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded by a provider that was never called", asked("1") + "; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"a refund that nobody goes on with", asked("1") + "; UPDATE refunds SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
+		{"more put back than was sold", asked("1") + "; UPDATE refunds SET restock = 3 WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded another generation", "UPDATE refunds SET generation = 1 WHERE" + of("failed"),
 			found{"refunds": {"failed"}}},
 

@@ -30,7 +30,8 @@ type Sent struct {
 	OrderID    string
 	Step       fsm.Step
 	Generation int32
-	Amount     decimal.Decimal // of the order
+	RefundID   string          // of a refund of the charge; empty: it is the step itself
+	Amount     decimal.Decimal // of the order, or of the refund
 	Policy     int32           // the version that the order goes by
 }
 

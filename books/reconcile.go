@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"pawl/db"
@@ -51,6 +52,14 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	if err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}
+	refunds, err := q.ProviderRefunds(ctx, db.ProviderRefundsParams{First: r.First, Last: r.Last, Before: before})
+	if err != nil {
+		return fmt.Errorf("read refunds: %w", err)
+	}
+	for _, refund := range refunds {
+		keys = append(keys, db.ProviderKeysRow(refund))
+	}
+	slices.SortStableFunc(keys, func(a, b db.ProviderKeysRow) int { return cmp.Compare(a.OrderNo, b.OrderNo) })
 	for len(keys) > 0 {
 		n := 1
 		for n < len(keys) && keys[n].OrderNo == keys[0].OrderNo {
@@ -92,7 +101,11 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 
 // take finds what the provider has under a key, if it is asked for it at all.
 func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
-	key, asked := c.Key(Sent{row.OrderID, fsm.Step(row.Step), row.Generation, row.Amount, row.Policy})
+	step := fsm.Step(row.Step)
+	if row.RefundID != "" {
+		step = fsm.Charge
+	}
+	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy})
 	if !asked {
 		return e, false, false
 	}

@@ -45,10 +45,10 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 // keyAt is the key of a step in such books, false if it is not in them. Stripe itself has no such
 // books, what plays its part at an address of its own does; and it is not asked for nothing.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
-	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation}
+	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID}
 	switch {
 	case how.Executor != policy.Stripe:
-		return call.Key(provider.Do), true
+		return call.LookupKey(), true
 	case how.URL == "" || s.Amount.IsZero():
 		return "", false
 	default:

@@ -73,13 +73,13 @@ WITH target AS MATERIALIZED (
     hold = CASE WHEN NOT t.wakes THEN o.hold END, hold_reason = CASE WHEN NOT t.wakes THEN o.hold_reason END
   FROM target AS t
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5, $13::text, $14::text,
     $15::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type AnswerStoreParams struct {
@@ -176,6 +176,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.Refunds,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,
@@ -184,6 +185,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.Order.ReserveReference,
 			&i.Order.ChargeInDoubt,
 			&i.Order.ReserveInDoubt,
+			&i.Order.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -197,7 +199,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = $1 AND EXISTS (
   SELECT FROM step_calls AS t
   WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
@@ -261,6 +263,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -269,6 +272,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -475,7 +479,7 @@ WITH settled AS MATERIALIZED (
 ), touched AS (
   UPDATE orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $4 AND EXISTS (SELECT 1 FROM settled AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), closed AS (
   UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $3
@@ -484,7 +488,7 @@ WITH settled AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5::text,
     $6::text, $7::text, $8::text FROM touched AS k
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt FROM touched AS w, no_effects AS e) AS full_orders
+SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
 `
 
 type LateUndoSettleParams struct {
@@ -564,6 +568,7 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.Refunds,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,
@@ -572,6 +577,7 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.Order.ReserveReference,
 			&i.Order.ChargeInDoubt,
 			&i.Order.ReserveInDoubt,
+			&i.Order.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -592,7 +598,7 @@ WITH due AS MATERIALIZED (
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt,
+SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list,
   (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
@@ -669,6 +675,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.PaymentMethod,
 			&i.Order.ConcurrencyKey,
 			&i.Order.Action,
+			&i.Order.Refunds,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,
@@ -677,6 +684,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.ReserveReference,
 			&i.Order.ChargeInDoubt,
 			&i.Order.ReserveInDoubt,
+			&i.Order.RefundList,
 			&i.UndoPolicy,
 		); err != nil {
 			return nil, err

@@ -62,6 +62,7 @@ type Order struct {
 	PaymentMethod        *string
 	ConcurrencyKey       *string
 	Action               []byte
+	Refunds              *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -70,6 +71,7 @@ type Order struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
+	RefundList           []byte
 }
 
 type StepCall struct {
@@ -88,6 +90,7 @@ type StepCall struct {
 	Detail        *string
 	Reference     *string
 	UndoReference *string
+	Refund        *int32
 }
 
 type StockMovement struct {

@@ -60,7 +60,7 @@ WITH page AS MATERIALIZED (
       AND o.status = ANY($5::text[]) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -133,6 +133,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -141,6 +142,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -162,7 +164,7 @@ WITH page AS MATERIALIZED (
       AND ($7::text IS NULL OR o.item = $7::text) THEN true END
   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $8
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -238,6 +240,7 @@ func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomer
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -246,6 +249,7 @@ func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomer
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -268,7 +272,7 @@ WITH page AS MATERIALIZED (
       AND ($9::text IS NULL OR o.customer_id = $9::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $10
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -348,6 +352,7 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -356,6 +361,7 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -401,7 +407,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -476,6 +482,7 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -484,6 +491,7 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -519,7 +527,7 @@ WITH failed AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -593,6 +601,7 @@ func (q *Queries) OrdersListUncompleted(ctx context.Context, arg OrdersListUncom
 			&i.PaymentMethod,
 			&i.ConcurrencyKey,
 			&i.Action,
+			&i.Refunds,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -601,6 +610,7 @@ func (q *Queries) OrdersListUncompleted(ctx context.Context, arg OrdersListUncom
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.RefundList,
 		); err != nil {
 			return nil, err
 		}

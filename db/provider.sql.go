@@ -28,7 +28,7 @@ func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
 }
 
 const providerKeys = `-- name: ProviderKeys :many
-SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amount, o.currency,
+SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
     SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
@@ -41,7 +41,7 @@ FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
 LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
 LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, item, executor, reference, data, in_doubt FROM reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '') AS r
@@ -61,6 +61,7 @@ type ProviderKeysRow struct {
 	OrderNo    int64
 	Step       string
 	Generation int32
+	RefundID   string
 	Policy     int32
 	OrderID    string
 	Status     fsm.State
@@ -90,6 +91,81 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.OrderNo,
 			&i.Step,
 			&i.Generation,
+			&i.RefundID,
+			&i.Policy,
+			&i.OrderID,
+			&i.Status,
+			&i.Amount,
+			&i.Currency,
+			&i.InDoubt,
+			&i.Hold,
+			&i.Settled,
+			&i.Effect,
+			&i.Reference,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const providerRefunds = `-- name: ProviderRefunds :many
+SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
+  (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
+  coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
+  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+FROM (
+  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.refund
+) AS k
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
+  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.refund
+ORDER BY f.order_no, f.generation, f.number
+`
+
+type ProviderRefundsParams struct {
+	Before time.Time
+	First  int64
+	Last   int64
+}
+
+type ProviderRefundsRow struct {
+	OrderNo    int64
+	Step       string
+	Generation int32
+	RefundID   string
+	Policy     int32
+	OrderID    string
+	Status     fsm.State
+	Amount     decimal.Decimal
+	Currency   string
+	InDoubt    bool
+	Hold       string
+	Settled    bool
+	Effect     string
+	Reference  string
+}
+
+// The same of refunds: what was sent under the key of a refund. One that another call said is done is settled.
+func (q *Queries) ProviderRefunds(ctx context.Context, arg ProviderRefundsParams) ([]ProviderRefundsRow, error) {
+	rows, err := q.db.Query(ctx, providerRefunds, arg.Before, arg.First, arg.Last)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ProviderRefundsRow
+	for rows.Next() {
+		var i ProviderRefundsRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Step,
+			&i.Generation,
+			&i.RefundID,
 			&i.Policy,
 			&i.OrderID,
 			&i.Status,

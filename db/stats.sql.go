@@ -83,3 +83,15 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 	}
 	return items, nil
 }
+
+const refundsCount = `-- name: RefundsCount :one
+SELECT count(*) AS open FROM (SELECT 1 FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
+`
+
+// Refunds that were asked for, and are neither done nor failed.
+func (q *Queries) RefundsCount(ctx context.Context, most int32) (int64, error) {
+	row := q.db.QueryRow(ctx, refundsCount, most)
+	var open int64
+	err := row.Scan(&open)
+	return open, err
+}

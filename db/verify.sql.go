@@ -18,7 +18,7 @@ WITH answered AS (
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
     count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
-  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no, a.generation, a.step
+  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
     bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
@@ -83,7 +83,7 @@ type VerifyCallsRow struct {
 // Every remote effect was answered for, by a call or by an answer that came without
 // one; one in doubt was at least called for. And the other way about: what was answered
 // done is in the books, once. An answer that was fenced moved nothing, and has none.
-// The calls of an order are numbered through; those of late undos below zero.
+// The calls of an order are numbered through; those that move no order below zero.
 func (q *Queries) VerifyCalls(ctx context.Context, arg VerifyCallsParams) (VerifyCallsRow, error) {
 	row := q.db.QueryRow(ctx, verifyCalls, arg.Most, arg.First, arg.Last)
 	var i VerifyCallsRow
@@ -266,6 +266,11 @@ WITH judged AS (
     THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
       || ', tried ' || u.claims || ' times' || coalesce(', last ' || u.code, '') END AS fault
   FROM late_undos AS u JOIN orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
+  UNION ALL
+  SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => $2::float8)
+    THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
+      || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
+  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state NOT IN ('done', 'accepted')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -285,7 +290,7 @@ type VerifyLateRow struct {
 	Faults     []string
 }
 
-// Effects that were reported too late, and are not undone yet.
+// What side calls have not come to an end with: effects that were reported too late, and refunds.
 func (q *Queries) VerifyLate(ctx context.Context, arg VerifyLateParams) (VerifyLateRow, error) {
 	row := q.db.QueryRow(ctx, verifyLate, arg.Most, arg.LateSeconds)
 	var i VerifyLateRow
@@ -300,20 +305,21 @@ func (q *Queries) VerifyLate(ctx context.Context, arg VerifyLateParams) (VerifyL
 
 const verifyMoney = `-- name: VerifyMoney :many
 WITH entries AS (
-  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS held,
+  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
   FROM charges AS c WHERE c.order_no BETWEEN $1 AND $2
   UNION ALL
-  SELECT f.currency, 0, 0, f.amount, 0, 0, 0 FROM refunds AS f WHERE f.order_no BETWEEN $1 AND $2
+  SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END, CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
+  FROM refunds AS f WHERE f.order_no BETWEEN $1 AND $2
   UNION ALL
-  SELECT o.currency, 0, 0, 0, o.amount, 0, 0 FROM orders AS o WHERE o.order_no BETWEEN $1 AND $2
+  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM orders AS o WHERE o.order_no BETWEEN $1 AND $2
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
-  sum(e.charged)::text AS charged, sum(e.refunded)::text AS refunded,
+  sum(e.charged)::text AS charged, (sum(e.refunded) + sum(e.given))::text AS refunded,
   sum(e.standing)::text AS standing, sum(e.authorized)::text AS authorized,
-  (sum(e.standing) - sum(e.authorized))::text AS kept, sum(e.held)::text AS held,
+  (sum(e.standing) - sum(e.authorized) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
 FROM entries AS e GROUP BY e.currency ORDER BY e.currency
 `
@@ -338,7 +344,8 @@ type VerifyMoneyRow struct {
 // Money by currency, summed on three sides that share no row: what was charged, what
 // was given back, and the orders whose status says that they hold money. A refund
 // commits with the final move, so refunding still holds it. What is authorized and not
-// captured yet stands and is no money.
+// captured yet stands and is no money. What people had given back of a completed order (given) leaves
+// its charge standing, and is not kept.
 func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]VerifyMoneyRow, error) {
 	rows, err := q.db.Query(ctx, verifyMoney, arg.First, arg.Last)
 	if err != nil {
@@ -654,13 +661,62 @@ WITH matched AS (
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3) AS f
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
-), judged AS (
-  SELECT o.order_no, o.order_id, count(*) AS pairs, string_agg(m.fault, ', ') AS fault
-  FROM matched AS m JOIN orders AS o ON o.order_no = m.order_no
+), answered AS (
+  SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done
+  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
+), asked AS (
+  SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.refund) AS number, f.generation,
+    CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
+    CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
+      WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
+      WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
+      WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nobody goes on with it'
+      WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
+      WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
+      WHEN a.done AND f.state <> 'done' AND (f.finished_at IS NULL OR f.code = 'step_result') THEN 'answered done, but ' || f.state
+      WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.refund = f.number
+), within AS (
+  SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
+    min(s.generation) AS oldest, max(s.generation) AS newest, min(s.currency) AS currency, max(s.currency) AS other,
+    bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
+    string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
+  FROM asked AS s GROUP BY s.order_no
+), told AS (
+  SELECT t.order_no, count(*) AS verbs FROM transitions AS t
+  WHERE t.order_no BETWEEN $2 AND $3 AND t.verb = 'refund' GROUP BY t.order_no
+), charged AS (
+  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM charges AS g
+  WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NULL
+), sold AS (
+  SELECT r.order_no, r.generation, r.quantity FROM reservations AS r
+  WHERE r.order_no BETWEEN $2 AND $3 AND r.released_at IS NULL AND r.executor IS NULL
+), limited AS (
+  SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
+    CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.refunds, 0) OR w.last <> o.refunds
+      THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
+    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0) THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,
+    CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
+    CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
+    CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
+    CASE WHEN w.restock > coalesce(s.quantity, 0) THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
+  FROM orders AS o
+  LEFT JOIN within AS w ON w.order_no = o.order_no
+  LEFT JOIN told AS t ON t.order_no = o.order_no
+  LEFT JOIN charged AS c ON c.order_no = o.order_no AND c.generation = o.generation
+  LEFT JOIN sold AS s ON s.order_no = o.order_no AND s.generation = o.generation
   WHERE o.order_no BETWEEN $2 AND $3
-  GROUP BY o.order_no
+), judged AS (
+  SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.refunds AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
+  FROM orders AS o
+  JOIN limited AS l ON l.order_no = o.order_no
+  LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m GROUP BY m.order_no) AS p ON p.order_no = o.order_no
+  WHERE o.order_no BETWEEN $2 AND $3
 )
 SELECT coalesce(sum(j.pairs), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -681,7 +737,9 @@ type VerifyRefundsRow struct {
 	Faults     []string
 }
 
-// A charge marked refunded has its refund and a refund its charge.
+// A charge marked refunded has its refund and a refund its charge. Refunds that were asked for are
+// of an order that is completed, numbered through, within its charge and its units, and in the history;
+// what another one refunded was answered done by him, or by a person.
 func (q *Queries) VerifyRefunds(ctx context.Context, arg VerifyRefundsParams) (VerifyRefundsRow, error) {
 	row := q.db.QueryRow(ctx, verifyRefunds, arg.Most, arg.First, arg.Last)
 	var i VerifyRefundsRow

@@ -61,6 +61,11 @@ func (c caller) Do(context.Context, *provider.Call) provider.Result {
 	return provider.Done{}
 }
 
+func (c caller) Refund(context.Context, *provider.Call) provider.Result {
+	c()
+	return provider.Done{}
+}
+
 func (c caller) Undo(context.Context, *provider.Call) provider.Result {
 	c()
 	return provider.Done{}

@@ -49,7 +49,7 @@
 //	engine            what there is: queues, loops, settings
 //	inventory bulk verbs verb_judge verb_write webhook callback process stats
 //	                  what callers ask for
-//	late_undo timers concurrency watch recover
+//	side_calls late_undo refund refund_call refund_state timers concurrency watch recover
 //	                  what happens by itself
 //	admit admit_terms drive gate hot
 //	                  the way of an order

@@ -71,9 +71,12 @@ type Engine struct {
 	watches  *watcher
 	limiter  *concurrencyLimiter
 	hot      *hotItems
-	identity atomic.Pointer[identity]
-	clock    atomic.Pointer[reading] // nil: the database's was never read
-	overdue  atomic.Pointer[overdue]
+
+	lateUndos *sideCalls
+	refunds   *sideCalls
+	identity  atomic.Pointer[identity]
+	clock     atomic.Pointer[reading] // nil: the database's was never read
+	overdue   atomic.Pointer[overdue]
 
 	lastAdmitted atomic.Pointer[int64] // the number of the order that was admitted last; the next one names it
 
@@ -119,11 +122,13 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.limiter = newConcurrencyLimiter(e)
 	e.makeQueues()
 	e.watches = newWatcher(e)
+	e.lateUndos = newSideCalls(e, e.claimLateUndos)
+	e.refunds = newSideCalls(e, e.claimRefunds)
 	return e
 }
 
 // Start starts the goroutines: one for each queue, and the loops that read policies, watch the orders of other replicas
-// for our callers, claim what is due, renew leases, give concurrency permits, and look for deadlines and late effects.
+// for our callers, claim what is due, renew leases, give concurrency permits, look for deadlines, and make side calls.
 func (e *Engine) Start() {
 	e.readClock()
 	e.readLastAdmitted()
@@ -136,7 +141,8 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.renewLoop(e.ctx) })
 	e.wg.Go(func() { e.limiter.loop(e.ctx) })
 	e.wg.Go(func() { e.timerLoop(e.ctx) })
-	e.wg.Go(func() { e.lateUndoLoop(e.ctx) })
+	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
+	e.wg.Go(func() { e.refunds.loop(e.ctx) })
 }
 
 // queue is a queue of orders that wait for the same statement.

@@ -47,7 +47,7 @@ func executors(t *testing.T, s *shop) map[string]executor {
 				value[int](t, s.Pool, `SELECT count(*) FROM books.refunds WHERE order_id = $1`, orderID)
 		}},
 		"simulator":                   {"charge: {executor: simulator, url: SIM}", ofSimulator},
-		"http":                        {"charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}", ofSimulator},
+		"http":                        {"charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, refundUrl: SIM/charge/refund}", ofSimulator},
 		"stripe":                      {stripe + "}", ofSimulator},
 		"stripe, captured on confirm": {stripe + ", capture: on_confirm}\nconfirm: {executor: stripe}", ofSimulator},
 	}

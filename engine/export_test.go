@@ -20,7 +20,11 @@ func (e *Engine) WakeWatcher() { e.watches.add(nil) }
 func (e *Engine) Sleeps(d time.Duration) { e.tick(e.now().Add(-d)) }
 
 // UndoLate looks for late effects, as their loop does now and then.
-func (e *Engine) UndoLate() { e.undoLate() }
+func (e *Engine) UndoLate() {
+	for _, undo := range e.claimLateUndos(sideCallsAtOnce) {
+		undo()
+	}
+}
 
 // LoadPolicies looks for new policies, as the timers do now and then.
 func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.load(ctx) }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"pawl/db"
@@ -11,40 +10,25 @@ import (
 	"pawl/provider"
 )
 
-const (
-	lateUndosAtOnce = 8
-	lateUndoPause   = 10 * time.Minute // between two tries at most
-)
-
-// lateUndoLoop undoes effects that the books say are absent or undone. Each is tried until
-// it is done, as long as the provider knows what is meant, and moves no order.
-func (e *Engine) lateUndoLoop(ctx context.Context) {
-	for ctx.Err() == nil {
-		e.pause(e.cfg.RecoveryInterval)
-		if !e.stopping.Load() && ctx.Err() == nil {
-			e.undoLate()
-		}
-	}
-}
-
-func (e *Engine) undoLate() {
-	rows, err := e.query.LateUndosClaim(e.ctx, db.LateUndosClaimParams{Most: lateUndosAtOnce, LeaseSeconds: e.cfg.Lease.Seconds()})
+// claimLateUndos claims effects that the books say are absent or undone. Each is undone by a side call until it is done,
+// as long as the provider knows what is meant.
+func (e *Engine) claimLateUndos(most int32) (calls []func()) {
+	rows, err := e.query.LateUndosClaim(e.ctx, db.LateUndosClaimParams{Most: most, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		e.log.Warn("look for late effects", "error", err)
 	}
-	var calls sync.WaitGroup
 	for _, row := range rows {
-		calls.Go(func() { e.undoLateOne(row) })
+		calls = append(calls, func() { e.undoLate(row) })
 	}
-	calls.Wait()
+	return calls
 }
 
-func (e *Engine) undoLateOne(row db.LateUndosClaimRow) {
+func (e *Engine) undoLate(row db.LateUndosClaimRow) {
 	result, call := e.callLate(row)
 	outcome, answer := namedResult(result)
-	delay := min(time.Second<<min(row.Claims, 10), lateUndoPause)
+	delay := sidePause(row.Claims, 0)
 	if a, ok := result.(attention); ok {
-		delay, answer.Code, answer.Detail = lateUndoPause, orders.RefusedUnknown, a.reason
+		delay, answer.Code, answer.Detail = sideCallPause, orders.RefusedUnknown, a.reason
 		if row.Code != orders.RefusedUnknown {
 			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}

@@ -44,6 +44,25 @@ func newGates(t *testing.T, p *proxy, names ...string) gates {
 	return g
 }
 
+// newDeath has a replica that speaks through a proxy hang for good from the moment it comes to a statement: for everybody
+// else it is dead. Once it is released it comes back.
+func newDeath(t *testing.T, p *proxy, name string) gates {
+	t.Helper()
+	open := make(chan struct{})
+	at := &gate{open: open, release: sync.OnceFunc(func() { close(open) })}
+	t.Cleanup(at.release)
+	p.On(func(statement string) fate {
+		if statement == name {
+			at.arrived.Add(1)
+		}
+		if at.arrived.Load() > 0 {
+			<-at.open
+		}
+		return passes
+	})
+	return gates{name: at}
+}
+
 func (g gates) wait(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, name+" arrives", func() bool { return g[name].arrived.Load() > 0 })
@@ -126,7 +145,7 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 func TestALateUndoOfAReplicaThatDied(t *testing.T) {
 	t.Parallel()
 	s, k, p, tell := openToldLate(t)
-	g := newGates(t, p, "LateUndoBegin")
+	g := newDeath(t, p, "LateUndoBegin")
 	tell()
 	g.wait(t, "LateUndoBegin")
 	if left := value[float64](t, s.Pool, `SELECT extract(epoch FROM due_at - now())::float8 FROM late_undos`); left > 10 {

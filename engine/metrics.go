@@ -11,6 +11,7 @@ import (
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/policy"
+	"pawl/provider"
 )
 
 // metrics are the counts and durations that have labels; Stats has those without. No label holds an id. Where all
@@ -100,14 +101,30 @@ func (e *Engine) byLostAnswer(r *run, row *orders.Order) bool {
 	return row.Fence == r.order.Fence && row.Seq != r.order.Seq && e.runs.owns(row.OrderNo)
 }
 
-// answered counts and logs the call of a run: at info if it was refused or failed, else at debug.
+// answeredCall is a call to a provider that has ended.
+type answeredCall struct {
+	orderID, requestID string // requestID: of the request that led to it, if it is known
+	step               fsm.Step
+	operation          provider.Operation
+	number             int32
+	fence              int64
+	result             provider.Result
+	took               time.Duration
+}
+
+// answered counts and logs the call of a run.
 func (e *Engine) answered(r *run, took time.Duration) {
 	c := r.call
+	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
+}
+
+// noteCall counts and logs a call: at info if it was refused or failed, else at debug.
+func (e *Engine) noteCall(c *answeredCall) {
 	outcome, answer := namedResult(c.result)
-	step, operation := string(c.step), string(c.kind())
+	step, operation := string(c.step), string(c.operation)
 	e.metrics.calls.WithLabelValues(step, operation, outcome).Inc()
 	if !errors.Is(failureOf(c.result), errUncalled) {
-		e.metrics.callSeconds.WithLabelValues(step, operation).Observe(took.Seconds())
+		e.metrics.callSeconds.WithLabelValues(step, operation).Observe(c.took.Seconds())
 	}
 	level := slog.LevelInfo
 	if outcome == "done" || outcome == "waiting" {
@@ -119,8 +136,8 @@ func (e *Engine) answered(r *run, took time.Duration) {
 	if a, ok := c.result.(attention); ok {
 		answer.Detail = a.reason
 	}
-	e.log.LogAttrs(e.ctx, level, "provider called", slog.String("order_id", r.orderID), slog.String("step", step),
+	e.log.LogAttrs(e.ctx, level, "provider called", slog.String("order_id", c.orderID), slog.String("step", step),
 		slog.String("operation", operation), slog.Int64("call", int64(c.number)), slog.Int64("fence", c.fence),
-		slog.String("request_id", r.input.HTTPRequestID), slog.String("outcome", outcome), slog.String("code", answer.Code),
-		slog.String("detail", answer.Detail), slog.Float64("duration_seconds", took.Seconds()))
+		slog.String("request_id", c.requestID), slog.String("outcome", outcome), slog.String("code", answer.Code),
+		slog.String("detail", answer.Detail), slog.Float64("duration_seconds", c.took.Seconds()))
 }

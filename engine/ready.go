@@ -31,7 +31,7 @@ var needed = map[string][]string{
 	"orders":              {"SELECT", "INSERT", "UPDATE"},
 	"policies":            {"SELECT"},
 	"policy_activations":  {"SELECT"},
-	"refunds":             {"SELECT", "INSERT"},
+	"refunds":             {"SELECT", "INSERT", "UPDATE"},
 	"reservations":        {"SELECT", "INSERT", "UPDATE"},
 	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
 	"step_calls":          {"SELECT", "INSERT", "UPDATE"},

@@ -20,3 +20,11 @@ func optional(s string) *string {
 	}
 	return &s
 }
+
+// positive is a number for a column that has none or a positive one.
+func positive(n int32) *int32 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}

@@ -25,6 +25,7 @@ type shop struct {
 	sim     *simulator.Simulator
 	door    *door             // of the simulator
 	urls    *strings.Replacer // of a policy: SIM
+	stripe  bool              // the simulator is asked as Stripe
 	cfg     engine.Config
 	mu      sync.Mutex
 	engines []*engine.Engine

@@ -80,6 +80,7 @@ type Waiting struct {
 	Overdue    time.Duration   // how long an order was due when this replica last looked at all that are; 0: none was
 	Unfinished time.Duration   // the age of the oldest order that is held, was due then, or is driven by this replica; 0: there is none
 	LateUndos  int64           // effects that were reported too late and are not undone yet
+	Refunds    int64           // refunds that were asked for and are neither done nor failed
 }
 
 // Held are the orders that wait for one thing.
@@ -107,6 +108,9 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	w.Unfinished = duration(oldest)
 	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, orders.Unavailable("count late effects", err)
+	}
+	if w.Refunds, err = orders.Read(ctx, e.Orders, e.query.RefundsCount, CountsMost); err != nil {
+		return Waiting{}, orders.Unavailable("count refunds", err)
 	}
 	return w, nil
 }

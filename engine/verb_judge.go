@@ -15,8 +15,11 @@ import (
 // judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
 // Nil without an error: there is nothing to write, somebody asked for the same before.
 func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
-	if q.aboutLateUndo() {
+	switch {
+	case q.aboutLateUndo():
 		return e.judgeLateUndo(ctx, o, q)
+	case q.aboutRefund():
+		return e.judgeRefund(o, q)
 	}
 	if q.Generation != nil && *q.Generation != o.Generation {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedGeneration, Order: *o}

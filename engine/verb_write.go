@@ -71,6 +71,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.goesOn()
 		}
+	case orders.Refund: // it has a judge of its own
 	}
 	return c
 }
@@ -102,7 +103,9 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
 		e.held(*hold, 1)
 	}
-	if written[0].Hold == nil && e.driveClaimedFor(q.HTTPRequestID, written) > 0 {
+	if q.aboutRefund() {
+		e.refunds.nudge()
+	} else if written[0].Hold == nil && e.driveClaimedFor(q.HTTPRequestID, written) > 0 {
 		e.watches.add(nil) // a caller of ours may be watching it
 	}
 	return true, nil
@@ -137,6 +140,17 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+		return writtenOrders(rows), err
+	case q.Verb == orders.Refund:
+		rows, err := e.query.RefundAsk(ctx, db.RefundAskParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: positive(q.Refund.Restock),
+			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+		return writtenOrders(rows), err
+	case q.aboutRefund():
+		rows, err := e.query.RefundSettle(ctx, db.RefundSettleParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.Refund, Outcome: q.Settle.Outcome,
+			Code: cmp.Or(q.Settle.Code, settledCode), Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
 		return writtenOrders(rows), err
 	case q.Verb == orders.StepResult:

@@ -30,12 +30,14 @@ type Request struct {
 	Generation    *int32   // Retry: only if the order is still at this generation
 	PaymentMethod string   // Retry: what a failed order is charged with from now on; empty: as before
 	Settle        *Settled // StepResult: what became of the step
+	Refund        *Refund  // Refund: what is given back
 }
 
 // Settled is what a person says became of a step, or of the undo of a late effect.
 type Settled struct {
 	Step         fsm.Step
 	Generation   *int32 // of the open undo of a late effect that this is about; nil: the step the order is at
+	Refund       *int32 // the number of the refund that this is about; nil: the step the order is at
 	Outcome      string // SettledDone, SettledRefused or SettledNotDone
 	Reference    string // of what is done: the provider's name for it
 	Code, Detail string // of what is not
@@ -68,6 +70,8 @@ func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 			return orders.Order{}, err
 		case done && q.DryRun:
 			return order, nil
+		case done && q.aboutRefund():
+			return e.followRefund(ctx, &q)
 		case done:
 			return e.follow(ctx, &order, q.Async)
 		}
@@ -124,6 +128,8 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 		return false, orders.Unavailable("read history", err)
 	case or(row.Verb) != string(q.Verb):
 		return false, orders.ErrRequestID
+	case q.Verb == orders.Refund:
+		return true, e.sameRefund(ctx, q)
 	}
 	return true, nil
 }

@@ -72,6 +72,9 @@ func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
 	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
 	}
+	if verb == orders.Refund {
+		q.Refund = &engine.Refund{}
+	}
 	return q
 }
 

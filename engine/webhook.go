@@ -15,7 +15,7 @@ import (
 var ErrSignature = errors.New("bad signature")
 
 // StripeEvent takes an event of Stripe's as a hint: an order that waits at a step done by
-// Stripe, and may have had its effect, asks Stripe at once instead of later. Nothing of the
+// Stripe, and may have had its effect, asks Stripe at once instead of later. So does a refund. Nothing of the
 // event itself is believed, and events about other orders do nothing. payload is the body
 // byte by byte. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
@@ -39,6 +39,9 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	order, err := e.Orders.Get(ctx, hint.OrderID)
 	if errors.Is(err, orders.ErrNotFound) {
 		return nil
+	}
+	if err == nil && hint.RefundID != "" {
+		return e.heedRefund(ctx, &order, hint, secret)
 	}
 	if err != nil || !e.heeds(&order, hint, secret) {
 		return err

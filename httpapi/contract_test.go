@@ -165,7 +165,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/resume", "POST /api/bulk/retry",
 		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
-		"POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
+		"POST /api/orders/{orderId}/refunds", "POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
 		"POST /api/orders/{orderId}/step-result", "POST /api/webhooks/stripe", "PUT /api/inventory/{item}",
 	}
 	if !slices.Equal(documented, want) {

@@ -169,8 +169,10 @@ func (s *server) publish() {
 	}
 	accepted(document.Paths[processOperation.Path].Post)
 	for _, verb := range orders.Verbs {
-		accepted(document.Paths["/api/orders/{orderId}/"+string(verb)].Post)
+		accepted(document.Paths[verbPath(verb)].Post)
 	}
+	refund := document.Paths[refundOperation.Path].Post.Responses
+	refund["200"].Description, refund["202"].Description = "The refund is done or failed.", "The refund is open, and Pawl goes on with it."
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
 	yaml, err := document.YAML()
 	if err != nil {

@@ -125,20 +125,32 @@ var jsonType = []string{"application/json"}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {
-	final := o.Status.Final()
-	header := w.Header()
-	if applied := want.applied(final); applied != "" {
-		header.Set("Preference-Applied", applied)
+	if !o.Status.Final() {
+		writeAccepted(w, o, want, retryAfter(o, s.clock), ignored)
+		return
 	}
-	status := http.StatusOK
-	if !final {
-		status = http.StatusAccepted
-		header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
-		header.Set("Retry-After", retryAfter(o, s.clock))
+	if applied := want.applied(true); applied != "" {
+		w.Header().Set("Preference-Applied", applied)
 	}
+	writeOrderStatus(w, answerOf(o, ignored), http.StatusOK)
+}
+
+// answerOf is the order as it is answered to a request with such fields that are not known.
+func answerOf(o *orders.Order, ignored []string) *order {
 	wire := orderOf(o)
 	wire.IgnoredFields = ignored
-	writeOrderStatus(w, &wire, status)
+	return &wire
+}
+
+// writeAccepted answers that something is still to come, and when it is worth asking again.
+func writeAccepted(w http.ResponseWriter, o *orders.Order, want preference, retryAfter string, ignored []string) {
+	header := w.Header()
+	if applied := want.applied(false); applied != "" {
+		header.Set("Preference-Applied", applied)
+	}
+	header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
+	header.Set("Retry-After", retryAfter)
+	writeOrderStatus(w, answerOf(o, ignored), http.StatusAccepted)
 }
 
 func writeOrderStatus(w http.ResponseWriter, o *order, status int) {

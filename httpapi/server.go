@@ -99,6 +99,7 @@ func (s *server) routes() {
 	postVerb[approvalBody](s, approveOperation, orders.Approve)             // POST /api/orders/{orderId}/approve: let it start
 	postVerb[approvalBody](s, rejectOperation, orders.Reject)               // POST /api/orders/{orderId}/reject: or not
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)     // POST /api/orders/{orderId}/step-result: say what became of a step
+	post[refundRequest, orderAnswer](s, refundOperation, s.refund)          // POST /api/orders/{orderId}/refunds: give money back
 	for _, verb := range bulkVerbs {                                        // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}

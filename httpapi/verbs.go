@@ -12,6 +12,15 @@ import (
 	"pawl/orders"
 )
 
+// verbPath is where a verb is asked for. One order can have many refunds.
+func verbPath(verb orders.Verb) string {
+	path := "/api/orders/{orderId}/" + string(verb)
+	if verb == orders.Refund {
+		path += "s"
+	}
+	return path
+}
+
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
 	id, _, _ := strings.Cut(string(verb), "-")
@@ -19,12 +28,12 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		id = "settleStepOf"
 	}
 	return failing(huma.Operation{
-		OperationID: id + "Order", Method: http.MethodPost, Path: "/api/orders/{orderId}/" + string(verb), Tags: []string{"orders"},
+		OperationID: id + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
+		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
@@ -48,6 +57,7 @@ var (
 	stepResultOperation = verbOperation(orders.StepResult, "Say what became of a step",
 		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
 			"The order goes on as if the provider had said so. While the step is being done it is 409. "+
+			"With the number of a refund it settles that refund; not_done has it sent again. "+
 			"With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. "+
 			"The order is not moved by that, and may have ended.")
 )
@@ -67,26 +77,33 @@ func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
 		if err != nil {
 			return err
 		}
-		want := preferenceOf(r.Header["Prefer"], s.wait)
-		limit := max(want.atMost, leastVerbWait)
-		if want.atMost == 0 {
-			q.Async, limit = true, readLimit
-		}
-		ctx, done := context.WithTimeout(r.Context(), limit)
-		defer done()
-		o, err := s.engine.Do(ctx, q)
-		switch {
-		case err != nil:
-			return err
-		case q.DryRun:
-			wire := orderOf(&o)
-			wire.DryRun, wire.IgnoredFields = true, ignored
-			writeOrderStatus(w, &wire, http.StatusOK)
-		default:
-			s.writeOrder(w, &o, want, ignored)
-		}
-		return nil
+		return s.do(w, r, &q, ignored)
 	}
+}
+
+// do does what a verb asks and answers with the order.
+func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, ignored []string) error {
+	want := preferenceOf(r.Header["Prefer"], s.wait)
+	limit := max(want.atMost, leastVerbWait)
+	if want.atMost == 0 {
+		q.Async, limit = true, readLimit
+	}
+	ctx, done := context.WithTimeout(r.Context(), limit)
+	defer done()
+	o, err := s.engine.Do(ctx, *q)
+	switch {
+	case err != nil:
+		return err
+	case q.DryRun:
+		wire := answerOf(&o, ignored)
+		wire.DryRun = true
+		writeOrderStatus(w, wire, http.StatusOK)
+	case refundOpen(&o, q):
+		writeAccepted(w, &o, want, "1", ignored)
+	default:
+		s.writeOrder(w, &o, want, ignored)
+	}
+	return nil
 }
 
 func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, ignored []string, err error) {
@@ -99,18 +116,24 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 	if err = preferenceOf(r.Header["Prefer"], 0).judge(ignored, err); err != nil {
 		return q, nil, err
 	}
-	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
-		return q, nil, orders.ErrNotFound
-	}
-	if err = readHead(r, &q); err != nil {
-		return q, nil, err
-	}
 	q.HTTPRequestID = w.Header().Get("X-Request-Id")
+	err = readTarget(r, &q)
+	return q, ignored, err
+}
+
+// readTarget reads what a request for a verb says beside its body.
+func readTarget(r *http.Request, q *engine.Request) (err error) {
+	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
+		return orders.ErrNotFound
+	}
+	if err = readHead(r, q); err != nil {
+		return err
+	}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
 	if version != nil {
 		q.IfSeq = new(int32(*version))
 	}
-	return q, ignored, err
+	return err
 }
 
 // readHead reads the dry run of a verb, for one order or many, and the request id of who gives none in the body.

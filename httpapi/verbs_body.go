@@ -46,6 +46,7 @@ type approvalBody struct {
 type stepResultBody struct {
 	_          struct{} `additionalProperties:"true"`
 	Step       string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
+	Refund     *int32   `json:"refund,omitempty" minimum:"1" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the refund of this number, which is not settled. The step is charge then."`
 	Generation *int32   `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand."`
 	Outcome    string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
 	Reference  string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
@@ -70,6 +71,9 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 			Generation: got.optionalInteger("generation"),
 		}
 	}
+	if q.Settle != nil && got.has("refund") {
+		q.Settle.Refund = new(int32(got.integer("refund")))
+	}
 	return q, got.ignored(), err
 }
 
@@ -86,6 +90,9 @@ func requestOf(verb orders.Verb, got fields) engine.Request {
 // checkVerb refuses what one field allows and another does not, and a name that is nobody's.
 func checkVerb(d *decoder, got fields) {
 	checkActor(d, got)
+	if got.has("refund") && got.text("step") != "" && (got.text("step") != string(fsm.Charge) || got.has("generation")) {
+		d.fault("/refund", "not_a_charge", "must be given with the step charge and without a generation")
+	}
 	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
 		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
 	}

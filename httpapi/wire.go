@@ -50,6 +50,23 @@ type OrderTerms struct {
 	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
+	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for." example:"12.50"`
+	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The refunds that were asked for, the first one first."`
+}
+
+// refund is one that was asked for.
+type refund struct {
+	Refund     int32      `json:"refund" minimum:"1" doc:"Its number, from 1."`
+	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: nothing was given back yet. in_doubt: it was sent, and nobody knows. accepted: the provider will do it. done and failed are final; but done may become failed where a bank returns the money."`
+	Amount     string     `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Restock    int32      `json:"restock,omitempty" minimum:"1" doc:"Units that were put back into stock."`
+	Reason     string     `json:"reason,omitempty"`
+	RequestID  string     `json:"requestId,omitempty"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it was done or had failed."`
+	Reference  string     `json:"reference,omitempty" doc:"The provider's name for the refund."`
+	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person said what became of it."`
+	Detail     string     `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
 type steps struct {
@@ -87,9 +104,10 @@ type transition struct {
 
 // call is one call of a remote step.
 type call struct {
-	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Below zero: an effect that was reported too late was undone."`
+	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Below zero: it moved no order, but refunded it or undid an effect that was reported too late."`
 	Step       string     `json:"step" enum:"charge,reserve,confirm"`
-	Operation  string     `json:"operation" enum:"do,undo,lookup"`
+	Operation  string     `json:"operation" enum:"do,undo,lookup,refund"`
+	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"The number of the refund that the call was about."`
 	Generation int32      `json:"generation" minimum:"0" doc:"The generation whose key was sent."`
 	Policy     *int32     `json:"policy,omitempty" minimum:"1"`
 	Fence      int64      `json:"fence" minimum:"0" doc:"Which pick-up of the order made the call."`
@@ -147,12 +165,16 @@ func orderOf(o *orders.Order) order {
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func termsOf(row *orders.Order) *OrderTerms {
-	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil {
+	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil && row.Refunds == nil {
 		return nil // the others come with a policy
 	}
 	terms := &OrderTerms{
 		Policy: row.Policy, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
 		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
+	}
+	if row.RefundList != nil {
+		refunds := orders.Refunds(row)
+		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(refunds).String()
 	}
 	if row.Calls != nil {
 		terms.Calls = *row.Calls
@@ -206,9 +228,16 @@ func transitionOf(row *db.Transition) transition {
 	return out
 }
 
+func refundOf(r *orders.AskedRefund) refund {
+	return refund{
+		Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
+		CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt), Reference: r.Reference, Code: r.Code, Detail: r.Detail,
+	}
+}
+
 func callOf(row *db.StepCall) call {
 	return call{
-		Call: row.Call, Step: row.Step, Operation: row.Operation, Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
+		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.Refund, 0), Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
 	}

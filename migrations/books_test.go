@@ -22,12 +22,14 @@ var bookColumns = map[string]string{
 		"verb text, actor text, reason text, request_id text, payment_method text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
 		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone",
-	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text",
+	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text, " +
+		"refund integer, state text, restock integer, executor text, reason text, request_id text, claims integer, " +
+		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
 		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
-		"reference text, fenced boolean",
+		"reference text, fenced boolean, refund integer",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",

@@ -53,19 +53,23 @@ type NotApplicable struct {
 
 // Why a verb does not apply.
 const (
-	RefusedState          = "not_applicable"        // it is not a verb for an order like this
-	RefusedConfirmInDoubt = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
-	RefusedUnknown        = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
-	RefusedStillUndoing   = "still_undoing"         // an effect of the order stands, or is still being undone
-	RefusedPolicySwitch   = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
-	RefusedBusy           = "busy"                  // the step is being done right now
-	RefusedAnswered       = "already_answered"      // an answer is there, and was not used yet
-	RefusedNoLateUndo     = "no_late_undo"          // no undo of a late effect is open for that step and generation
-	RefusedNotCalled      = "not_called"            // nobody was asked yet to do the step, in this generation
-	RefusedOtherStep      = "other_step"            // the order is at another step than the one that was named
-	RefusedGeneration     = "other_generation"      // the order is at another generation than the one that was named
-	RefusedRetried        = "retried_before"        // somebody has retried the failed order: which retry is meant must be said
-	RefusedPaymentMethod  = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
+	RefusedState           = "not_applicable"        // it is not a verb for an order like this
+	RefusedConfirmInDoubt  = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
+	RefusedUnknown         = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
+	RefusedStillUndoing    = "still_undoing"         // an effect of the order stands, or is still being undone
+	RefusedPolicySwitch    = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
+	RefusedBusy            = "busy"                  // the step is being done right now
+	RefusedAnswered        = "already_answered"      // an answer is there, and was not used yet
+	RefusedNoLateUndo      = "no_late_undo"          // no undo of a late effect is open for that step and generation
+	RefusedNotCalled       = "not_called"            // nobody was asked yet to do the step, in this generation
+	RefusedOtherStep       = "other_step"            // the order is at another step than the one that was named
+	RefusedGeneration      = "other_generation"      // the order is at another generation than the one that was named
+	RefusedRetried         = "retried_before"        // somebody has retried the failed order: which retry is meant must be said
+	RefusedPaymentMethod   = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
+	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
+	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
+	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
+	RefusedNoRefund        = "no_refund"             // there is no refund of that number which is not settled
 )
 
 // sentences say so to people, where it is not just the state of the order.
@@ -81,7 +85,11 @@ var sentences = map[string]string{
 	RefusedNotCalled:    "the step was not called for yet in this generation of the order",
 	RefusedRetried: "the order was retried before: say which retry is meant, by the generation that failed, " +
 		"the ETag in If-Match, or a requestId",
-	RefusedPaymentMethod: "only a failed order can go on with another payment method",
+	RefusedPaymentMethod:   "only a failed order can go on with another payment method",
+	RefusedRefundTooLarge:  "more was to be given back than is left of the charge, without what other refunds have asked for",
+	RefusedRestockTooLarge: "more units were to be put back than the order took from this stock, without what is back already",
+	RefusedNoRefundURL:     "the policy of the order has no refundUrl for the charge",
+	RefusedNoRefund:        "no refund of that number is open: there is none, or it is done or failed",
 }
 
 func (n *NotApplicable) Error() string {

@@ -26,10 +26,11 @@ const (
 	Approve    Verb = "approve"     // let an order start that waits for it
 	Reject     Verb = "reject"      // cancel an order that waits for approval
 	StepResult Verb = "step-result" // say what became of a step that nobody knows about
+	Refund     Verb = "refund"      // give back money of a completed order
 )
 
 // Verbs lists them in the order in which they are shown.
-var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult}
+var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult, Refund}
 
 // Applies reports whether the verb applies to an order as its row is. What takes more than the row to know is judged
 // when the verb is asked for.
@@ -52,6 +53,7 @@ var applicable = map[Verb]func(*Order) bool{
 	Approve:    func(o *Order) bool { return HeldFor(o, fsm.HoldApproval) },
 	Reject:     func(o *Order) bool { return HeldFor(o, fsm.HoldApproval) },
 	StepResult: canBeSettled,
+	Refund:     func(o *Order) bool { return o.Status == fsm.Completed && refundable(o) },
 }
 
 // RefusalFor is the code of what stands in the way of a verb that does not apply to an order as its row is.
@@ -69,16 +71,26 @@ func (v Verb) RefusalFor(o *Order) string {
 
 // AllowedActions lists the verbs that apply to the order as it is.
 func AllowedActions(o *Order) []string {
-	allowed := []string{}
-	if o.Status == fsm.Completed { // nearly every answer
-		return allowed
+	if o.Status == fsm.Completed && refundable(o) { // nearly every answer
+		return onlyRefund
 	}
+	allowed := []string{}
 	for _, v := range Verbs {
 		if v.Applies(o) {
 			allowed = append(allowed, string(v))
 		}
 	}
 	return allowed
+}
+
+var onlyRefund = []string{string(Refund)}
+
+// refundable reports whether something of the amount is left to be given back.
+func refundable(o *Order) bool {
+	if o.RefundList == nil { // nearly every order
+		return o.Amount.IsPos()
+	}
+	return Refundable(o).IsPos()
 }
 
 // HeldFor reports whether the order waits for one of these.

@@ -83,7 +83,8 @@ func TestAllThatCanBeGiven(t *testing.T) {
 charge:
   executor: http
   url: https://payments.internal/charges?shop=1
-  undoUrl: https://payments.internal/refunds
+  undoUrl: https://payments.internal/undo
+  refundUrl: https://payments.internal/refunds
   lookupUrl: https://payments.internal/charges
   secret: env:PAYMENTS_SECRET
   timeout: 1m30s
@@ -102,7 +103,8 @@ concurrency: {by: concurrencyKey, limit: 1000000}`)
 	over := decimal.MustParse("500.50")
 	same(t, p, &policy.Policy{
 		Charge: policy.Step{
-			Executor: policy.HTTP, URL: "https://payments.internal/charges?shop=1", UndoURL: "https://payments.internal/refunds",
+			Executor: policy.HTTP, URL: "https://payments.internal/charges?shop=1", UndoURL: "https://payments.internal/undo",
+			RefundURL: "https://payments.internal/refunds",
 			LookupURL: "https://payments.internal/charges", Secret: "env:PAYMENTS_SECRET",
 			Timeout: 90 * time.Second, KeyRetention: 72 * time.Hour, CallbackTimeout: 48 * time.Hour, InFlight: 10_000, Queue: 1,
 			Retry: policy.Retry{Initial: time.Second, Factor: 1.5, Cap: 30 * time.Minute, MaxRetries: 2, Budget: 0,

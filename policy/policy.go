@@ -63,6 +63,7 @@ type Step struct {
 
 	URL       string // http: where to do it; simulator: the base URL of pawl simulate; stripe: empty, or where the API is
 	UndoURL   string // http: where to undo it; charge and reserve must have one
+	RefundURL string // http, charge: where to refund it, when the order is completed; empty: there is no such place
 	LookupURL string // http: where to ask after a key; empty: there is no such place
 	Secret    Secret // http, simulator: signs requests (Standard Webhooks), empty: none are signed; stripe: the API key
 

@@ -14,14 +14,14 @@ import (
 
 // Keys of a step, by who needs them.
 var (
-	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "lookupUrl", "secret", "webhookSecret", "capture"}, callKeys)
+	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "webhookSecret", "capture"}, callKeys)
 	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
 // executorKeys are the keys of a step that an executor has: those it must have first.
 var executorKeys = map[Executor]struct{ must, may []string }{
 	Ledger:    {},
-	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "lookupUrl", "secret"}, callKeys)},
+	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "lookupUrl", "secret"}, callKeys)},
 	Stripe:    {[]string{"secret"}, slices.Concat([]string{"url", "webhookSecret", "capture"}, callKeys)},
 	Simulator: {[]string{"url"}, slices.Concat([]string{"secret"}, callKeys)},
 }
@@ -63,6 +63,9 @@ func (m mapping) fits(s fsm.Step, executor Executor) bool {
 	before := len(m.problems)
 	keys := executorKeys[executor]
 	must, may := keys.must, keys.may
+	if s != fsm.Charge {
+		may = without(may, "refundUrl") // only money is refunded
+	}
 	switch {
 	case executor == HTTP && s == fsm.Confirm:
 		may = without(may, "undoUrl") // nothing undoes a confirmation
@@ -93,6 +96,8 @@ func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	switch {
 	case m.values["executor"] == nil:
 		return "the ledger has no use for it; want executor beside it: " + strings.Join(without(executors(s), string(Ledger)), ", ")
+	case executor == HTTP && key == "refundUrl":
+		return "only a charge is refunded; leave it out"
 	case executor == HTTP && key == "undoUrl":
 		return "nothing undoes a confirmation; leave it out"
 	case executor == Stripe && s == fsm.Confirm:
@@ -126,6 +131,13 @@ func defaults(s fsm.Step, executor Executor) Step {
 // reach reads where a step is done and in whose name.
 func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
+	how.RefundURL = m.address("refundUrl")
+	if how.URL != "" && how.URL == how.RefundURL {
+		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as url: want a place of its own, or a refund would charge again")
+	}
+	if how.RefundURL != "" && how.RefundURL == how.UndoURL {
+		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as undoUrl: want a place of its own, or a refund of a part would undo all")
+	}
 	if how.URL != "" && how.URL == how.UndoURL {
 		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: want a place of its own, or an undo would do the step again")
 	}

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Body is what an endpoint is told of Do or Undo, as JSON. It has the same bytes on
+// Body is what an endpoint is told of Do, Undo or Refund, as JSON. It has the same bytes on
 // every call, from every replica and every version of this program: providers compare
 // it with the one they know under the key and refuse another. So nothing of a call is
 // in it, the amount has no trailing zeroes, metadata has one order, and no library
@@ -32,13 +32,26 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if op == Undo {
+	switch op {
+	case Undo:
 		b = appendMember(append(b, ','), "undoKey", c.Key(Do))
 		b = appendOptional(b, "reference", c.Reference)
-	} else {
+	case Refund:
+		b = appendMember(append(b, ','), "refundId", c.RefundID)
+		b = appendOptional(b, "reason", c.Reason)
+		b = appendMember(append(b, ','), "chargeKey", c.chargeKey())
+		b = appendOptional(b, "reference", c.Reference)
+	default:
 		b = appendOptional(b, "callbackUrl", c.CallbackURL)
 	}
 	return append(b, '}'), nil
+}
+
+// chargeKey is the key that was sent to charge what is refunded now.
+func (c *Call) chargeKey() string {
+	charge := *c
+	charge.RefundID = ""
+	return charge.Key(Do)
 }
 
 func appendMember(b []byte, name, value string) []byte {

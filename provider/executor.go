@@ -24,6 +24,10 @@ type Executor interface {
 	// nothing stands. It is never called for confirm.
 	// What has a Reference is taken back by it, whether its key is remembered or not.
 	Undo(ctx context.Context, c *Call) Result
+	// Refund gives back a part of a charge that stands, or all that is left of it: once for each
+	// RefundID. Done has the provider's name of the refund; Waiting says that it is accepted and not done yet.
+	// It is called only for charge.
+	Refund(ctx context.Context, c *Call) Result
 }
 
 // Looker is an Executor that can be asked what became of a key, without doing anything. The
@@ -33,7 +37,7 @@ type Looker interface {
 	// Lookup answers Done, Refused or Waiting for a Do that was seen, Unknown with the code InProgress
 	// for one that is still being done, of which only another look-up will tell, Retry for one that
 	// was not seen (it may still be on its way), and Unknown when it can't say. A key that was
-	// undone is Refused, whether its Do was seen or not.
+	// undone is Refused, whether its Do was seen or not. With a RefundID it is about the refund.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
@@ -57,6 +61,10 @@ type Call struct {
 	Number    int32
 	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
 	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
+
+	RefundID        string // the id with which the refund was asked for that this is about; empty: it is about the step. Amount is that of the refund
+	Reason          string // why it is refunded
+	RefundReference string // the provider's name for the refund, once known
 }
 
 // Now is the time by the clock of the call.
@@ -72,11 +80,20 @@ func (c *Call) Now() time.Time {
 // executor that makes several requests for one of them has operations of its own beside these.
 type Operation string
 
-// The operations of every step.
+// The operations of every step, and of a charge alone: Refund.
 const (
-	Do   Operation = "do"
-	Undo Operation = "undo"
+	Do     Operation = "do"
+	Undo   Operation = "undo"
+	Refund Operation = "refund"
 )
+
+// LookupKey is the key that a look-up asks after.
+func (c *Call) LookupKey() string {
+	if c.RefundID != "" {
+		return c.Key(Refund)
+	}
+	return c.Key(Do)
+}
 
 // Result is what came of a call: Done, Refused, Retry, Waiting or Unknown.
 type Result interface{ result() }

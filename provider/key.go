@@ -10,8 +10,8 @@ import (
 
 // Key is the idempotency key of one operation of this call: `pawl-` and 52 characters of
 // lower-case base32, the SHA-256 of what the operation belongs to. It is the same on
-// every call, and another one for every other installation, order, step, generation
-// and operation. It is a hash because an order id is no key: providers take 255 ASCII
+// every call, and another one for every other installation, order, step, generation,
+// operation and refund. It is a hash because an order id is no key: providers take 255 ASCII
 // characters, and HTTP drops the blanks around a header's value.
 func (c *Call) Key(op Operation) string {
 	b := make([]byte, 0, 256)
@@ -21,6 +21,9 @@ func (c *Call) Key(op Operation) string {
 	b = appendField(b, c.Step)
 	b = appendField(b, op)
 	b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Generation)))
+	if c.RefundID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
+		b = appendField(b, c.RefundID)
+	}
 	sum := sha256.Sum256(b)
 	return "pawl-" + keyEncoding.EncodeToString(sum[:])
 }

@@ -24,13 +24,15 @@ func TestKeyStaysWhatItIs(t *testing.T) {
 		of         fsm.Step
 		operation  provider.Operation
 		generation int32
+		refundID   string
 		key        string
 	}{
-		{"order-123", fsm.Charge, provider.Do, 0, "pawl-bvpspa7o6vhxeyazusiwmlxmyuav4h3hf2yg7n3grfhq2jq5vqda"},
-		{"order-123", fsm.Charge, provider.Undo, 0, "pawl-lj6jqn7h4d3ekhwdy7derkoaprkowjy5j4wvduhaeb3n3xy3rhcq"},
-		{" ordre \U0001f600", fsm.Reserve, provider.Do, 7, "pawl-hmhib3p464dfmmcijspc7c7sd6in6kytfsjpjl5kv4ytf6d7bzia"},
+		{"order-123", fsm.Charge, provider.Do, 0, "", "pawl-bvpspa7o6vhxeyazusiwmlxmyuav4h3hf2yg7n3grfhq2jq5vqda"},
+		{"order-123", fsm.Charge, provider.Undo, 0, "", "pawl-lj6jqn7h4d3ekhwdy7derkoaprkowjy5j4wvduhaeb3n3xy3rhcq"},
+		{" ordre \U0001f600", fsm.Reserve, provider.Do, 7, "", "pawl-hmhib3p464dfmmcijspc7c7sd6in6kytfsjpjl5kv4ytf6d7bzia"},
+		{"order-123", fsm.Charge, provider.Refund, 0, "ticket-1", "pawl-3htc5do4guasx4k2xhbqra5h6726ejqdleo4g3vjzexr7isf66ja"},
 	} {
-		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation}
+		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation, RefundID: v.refundID}
 		c.Fence, c.Number, c.Reference = rand.Int64(), rand.Int32(), "ch_1"
 		if key := c.Key(v.operation); key != v.key {
 			t.Errorf("%q %s %s %d has key %s", v.orderID, v.of, v.operation, v.generation, key)
@@ -52,7 +54,10 @@ func TestKeysAreDistinctAndFitForAnyProvider(t *testing.T) {
 				for _, op := range []provider.Operation{provider.Do, provider.Undo, "create", "confirm", "capture", "cancel", "refund"} {
 					for _, generation := range []int32{0, 1, 256, 1 << 30} {
 						c := provider.Call{Installation: place, OrderID: id, Step: of, Generation: generation}
-						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d", place, id, of, op, generation)
+						if op == provider.Refund {
+							c.RefundID = ids[rand.IntN(len(ids))]
+						}
+						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d %q", place, id, of, op, generation, c.RefundID)
 						if !fit.MatchString(key) {
 							t.Fatalf("key %q", key)
 						}

@@ -9,7 +9,7 @@ SELECT now()::timestamptz AS at;
 -- settled when it had ended before the provider's books were read, and nothing of it has
 -- been undone late since. What the ledger did after all, because the order went on under
 -- another policy, is nothing that was sent: of the key the books say nothing stands.
-SELECT k.order_no, k.step, k.generation, k.policy, o.order_id, o.status, o.amount, o.currency,
+SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
     SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > @before)), false)::boolean AS settled,
@@ -30,3 +30,18 @@ LEFT JOIN (SELECT * FROM reservations AS s WHERE s.order_no BETWEEN @first AND @
 LEFT JOIN (SELECT * FROM confirmations AS g WHERE g.order_no BETWEEN @first AND @last AND g.executor <> '') AS f
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
 ORDER BY k.order_no, k.generation, k.step;
+
+-- name: ProviderRefunds :many
+-- The same of refunds: what was sent under the key of a refund. One that another call said is done is settled.
+SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
+  (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
+  coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
+  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+FROM (
+  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.refund
+) AS k
+JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
+JOIN (SELECT * FROM refunds AS r WHERE r.order_no BETWEEN @first AND @last) AS f
+  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.refund
+ORDER BY f.order_no, f.generation, f.number;

@@ -18,3 +18,7 @@ SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS 
 -- name: LateUndosCount :one
 -- How many effects that were reported too late are not undone yet.
 SELECT count(*) AS open FROM (SELECT 1 FROM late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS counted;
+
+-- name: RefundsCount :one
+-- Refunds that were asked for, and are neither done nor failed.
+SELECT count(*) AS open FROM (SELECT 1 FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;

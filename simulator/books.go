@@ -26,7 +26,7 @@ func (s *Simulator) Books(orderID string) []Entry {
 
 // Summary is what the books come to.
 type Summary struct {
-	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm
+	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm; refund where there are any
 	Money []Money          `json:"money"` // of charges, by currency
 
 	DoubleLive      int `json:"doubleLive"`      // orders with two live charges or more
@@ -74,14 +74,14 @@ func (s *Simulator) Summary() Summary {
 	totals, charges := map[string]*total{}, map[string]int{}
 	for _, e := range s.state.entries {
 		sum.count(e)
-		if e.Step != "charge" {
+		if e.Step != "charge" && e.Step != stepRefund {
 			continue
 		}
 		if totals[e.Currency] == nil {
 			totals[e.Currency] = &total{}
 		}
 		totals[e.Currency].add(e)
-		if e.State == Live {
+		if e.State == Live && e.Step == "charge" {
 			charges[e.OrderID]++
 			if charges[e.OrderID] == 2 {
 				sum.DoubleLive++
@@ -129,6 +129,12 @@ func (t *total) add(e *entry) {
 	}
 	_, decimals, _ := strings.Cut(e.Amount, ".")
 	t.scale = max(t.scale, len(decimals))
+	if e.Step == stepRefund {
+		if e.State == Live {
+			t.kept.Sub(&t.kept, amount)
+		}
+		return
+	}
 	if e.State == Live {
 		t.kept.Add(&t.kept, amount)
 	}

@@ -1,6 +1,10 @@
 package simulator
 
-import "time"
+import (
+	"time"
+
+	"github.com/govalues/decimal"
+)
 
 // State is what has become of the do of a key.
 type State string
@@ -23,6 +27,7 @@ type Subject struct {
 	Currency   string `json:"currency"`
 	Quantity   int32  `json:"quantity"`
 	Item       string `json:"item"`
+	RefundID   string `json:"refundId,omitempty"`
 }
 
 // Entry is what the books say of one key of a do.
@@ -47,7 +52,8 @@ type entry struct {
 	body     string // fingerprint of the do; empty while none was taken on
 	undoName string // our name for the taking back
 	promise  *promise
-	running  bool // a request is between its check of the key and its effect
+	running  bool            // a request is between its check of the key and its effect
+	refunded decimal.Decimal // of a charge: what was given back of it by refunds
 }
 
 // promise is an answer owed by callback. It is kept with a pending key, so that it is

@@ -16,8 +16,10 @@ type event struct {
 	Reference string   `json:"reference,omitempty"`
 	Code      string   `json:"code,omitempty"`
 	Detail    string   `json:"detail,omitempty"`
-	UndoKey   string   `json:"undoKey,omitempty"` // of the request, for an undo
-	Undoes    string   `json:"undoes,omitempty"`  // what it named, where the key is not known any more
+	UndoKey   string   `json:"undoKey,omitempty"`   // of the request, for an undo
+	Undoes    string   `json:"undoes,omitempty"`    // what it named, where the key is not known any more
+	Refunds   string   `json:"refunds,omitempty"`   // what a refund gives back, by name,
+	ChargeKey string   `json:"chargeKey,omitempty"` // or by key
 	Promise   *promise `json:"promise,omitempty"`
 	Stripe    *change  `json:"stripe,omitempty"`
 }
@@ -89,6 +91,7 @@ func (s *state) apply(ev event) error {
 		e.State, e.body, e.promise, e.Reference = Pending, ev.Body, ev.Promise, ev.Reference
 	case eventDone:
 		s.done(e, ev)
+		s.refund(e, ev)
 	case eventRefused:
 		e.State, e.body, e.Code, e.Detail = Refused, ev.Body, ev.Code, ev.Detail
 	case eventUndone:
@@ -114,6 +117,9 @@ func (s *state) done(e *entry, ev event) {
 
 // overlap counts an effect that is about to happen while another is live.
 func (s *state) overlap(e *entry) {
+	if e.Step == stepRefund {
+		return // an order can have several
+	}
 	for _, other := range s.orders[e.OrderID] {
 		if other.Step == e.Step && other.State == Live {
 			s.overlaps++ // also under the key itself

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	operationDo   = "do"
-	operationUndo = "undo"
+	operationDo     = "do"
+	operationUndo   = "undo"
+	operationRefund = "refund"
 
 	maxBody = 64 << 10
 	maxKey  = 255
@@ -40,7 +41,8 @@ type request struct {
 		Metadata    json.RawMessage `json:"metadata"`
 		CallbackURL string          `json:"callbackUrl"`
 		UndoKey     string          `json:"undoKey"`
-		Reference   string          `json:"reference"` // of what an undo is to take back
+		ChargeKey   string          `json:"chargeKey"` // of what is refunded
+		Reference   string          `json:"reference"` // of what an undo is to take back, or a refund to give back
 	}
 	rule   Rule     // what is to go wrong; the zero rule is nothing
 	logged *Request // in the log of requests
@@ -97,6 +99,9 @@ func (q *request) check() (err error) {
 		{q.body.Generation >= 0, "generation: must not be negative"},
 		{!strings.ContainsAny(q.body.Amount, "+-eE"), "amount: must be digits and a point"},
 		{q.operation != operationUndo || q.body.UndoKey != "", "undoKey: must be the Idempotency-Key of the do"},
+		{q.operation != operationRefund || q.body.RefundID != "", "refundId: must not be empty"},
+		{q.operation != operationRefund || q.amount.IsPos(), "amount: must be more than zero"},
+		{q.operation != operationRefund || q.body.ChargeKey != "", "chargeKey: must be the Idempotency-Key of the charge"},
 		{q.operation != operationUndo || q.body.UndoKey != q.key, "undoKey: must not be the Idempotency-Key of the undo"},
 		{q.body.CallbackURL == "" || err == nil && (callback.Scheme == "http" || callback.Scheme == "https"), "callbackUrl: must be an http or https URL"},
 	} {

@@ -15,6 +15,7 @@ func (s *Simulator) routes() *http.ServeMux {
 			mux.HandleFunc("POST /"+step+"/undo", s.post(step, operationUndo))
 		}
 	}
+	mux.HandleFunc("POST /charge/refund", s.post("charge", operationRefund))
 	mux.HandleFunc("GET /lookup", func(w http.ResponseWriter, r *http.Request) {
 		s.deliver(w, r, s.durable(s.lookup(r.URL.Query().Get("key"))))
 	})
@@ -50,6 +51,9 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 				return s.undo(q)
 			}
 			e, known := s.begin(q)
+			if operation == operationRefund {
+				return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return s.decideRefund(q, e) }})
+			}
 			return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return s.decide(q, e) }})
 		})
 	}

@@ -32,9 +32,7 @@ func (s *state) applyStripe(ev event) {
 		was = &intent{}
 		s.references++
 	}
-	if now.Refunded && !was.Refunded {
-		s.references++
-	}
+	s.enterRefunds(now, was, ev)
 	s.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
 	if state := now.chargeState(); state != "" {

@@ -41,8 +41,15 @@ func eventOf(before, after *intent) *stripeEvent {
 		ID: fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), Object: "event", APIVersion: "simulated",
 		Created: time.Now().Unix(), Pending: 1, Type: eventTypes[after.Status], Data: map[string]any{"object": after.json(nil)},
 	}
+	var refund map[string]any
+	if before != nil {
+		var kind string
+		if kind, refund = refundEvent(before, after); refund != nil {
+			ev.Type, ev.Data["object"] = kind, refund
+		}
+	}
 	switch {
-	case before == nil:
+	case before == nil, refund != nil:
 	case after.Refunded && !before.Refunded:
 		ev.Type, ev.Data["object"] = "charge.refunded", after.charged()
 	case after.Status == before.Status:

@@ -16,6 +16,9 @@ const (
 	Expired   = "expire"    // an authorization was not captured in time
 	Disputed  = "dispute"   // the customer disputes the charge
 	Undispute = "undispute" // and does not any more
+
+	RefundPaid     = "refund-paid"     // the last refund, which was pending, has reached the customer
+	RefundReturned = "refund-returned" // or his bank has sent it back
 )
 
 // Happen does what the customer, the bank or the time does to a payment intent, and sends
@@ -62,6 +65,7 @@ func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
 		decline(i, cmp.Or(code, otherwise))
 	case slices.Contains([]string{Disputed, Undispute}, what) && i.Charges > 0:
 		i.Disputed = what == Disputed
+	case slices.Contains([]string{RefundPaid, RefundReturned}, what) && i.refundHappens(what):
 	default:
 		return nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
 	}

@@ -37,8 +37,10 @@ type intent struct {
 	// CaptureKey is the key of the first request to capture. One that is sent with another
 	// key afterwards is about the same.
 	CaptureKey string `json:"captureKey,omitempty"`
-	Refunded   bool   `json:"refunded,omitempty"`
+	Refunded   bool   `json:"refunded,omitempty"` // all of it, as the undoing of the charge
 	Disputed   bool   `json:"disputed,omitempty"`
+
+	Refunds []stripeGiven `json:"refunds,omitempty"`
 
 	LastError   *stripeFault `json:"lastError,omitempty"`
 	CanceledAt  int64        `json:"canceledAt,omitempty"`
@@ -47,6 +49,7 @@ type intent struct {
 
 	busy            bool   // a request is at work on it: others are locked out
 	charge, capture *entry // what the books say of it
+	refundEntries   []*entry
 }
 
 // next is a copy to be changed.
@@ -102,13 +105,14 @@ func (i *intent) json(expand []string) map[string]any {
 func (i *intent) charged() map[string]any {
 	object := map[string]any{
 		"id": i.Charge, "object": "charge", "payment_intent": i.ID, "amount": i.Amount, "currency": i.Currency, "amount_captured": 0, "amount_refunded": 0,
-		"captured": i.Captures > 0 || !i.Manual, "refunded": i.Refunded || i.Status == canceled, "disputed": i.Disputed, "paid": true, "status": "succeeded",
+		"captured": i.Captures > 0 || !i.Manual, "refunded": i.Status == canceled || i.given() == i.Amount, "disputed": i.Disputed, "paid": true, "status": "succeeded",
 		"metadata": i.Metadata, "livemode": false, "created": i.Created,
 	}
 	if object["captured"] == true {
 		object["amount_captured"] = i.Amount
 	}
-	if object["refunded"] == true {
+	object["amount_refunded"] = i.given()
+	if i.Status == canceled {
 		object["amount_refunded"] = i.Amount
 	}
 	return object

@@ -1,32 +1,164 @@
 package simulator
 
 import (
+	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
-// refund gives all of a charge back.
-func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
-	var fault *stripeFault
-	switch {
-	case i.Status != succeeded:
-		fault = invalid("", "payment_intent", "This PaymentIntent ("+i.ID+") does not have a successful charge to refund.")
-	case i.Refunded:
-		fault = invalid("charge_already_refunded", "", "Charge "+i.Charge+" has already been refunded.")
-	case i.Disputed:
-		fault = invalid("charge_disputed", "", "Charge "+i.Charge+" has been charged back; cannot issue a refund.")
-	case q.rule.Code != "":
-		fault = invalid(q.rule.Code, "", "By the fault plan.")
+// What a refund is; failed ones gave nothing back.
+const (
+	refundPending   = "pending"
+	refundSucceeded = "succeeded"
+	refundFailed    = "failed"
+)
+
+// stripeGiven is a refund of a payment intent.
+type stripeGiven struct {
+	ID       string            `json:"id"`
+	Key      string            `json:"key"` // of the request that made it
+	Amount   int64             `json:"amount"`
+	Status   string            `json:"status"`
+	Reason   string            `json:"reason,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Created  int64             `json:"created"`
+}
+
+// asked reports whether it is a refund that a shop asked for, and not the undoing of a charge.
+func (g *stripeGiven) asked() bool { return g.Metadata["pawl_refund"] != "" }
+
+func (g *stripeGiven) json(i *intent) map[string]any {
+	object := map[string]any{
+		"id": g.ID, "object": "refund", "payment_intent": i.ID, "charge": i.Charge, "amount": g.Amount, "currency": i.Currency,
+		"status": g.Status, "reason": orNull(g.Reason), "metadata": g.Metadata, "created": g.Created,
 	}
-	if fault != nil {
+	if g.Status == refundFailed {
+		object["failure_reason"] = "lost_or_stolen_card"
+	}
+	return object
+}
+
+// given is how much of an intent was given back, or is about to be.
+func (i *intent) given() (units int64) {
+	for n := range i.Refunds {
+		if i.Refunds[n].Status != refundFailed {
+			units += i.Refunds[n].Amount
+		}
+	}
+	return units
+}
+
+// refund gives back a part of a charge, or all that is left of it.
+func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
+	left := i.Amount - i.given()
+	units := left
+	if q.amount > 0 {
+		units = q.amount
+	}
+	if fault := refundStripeFault(q, i, left, units); fault != nil {
 		return verdict{fault: fault, outcome: "refused"}
 	}
-	i.Refunded = true
-	made := map[string]any{
-		"id": s.state.name("re"), "object": "refund", "payment_intent": i.ID, "charge": i.Charge, "amount": i.Amount, "currency": i.Currency,
-		"status": "succeeded", "reason": orNull(q.form.Get("reason")), "metadata": q.metadata(), "created": time.Now().Unix(),
-	}
+	made := stripeGiven{ID: s.state.name("re"), Key: q.idempotency, Amount: units, Status: refundSucceeded, Reason: q.form.Get("reason"),
+		Metadata: q.metadata(), Created: time.Now().Unix()}
 	if i.PaymentMethod == methodPendingRefund {
-		made["status"] = "pending"
+		made.Status = refundPending
 	}
-	return verdict{after: i, shown: i, refund: made, outcome: "refunded"}
+	i.Refunds = append(slices.Clone(i.Refunds), made)
+	i.Refunded = i.Refunded || !made.asked() && units == left
+	return verdict{after: i, shown: i, refund: made.json(i), outcome: "refunded"}
+}
+
+func refundStripeFault(q *stripeRequest, i *intent, left, units int64) *stripeFault {
+	switch {
+	case i.Status != succeeded:
+		return invalid("", "payment_intent", "This PaymentIntent ("+i.ID+") does not have a successful charge to refund.")
+	case left == 0:
+		return invalid("charge_already_refunded", "", "Charge "+i.Charge+" has already been refunded.")
+	case units > left:
+		return invalid("", "amount", "Refund amount is greater than unrefunded amount on charge.")
+	case i.Disputed:
+		return invalid("charge_disputed", "", "Charge "+i.Charge+" has been charged back; cannot issue a refund.")
+	case q.rule.Code != "":
+		return invalid(q.rule.Code, "", "By the fault plan.")
+	}
+	return nil
+}
+
+// refundHappens does what a bank does to the last refund: it pays it, or sends the money back.
+func (i *intent) refundHappens(what string) bool {
+	n := len(i.Refunds) - 1
+	if n < 0 || i.Refunds[n].Status == refundFailed || what == RefundPaid && i.Refunds[n].Status != refundPending {
+		return false
+	}
+	i.Refunds = slices.Clone(i.Refunds)
+	i.Refunds[n].Status = map[string]string{RefundPaid: refundSucceeded, RefundReturned: refundFailed}[what]
+	i.Refunded = i.Refunded && what != RefundReturned
+	return true
+}
+
+// refundEvent is what there is to tell of the refunds of an intent, or nothing.
+func refundEvent(before, after *intent) (kind string, object map[string]any) {
+	for n := range after.Refunds {
+		now := &after.Refunds[n]
+		switch {
+		case n >= len(before.Refunds) && now.asked():
+			return "refund.created", now.json(after)
+		case n < len(before.Refunds) && now.Status != before.Refunds[n].Status:
+			return map[string]string{refundSucceeded: "refund.updated", refundFailed: "refund.failed"}[now.Status], now.json(after)
+		}
+	}
+	return "", nil
+}
+
+// enterRefunds writes into the books what was given back of an intent, but for the undoing of its charge.
+func (s *state) enterRefunds(now, was *intent, ev event) {
+	s.references += len(now.Refunds) - len(was.Refunds)
+	now.refundEntries = was.refundEntries
+	for n := range now.Refunds {
+		g := &now.Refunds[n]
+		if !g.asked() {
+			continue
+		}
+		e := &entry{Entry: Entry{Key: g.Key, At: ev.At}}
+		if n < len(now.refundEntries) && now.refundEntries[n] != nil {
+			e = now.refundEntries[n]
+		} else {
+			e.OrderID, e.Step, e.Currency, e.Reference = now.orderID(), stepRefund, strings.ToUpper(now.Currency), g.ID
+			e.Amount, e.Item, e.Generation = stripeDecimal(g.Amount, now.Currency).String(), now.Metadata["pawl_item"], now.generation()
+			s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
+			now.refundEntries = append(slices.Clone(now.refundEntries), make([]*entry, max(n+1-len(now.refundEntries), 0))...)
+			now.refundEntries[n] = e
+		}
+		e.State = map[string]State{refundPending: Pending, refundSucceeded: Live, refundFailed: Refused}[g.Status]
+		if e.State == Live {
+			e.Effects = 1
+		}
+	}
+}
+
+// lookAtRefunds answers with one refund, or those of an intent.
+func (s *Simulator) lookAtRefunds(q *stripeRequest) reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.state.intents[q.intent]
+	list := []any{}
+	for n := range i.Refunds {
+		if i.Refunds[n].ID == q.refund {
+			return reply{status: http.StatusOK, outcome: "read", body: i.Refunds[n].json(i)}
+		}
+		list = append(list, i.Refunds[n].json(i))
+	}
+	slices.Reverse(list) // the newest first
+	return reply{status: http.StatusOK, outcome: "read", body: map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": list}}
+}
+
+// ofRefund is the intent that a refund is of.
+func (s *state) ofRefund(id string) string {
+	for _, i := range s.intents {
+		if slices.ContainsFunc(i.Refunds, func(g stripeGiven) bool { return g.ID == id }) {
+			return i.ID
+		}
+	}
+	return ""
 }

@@ -17,6 +17,7 @@ type stripeRequest struct {
 	request
 	idempotency string // the key as it was sent; empty: there is none
 	intent      string // id
+	refund      string // id, of one that is looked at
 	form        url.Values
 	amount      int64
 	currency    string
@@ -30,8 +31,8 @@ var stripeParameters = map[string][]string{
 	stripeConfirm: {"payment_method", "expand"},
 	stripeCapture: {"expand"},
 	stripeCancel:  {"cancellation_reason", "expand"},
-	stripeRefund:  {"payment_intent", "reason", "metadata"},
-	stripeRead:    {"expand"},
+	stripeRefund:  {"payment_intent", "amount", "reason", "metadata"},
+	stripeRead:    {"expand", "payment_intent", "limit"},
 }
 
 func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
@@ -42,7 +43,8 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent")}
+	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
+	s.findIntent(r, q)
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -52,8 +54,11 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + r.Form.Encode()))
 	q.fingerprint, q.stripe, q.operation, q.step = hex.EncodeToString(sum[:16]), true, call, "charge"
 	q.means = map[string]string{stripeConfirm: operationDo, stripeCapture: operationDo, stripeCancel: operationUndo, stripeRefund: operationUndo}[call]
-	if call == stripeCapture {
+	switch {
+	case call == stripeCapture:
 		q.step = "confirm"
+	case r.Form.Get("metadata[pawl_refund]") != "": // one that is asked for undoes nothing
+		q.means = ""
 	}
 	if fault := q.checkParameters(); fault != nil {
 		return nil, fault
@@ -80,8 +85,35 @@ func (q *stripeRequest) checkParameters() *stripeFault {
 		if q.intent = q.form.Get("payment_intent"); q.intent == "" {
 			return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
 		}
+		return q.checkRefund()
 	}
 	return nil
+}
+
+// checkRefund reads how much is to be given back: 0, if nothing is said, for all that is left.
+func (q *stripeRequest) checkRefund() *stripeFault {
+	text := q.form.Get("amount")
+	if text == "" {
+		return nil
+	}
+	units, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || units < 1 {
+		return invalid("parameter_invalid_integer", "amount", "Invalid integer: "+text)
+	}
+	q.amount = units
+	return nil
+}
+
+// findIntent finds the intent that a look at refunds is about.
+func (s *Simulator) findIntent(r *http.Request, q *stripeRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case q.refund != "":
+		q.intent = s.state.ofRefund(q.refund)
+	case r.Method == http.MethodGet && q.intent == "":
+		q.intent = r.Form.Get("payment_intent")
+	}
 }
 
 var currencyName = regexp.MustCompile(`^[a-z]{3}$`)
@@ -133,9 +165,16 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
+	switch {
+	case q.intent != "" || q.operation != stripeRead:
+	case q.refund != "":
+		return missing("refund", "refund", q.refund).status(http.StatusNotFound)
+	default: // Stripe would list those of all intents
+		return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
+	}
 	if q.intent != "" {
 		i = s.state.intents[q.intent]
-		if i == nil && q.operation == stripeRefund {
+		if i == nil && (q.operation == stripeRefund || q.operation == stripeRead && q.form.Has("payment_intent")) {
 			return missing("payment_intent", "payment_intent", q.intent)
 		}
 		if i == nil {

@@ -10,8 +10,8 @@ const (
 	stripeConfirm = "confirm" // it: this charges, or authorizes
 	stripeCapture = "capture" // what was authorized
 	stripeCancel  = "cancel"  // an intent
-	stripeRefund  = "refund"  // all of a charge
-	stripeRead    = "read"    // an intent
+	stripeRefund  = "refund"  // a charge, or a part of it
+	stripeRead    = "read"    // an intent, or refunds
 )
 
 func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
@@ -21,6 +21,8 @@ func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/payment_intents/{intent}/cancel", s.stripe(stripeCancel))
 	mux.HandleFunc("GET /v1/payment_intents/{intent}", s.stripe(stripeRead))
 	mux.HandleFunc("POST /v1/refunds", s.stripe(stripeRefund))
+	mux.HandleFunc("GET /v1/refunds", s.stripe(stripeRead))
+	mux.HandleFunc("GET /v1/refunds/{refund}", s.stripe(stripeRead))
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		s.deliver(w, r, invalid("", "", "Unrecognized request URL ("+r.Method+": "+r.URL.Path+").").status(http.StatusNotFound).reply())
 	})
@@ -64,6 +66,9 @@ func (q *request) worded(a reply) reply {
 func (s *Simulator) lookAt(q *stripeRequest) reply {
 	if q.rule.Fault == Slow && !s.pause(q.rule.Delay) {
 		return closedReply
+	}
+	if q.refund != "" || q.form.Has("payment_intent") {
+		return s.durable(s.lookAtRefunds(q))
 	}
 	s.mu.Lock()
 	shown := s.state.intents[q.intent].json(q.expand())

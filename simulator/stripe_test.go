@@ -232,7 +232,7 @@ func TestStripeRequestsThatAreWrong(t *testing.T) {
 		intent("o", "capture_method=later"):                         "400 invalid_request_error capture_method",
 		intent("o", "tip=1"):                                        "400 invalid_request_error parameter_unknown tip",
 		"GET /v1/payment_intents/pi_9":                              "404 invalid_request_error resource_missing intent",
-		"GET /v1/refunds":                                           "404 invalid_request_error",
+		"GET /v1/refunds":                                           "400 invalid_request_error parameter_missing payment_intent",
 		"POST /v1/payment_intents/pi_9/confirm":                     "404 invalid_request_error resource_missing intent",
 		"POST /v1/refunds":                                          "400 invalid_request_error parameter_missing payment_intent",
 		"POST /v1/refunds payment_intent=pi_9":                      "400 invalid_request_error resource_missing payment_intent",

@@ -35,6 +35,7 @@ func New(s *policy.Step, of fsm.Step) provider.Executor {
 		if of != fsm.Confirm {
 			e.how.UndoURL = below(s.URL, string(of), "undo")
 		}
+		e.how.RefundURL = below(s.URL, string(of), "refund")
 	}
 	if e.how.LookupURL == "" {
 		return &e
@@ -59,6 +60,14 @@ func (e *endpoint) Undo(ctx context.Context, c *provider.Call) provider.Result {
 		return provider.Unknown{Code: "no_undo", Detail: "a " + string(c.Step) + " can't be undone"}
 	}
 	return e.post(ctx, c, provider.Undo, e.how.UndoURL)
+}
+
+// Refund posts the call to the refund URL, with a key of its own and that of the charge as chargeKey.
+func (e *endpoint) Refund(ctx context.Context, c *provider.Call) provider.Result {
+	if e.how.RefundURL == "" {
+		return provider.Retry{Code: "no_refund_url", Detail: "the policy has no refundUrl for the charge", Counts: true}
+	}
+	return e.post(ctx, c, provider.Refund, e.how.RefundURL)
 }
 
 func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Operation, address string) provider.Result {

@@ -11,13 +11,13 @@ import (
 // lookEndpoint is an endpoint that can be asked what became of a key.
 type lookEndpoint struct{ endpoint }
 
-// Lookup asks what became of the key of the Do.
+// Lookup asks what became of the key of the Do, or of a refund.
 func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.how.LookupURL, nil)
 	if err != nil {
 		return provider.InDoubt(provider.Unsent("call_unusable", errAddress))
 	}
-	key := c.Key(provider.Do)
+	key := c.LookupKey()
 	query := "key=" + key // needs no escaping; what the URL asks for itself stays as it is
 	if given := request.URL.RawQuery; given != "" {
 		query = given + "&" + query

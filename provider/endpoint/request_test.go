@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -38,6 +39,10 @@ func TestBodyOfARequest(t *testing.T) {
 	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"undo","generation":3,"amount":"1234567890.5",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"undoKey":"` + full.Key(provider.Do) + `"`
+	charged := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Charge, Currency: "EUR", Item: "i", Quantity: 1,
+		Amount: decimal.MustParse("2.50"), Reference: "ch_1"}
+	given := charged
+	given.RefundID, given.Reason = "ticket-1", "broken"
 	nameless := full
 	nameless.Reference = ""
 	for _, v := range []struct {
@@ -49,15 +54,14 @@ func TestBodyOfARequest(t *testing.T) {
 		{&full, provider.Undo, fullUndo + `,"reference":"ch_1"}`},
 		{&nameless, provider.Undo, fullUndo + `}`},
 		{&plain, provider.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","item":"i","quantity":1}`},
+		{&given, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.5","currency":"EUR","item":"i","quantity":1,` +
+			`"refundId":"ticket-1","reason":"broken","chargeKey":"` + charged.Key(provider.Do) + `","reference":"ch_1"}`},
 	} {
 		w, url := lay(t, done)
 		e := atURL(url, v.call.Step, "")
-		act := map[provider.Operation]string{provider.Do: "/do", provider.Undo: "/undo"}
-		if v.op == provider.Do {
-			e.Do(t.Context(), v.call)
-		} else {
-			e.Undo(t.Context(), v.call)
-		}
+		act := map[provider.Operation]string{provider.Do: "/do", provider.Undo: "/undo", provider.Refund: "/refund"}
+		map[provider.Operation]func(context.Context, *provider.Call) provider.Result{
+			provider.Do: e.Do, provider.Undo: e.Undo, provider.Refund: e.Refund}[v.op](t.Context(), v.call)
 		r := w.seen()[0]
 		if r.body != v.body || r.uri != act[v.op] || r.method != http.MethodPost {
 			t.Errorf("%s %s\n%s\nwant\n%s", r.method, r.uri, r.body, v.body)

@@ -75,7 +75,7 @@ func again(c *provider.Call) *provider.Call {
 
 // atURL is an http executor whose URLs are all below one address.
 func atURL(url string, of fsm.Step, secret policy.Secret) provider.Executor {
-	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", Secret: secret}, of)
+	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", RefundURL: url + "/refund", Secret: secret}, of)
 }
 
 func kind(r provider.Result) string {

@@ -53,6 +53,11 @@ func (s *capture) Undo(context.Context, *provider.Call) provider.Result {
 	return provider.Unknown{Code: "no_undo", Detail: "a capture can't be undone"}
 }
 
+// Refund is never called.
+func (s *capture) Refund(context.Context, *provider.Call) provider.Result {
+	return provider.Unknown{Code: "no_refund", Detail: "what is refunded is the charge"}
+}
+
 func (s *capture) settle(ctx context.Context, c *provider.Call, fault *stripe.Error) provider.Result {
 	now := s.api.read(ctx, c, c.Reference)
 	if now.failed != nil {

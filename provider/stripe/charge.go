@@ -139,6 +139,9 @@ func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why pr
 // finds what was made just now. At most that makes an intent nobody has confirmed, which a
 // Do that is on its way will find and confirm. A declined intent is canceled as by Do.
 func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
+	if c.RefundID != "" {
+		return s.lookupRefund(ctx, c)
+	}
 	order, known := s.intentToCreate(c)
 	if known != nil {
 		return known

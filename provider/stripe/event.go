@@ -19,6 +19,7 @@ type Hint struct {
 	OrderID      string
 	Generation   int32
 	Reference    string // the payment intent
+	RefundID     string // of the refund that was asked for, where the event is about one
 }
 
 // ErrNotOurs is the error for an event that is genuine but about no order of ours. It is to
@@ -70,7 +71,7 @@ func hintOf(metadata map[string]string, reference string) (Hint, error) {
 	if err != nil || generation < 0 {
 		return Hint{}, ErrNotOurs
 	}
-	return Hint{installation, metadata["pawl_order"], int32(generation), reference}, nil
+	return Hint{installation, metadata["pawl_order"], int32(generation), reference, metadata[refundID]}, nil
 }
 
 func idOf(reference json.RawMessage) string {

@@ -182,10 +182,10 @@ func (f *stripeProvider) plan(text, op string) {
 func operationOf(r *http.Request) (op string) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 	switch {
-	case parts[0] == "refunds":
-		return "refund"
 	case r.Method == http.MethodGet:
 		return "read"
+	case parts[0] == "refunds":
+		return "refund"
 	case len(parts) == 1:
 		return "create"
 	}

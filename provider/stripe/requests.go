@@ -64,16 +64,7 @@ func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
 // giveBack refunds what is left of an intent.
 func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
 	return a.again(ctx, c, repeatable{opRefund, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-		refund, err := client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)})
-		if err != nil {
-			return err
-		}
-		r.took(refund.LastResponse)
-		if refund.ID == "" || refund.Object != "refund" {
-			return errors.New("the answer is not a refund")
-		}
-		r.refund = refund
-		return nil
+		return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)}))
 	})
 }
 

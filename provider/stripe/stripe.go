@@ -30,12 +30,15 @@ const (
 	opConfirm provider.Operation = "confirm"
 	opCapture provider.Operation = "capture"
 	opCancel  provider.Operation = "cancel"
-	opRefund  provider.Operation = "refund"
+	opRefund                     = provider.Refund // of all that is left, in an undo, or of a part
 )
 
 // EffectKey is the key by which the effect of a call is found: that of the request which made the payment intent, or which
-// captured it, whatever keys were used on it since.
+// captured it, whatever keys were used on it since; of a refund its own.
 func EffectKey(c *provider.Call) string {
+	if c.RefundID != "" {
+		return c.Key(opRefund)
+	}
 	if c.Step == fsm.Confirm {
 		return c.Key(opCapture)
 	}

@@ -52,13 +52,15 @@ func TestStripeWire(t *testing.T) {
 		{"refund", policy.CaptureImmediately, "succeeded", (*stripeShop).undo, "done", "POST, GET, POST refunds"},
 		{"cancel", policy.CaptureImmediately, "requires_action", (*stripeShop).undo, "done", "POST, GET, POST cancel"},
 		{"capture", policy.CaptureOnConfirm, "succeeded", (*stripeShop).take, "done", "POST capture"},
+		{"refund of a part", policy.CaptureImmediately, "", func(s *stripeShop) string { return s.refund("a", "4") }, "done", "POST refunds"},
+		{"look up of a refund", policy.CaptureImmediately, "", func(s *stripeShop) string { return s.refundLookup("a", "4") }, "retry not_seen", "GET refunds"},
 	} {
 		t.Run(tt.name+" is in the API", func(t *testing.T) {
 			t.Parallel()
 			front := newMockFront(t, mock, tt.state)
 			shop := newStripeShop(t, front.URL, tt.capture)
 			shop.call.CustomerID = "cus_1"
-			if tt.name == "capture" {
+			if tt.state == "" || tt.name == "capture" {
 				shop.call.Reference = "pi_1"
 			}
 			if result := tt.act(shop); !strings.HasPrefix(result, tt.result) {

@@ -1,0 +1,381 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/govalues/decimal"
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"pawl/books"
+	"pawl/engine"
+	"pawl/orders"
+	"pawl/provider"
+	"pawl/provider/stripe"
+	"pawl/simulator"
+)
+
+// refund asks for a refund of order "o", of all that is left where the amount is empty, under a request id.
+func (s *shop) refund(t *testing.T, id, amount string, restock int32) (orders.Order, error) {
+	t.Helper()
+	q := engine.Request{Verb: orders.Refund, OrderID: "o", Actor: "ann", Reason: "broken", RequestID: id, Refund: &engine.Refund{Restock: restock}}
+	if amount != "" {
+		q.Refund.Amount = new(decimal.MustParse(amount))
+	}
+	return s.anyone().Do(t.Context(), q)
+}
+
+// asks is refund where it is not refused.
+func (s *shop) asks(t *testing.T, id, amount string) orders.Order {
+	t.Helper()
+	o, err := s.refund(t, id, amount, 0)
+	if err != nil {
+		t.Fatalf("refund %s of %q: %v", id, amount, err)
+	}
+	return o
+}
+
+func (s *shop) refundRefused(t *testing.T, code, amount string, restock int32) {
+	t.Helper()
+	before := s.get(t, "o").Seq
+	_, err := s.refund(t, "refused", amount, restock)
+	var refusal *orders.NotApplicable
+	if !errors.As(err, &refusal) || refusal.Code != code || s.get(t, "o").Seq != before {
+		t.Errorf("refund of %q with %d units: %v, want %s", amount, restock, err, code)
+	}
+}
+
+// refundsAre checks the refunds of order "o" as its answer has them, in short.
+func (s *shop) refundsAre(t *testing.T, o orders.Order, want string) {
+	t.Helper()
+	var got []string
+	for _, r := range orders.Refunds(&o) {
+		got = append(got, fmt.Sprintf("%d %s %s", r.Number, r.State, r.Amount))
+	}
+	if strings.Join(got, ", ") != want {
+		t.Errorf("refunds %q, want %q", got, want)
+	}
+}
+
+// untilRefunds waits for the refunds of order "o" to be as is said.
+func (s *shop) untilRefunds(t *testing.T, want string) {
+	t.Helper()
+	eventually(t, want, func() bool {
+		return value[string](t, s.Pool, `SELECT coalesce(string_agg(refund || ' ' || state, ', ' ORDER BY refund), '') FROM books.refunds WHERE refund > 0`) == want
+	})
+}
+
+// given is what the simulator has given back, and how often.
+func (s *shop) given(t *testing.T, want string) {
+	t.Helper()
+	effects := 0
+	for _, e := range s.sim.Books("o") {
+		if e.Step == "refund" {
+			effects += e.Effects
+		}
+	}
+	money := s.sim.Summary().Money
+	if got := fmt.Sprintf("%d of %s", effects, money[0].Refunded); got != want {
+		t.Errorf("the provider has given %s, want %s", got, want)
+	}
+}
+
+// sold has order "o" completed: three units for 99.99.
+func (s *shop) sold(t *testing.T, policy string) {
+	t.Helper()
+	s.use(t, policy)
+	in := paid("o")
+	in.Quantity = 3
+	if o := s.process(t, in); o.Status != "completed" {
+		t.Fatal(brief(o))
+	}
+}
+
+// compare compares the books with the simulator's, as verify --provider does.
+func (s *shop) compare(t *testing.T) {
+	t.Helper()
+	installation := uuid.MustParse(value[string](t, s.Pool, `SELECT id::text FROM installation`))
+	at := &books.Provider{URL: s.urls.Replace("SIM"), Key: func(sent books.Sent) (string, bool) {
+		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, RefundID: sent.RefundID}
+		if s.stripe {
+			return stripe.EffectKey(&c), true
+		}
+		return c.LookupKey(), true
+	}}
+	report, err := books.Verify(t.Context(), s.Pool, books.Options{Provider: at})
+	if err != nil || !report.OK() {
+		t.Errorf("compared with the provider: %v\n%+v", err, report)
+	}
+}
+
+// TestRefunds refunds an order in two parts with every executor: the answer, the books, the history and the provider say so, and
+// nothing more than the charge can be asked for.
+func TestRefunds(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ledger", "simulator", "http", "stripe", "stripe, captured on confirm"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 2, quick)
+			s.stripe = strings.HasPrefix(name, "stripe")
+			s.sold(t, executors(t, s)[name].policy)
+			s.refundRefused(t, orders.RefusedRefundTooLarge, "100", 0)
+			s.refundRefused(t, orders.RefusedRefundTooLarge, "0", 0)
+			s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 4)
+			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50")
+			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50") // it comes again
+			if _, err := s.refund(t, "first", "12.51", 0); !errors.Is(err, orders.ErrRequestID) {
+				t.Error(err)
+			}
+			s.refundRefused(t, orders.RefusedRefundTooLarge, "87.50", 0)
+			o := s.asks(t, "rest", "")
+			s.refundsAre(t, o, "1 done 12.50, 2 done 87.49")
+			s.refundRefused(t, orders.RefusedRefundTooLarge, "", 0)
+			if o.Status != "completed" || orders.Refunded(orders.Refunds(&o)).String() != "99.99" || len(orders.AllowedActions(&o)) > 0 {
+				t.Errorf("%s, allowed %q", brief(o), orders.AllowedActions(&o))
+			}
+			if asked := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', actor, reason, request_id), ', ' ORDER BY seq) FROM books.transitions WHERE verb = 'refund'`); asked != "ann broken first, ann broken rest" {
+				t.Errorf("the history has %q", asked)
+			}
+			if name != "ledger" {
+				s.given(t, "2 of 99.99")
+				s.compare(t)
+			}
+			s.settled(t)
+		})
+	}
+}
+
+// What goes wrong with one request for a refund: it is done once, or refused for good and asked for again as another one.
+func TestRefundFaults(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]string{
+		"timeout-after1": "1 done", "timeout-before1": "1 done", "error-after1": "1 done", "error1:503": "1 done", "cut-after1": "1 done", "not-done1": "1 done",
+		"rate-limit1": "1 done", "refuse-connection1": "1 done", "decline1": "1 failed",
+	} {
+		for _, executor := range []string{"simulator", "http", "stripe"} {
+			t.Run(rule+" at "+executor, func(t *testing.T) {
+				t.Parallel()
+				s := openShop(t, 1, quick)
+				s.stripe = executor == "stripe"
+				s.sold(t, strings.Replace(executors(t, s)[executor].policy, "url: SIM", "timeout: 500ms, url: SIM", 1))
+				r, err := simulator.ParseRule(rule + "@charge/refund")
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.faults(t, r)
+				s.asks(t, "a", "40")
+				s.untilRefunds(t, want)
+				s.faults(t)
+				s.asks(t, "b", "")
+				s.untilRefunds(t, want+", 2 done")
+				if want == "1 done" {
+					s.given(t, "2 of 99.99")
+				} else {
+					s.given(t, "1 of 99.99")
+				}
+				s.compare(t)
+			})
+		}
+	}
+}
+
+// Twenty callers ask two replicas at once: for different refunds, as many are done as the charge has room for; for the same one, it is done once.
+func TestRefundsOfManyCallers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ same, executor, want, given string }{
+		"different, by the ledger":       {"", "ledger", "9 done of 90.00", ""},
+		"different, at the simulator":    {"", "simulator", "9 done of 90.00", "9 of 90.00"},
+		"different, at Stripe":           {"", "stripe", "9 done of 90.00", "9 of 90.00"},
+		"the same one, by the ledger":    {"same", "ledger", "1 done of 10.00", ""},
+		"the same one, at the simulator": {"same", "simulator", "1 done of 10.00", "1 of 10.00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 2, quick)
+			s.stripe = c.executor == "stripe"
+			s.sold(t, executors(t, s)[c.executor].policy)
+			var callers sync.WaitGroup
+			var refused atomic.Int32
+			for n := range 20 {
+				callers.Go(func() {
+					id := c.same
+					if id == "" {
+						id = fmt.Sprint(n)
+					}
+					_, err := s.refund(t, id, "10.00", 0)
+					for errors.Is(err, orders.ErrUnavailable) { // the order was written to all the time: asking again is safe
+						_, err = s.refund(t, id, "10.00", 0)
+					}
+					var refusal *orders.NotApplicable
+					switch {
+					case errors.As(err, &refusal) && refusal.Code == orders.RefusedRefundTooLarge:
+						refused.Add(1)
+					case err != nil:
+						t.Error(err)
+					}
+				})
+			}
+			callers.Wait()
+			eventually(t, c.want, func() bool {
+				return value[string](t, s.Pool, `SELECT count(*) || ' ' || min(state) || ' of ' || sum(amount) FROM books.refunds`) == c.want
+			})
+			if c.same == "" && refused.Load() != 11 {
+				t.Errorf("%d of 20 refused", refused.Load())
+			}
+			if c.given != "" {
+				s.given(t, c.given)
+				s.compare(t)
+			}
+		})
+	}
+}
+
+// Units come back into stock that is tracked, at once, and never more than were sold from it.
+func TestRestock(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.setStock(t, "widget", 10)
+	s.sold(t, "{}")
+	if _, err := s.refund(t, "a", "1", 2); err != nil {
+		t.Fatal(err)
+	}
+	s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 2)
+	if n := value[int](t, s.Pool, `SELECT on_hand FROM inventory`); n != 9 {
+		t.Errorf("%d on hand", n)
+	}
+	elsewhere := openShop(t, 1, quick)
+	elsewhere.sold(t, "reserve: {executor: simulator, url: SIM}")
+	elsewhere.refundRefused(t, orders.RefusedRestockTooLarge, "1", 1)
+}
+
+// An order that is not completed has nothing to refund, nor one whose provider has no place for it.
+func TestNoRefund(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}")
+	s.process(t, request("o"))
+	s.refundRefused(t, orders.RefusedNoRefundURL, "", 0)
+	in := request("later")
+	in.StartAt = time.Now().Add(time.Hour)
+	s.admit(t, in)
+	_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "later", RequestID: "x", Refund: &engine.Refund{}})
+	var refusal *orders.NotApplicable
+	if !errors.As(err, &refusal) || refusal.Code != orders.RefusedState {
+		t.Error(err)
+	}
+}
+
+// A replica dies between the commit of a call and the call, or before its answer is kept: another one finds out what came of it.
+func TestRefundOfAReplicaThatDied(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"RefundBegin", "RefundFinish"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.sold(t, executors(t, s)["simulator"].policy)
+			p := newProxy(t, s.URL)
+			dying := startEngine(t, p.URL, s.cfg)
+			stop(t, s.engine)
+			s.engine, s.engines = dying, []*engine.Engine{dying}
+			g := newDeath(t, p, at)
+			s.refundAsync(t)
+			g.wait(t, at)
+			s.exec(t, `UPDATE refunds SET due_at = now()`) // its lease is over
+			other := startEngine(t, s.URL, s.cfg)
+			s.untilRefunds(t, "1 done")
+			g[at].release()
+			stop(t, dying)
+			s.engine, s.engines = other, []*engine.Engine{other}
+			s.refundsAre(t, s.get(t, "o"), "1 done 99.99")
+			s.given(t, "1 of 99.99")
+		})
+	}
+}
+
+// A provider without look-ups that never answers: nothing is sent once it may have forgotten the key, and a person settles it.
+func TestRefundIsSettledByAPerson(t *testing.T) {
+	t.Parallel()
+	for outcome, want := range map[string]string{engine.SettledDone: "1 done", engine.SettledRefused: "1 failed", engine.SettledNotDone: "1 done"} {
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.sold(t, strings.Replace(executors(t, s)["http"].policy, "url: SIM", "timeout: 50ms, url: SIM", 1))
+			s.faults(t, simulator.Rule{Fault: simulator.TimeoutBefore, Operation: "refund"})
+			s.refundAsync(t)
+			s.untilRefunds(t, "1 in_doubt")
+			s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now()`)
+			eventually(t, "nobody knows", func() bool {
+				return value[bool](t, s.Pool, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)
+			})
+			sent := len(s.calls("o"))
+			s.exec(t, `UPDATE refunds SET due_at = now()`)
+			eventually(t, "looked at again", func() bool {
+				return value[bool](t, s.Pool, `SELECT due_at > now() + interval '5 minutes' FROM refunds`)
+			})
+			if now := len(s.calls("o")); now != sent {
+				t.Errorf("sent %d times more", now-sent)
+			}
+			s.faults(t)
+			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
+				Settle: &engine.Settled{Step: "charge", Refund: new(int32(1)), Outcome: outcome}}
+			for range 2 { // it comes again
+				if _, err := s.engine.Do(t.Context(), q); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.untilRefunds(t, want)
+			q.RequestID = "again"
+			s.bundle.refused(t, q, orders.RefusedNoRefund)
+		})
+	}
+}
+
+// refundAsync asks for all that is left, and waits for nothing.
+func (s *shop) refundAsync(t *testing.T) {
+	t.Helper()
+	q := engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, Refund: &engine.Refund{}}
+	if _, err := s.engine.Do(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What Stripe has not paid yet is accepted; its events have Pawl ask, also when the bank returns what was done.
+func TestRefundThatStripePaysLater(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.stripe = true
+	s.useStripe(t, &bank{Server: &httptest.Server{URL: s.urls.Replace("SIM")}}, "}")
+	in := paid("o")
+	in.PaymentMethod = "pm_card_pendingRefund"
+	s.process(t, in)
+	s.refundAsync(t)
+	s.untilRefunds(t, "1 accepted")
+	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {
+		s.exec(t, `UPDATE refunds SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)
+		if err := s.sim.Happen(text(s.get(t, "o").ChargeReference), happens.what, ""); err != nil {
+			t.Fatal(err)
+		}
+		payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"refund.updated","data":{"object":{"object":"refund","id":"re_1","payment_intent":%q,
+			"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"a"}}}}`,
+			text(s.get(t, "o").ChargeReference), value[string](t, s.Pool, `SELECT id::text FROM installation`))
+		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_1", Timestamp: time.Now()})
+		eventually(t, happens.state, func() bool { // it may come while the refund is being asked after
+			if err := s.engine.StripeEvent(t.Context(), payload, signed.Header); err != nil {
+				t.Fatal(err)
+			}
+			return value[string](t, s.Pool, `SELECT refund || ' ' || state FROM books.refunds`) == happens.state
+		})
+	}
+	if o := s.get(t, "o"); !slices.Equal(orders.AllowedActions(&o), []string{"refund"}) {
+		t.Errorf("allowed %q", orders.AllowedActions(&o))
+	}
+	s.compare(t)
+}

@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/govalues/decimal"
+
+	"pawl/engine"
+	"pawl/iso4217"
+	"pawl/orders"
+)
+
+var refundOperation = verbOperation(orders.Refund, "Give back money of a completed order",
+	"Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what "+
+		"was given back. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
+
+// refundRequest documents what refund reads.
+type refundRequest struct {
+	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
+	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
+	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	Body           refundBody
+}
+
+type refundBody struct {
+	_         struct{}     `additionalProperties:"true"`
+	Amount    *amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out."`
+	Restock   *int32       `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"How many units are put back into stock at once, whatever becomes of the money."`
+	Actor     string       `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history."`
+	Reason    string       `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept in the history, and told to an http provider."`
+	RequestID string       `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
+}
+
+var refundSchema = schemaOf[refundBody]()
+
+func (s *server) refund(w http.ResponseWriter, r *http.Request) error {
+	body, err := readBody(w, r, refundSchema, checkActor)
+	if err != nil {
+		return err
+	}
+	q := requestOf(orders.Refund, body)
+	if err = readTarget(r, &q); err != nil {
+		return err
+	}
+	if q.Refund, err = s.readRefund(r.Context(), body, &q); err != nil {
+		return err
+	}
+	q.HTTPRequestID = w.Header().Get("X-Request-Id")
+	return s.do(w, r, &q, body.ignored())
+}
+
+// readRefund reads what is to be given back. How many digits an amount can have depends on the currency of the order.
+func (s *server) readRefund(ctx context.Context, body fields, q *engine.Request) (*engine.Refund, error) {
+	if q.RequestID == "" {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
+			Detail: "is missing, here and as Idempotency-Key: a refund that is asked for twice would be done twice"})
+	}
+	refund := &engine.Refund{Restock: int32(body.integer("restock"))}
+	text, given := body["amount"].(json.RawMessage)
+	if !given {
+		return refund, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	o, err := s.engine.Orders.Get(ctx, q.OrderID)
+	if err != nil {
+		return nil, err
+	}
+	currency, _ := iso4217.Find(o.Currency) // it was checked when the order came
+	amount, code, detail := refundAmount(text, currency.Digits)
+	if code != "" {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/amount", Code: code, Detail: detail})
+	}
+	refund.Amount = &amount
+	return refund, nil
+}
+
+// refundAmount reads a number, or a string with one.
+func refundAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
+	text = bytes.TrimSpace(text)
+	if len(text) > 0 && text[0] == '"' {
+		var inner string
+		_ = json.Unmarshal(text, &inner) // it was read before
+		text = []byte(inner)
+	}
+	amount, code, detail = parseAmount(numberIn(text), digits)
+	if code == "" && !amount.IsPos() {
+		code, detail = "out_of_range", "must be more than zero"
+	}
+	return amount, code, strings.TrimSpace(detail)
+}
+
+// refundOpen reports whether something is still to come of the refund that a request is about.
+func refundOpen(o *orders.Order, q *engine.Request) bool {
+	for _, r := range orders.Refunds(o) {
+		if q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.Refund != nil && r.Number == *q.Settle.Refund {
+			return !r.Settled()
+		}
+	}
+	return false
+}
