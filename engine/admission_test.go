@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/govalues/decimal"
 
+	"pawl/engine"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -150,4 +152,34 @@ func TestAdmissionThatIsRefused(t *testing.T) {
 	b.exec(t, `DROP TRIGGER full_disk ON orders`)
 	b.completes(t, answers, 1)
 	proveBooks(t, b.Pool)
+}
+
+// The first row of an order's history names the order before it, so that one that is gone with all its rows is missed. Of
+// each replica, the newest order is not named yet.
+func TestOrdersNameTheOneBefore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.process(t, request("first"))
+	b.exec(t, `SELECT nextval(pg_get_serial_sequence('orders', 'order_no'))`) // a gap, as a rollback leaves it
+	later := startEngine(t, b.URL, engine.Config{})
+	var callers sync.WaitGroup
+	for n := range 60 {
+		in := request(fmt.Sprint("order ", n))
+		if n%3 == 0 {
+			in.Terms.CustomerID = "ann"
+		}
+		e := []*engine.Engine{b.engine, later}[n%2]
+		callers.Go(func() {
+			if _, err := e.Process(t.Context(), in); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+	if unnamed := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_no NOT IN (SELECT previous_no FROM transitions WHERE previous_no IS NOT NULL)`); unnamed > 2 {
+		t.Errorf("%d orders are not named", unnamed)
+	}
+	if wrong := value[int](t, b.Pool, `SELECT count(*) FROM transitions WHERE previous_no NOT IN (SELECT order_no FROM orders)`); wrong > 0 {
+		t.Errorf("%d orders name one that is not there", wrong)
+	}
 }

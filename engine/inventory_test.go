@@ -19,7 +19,7 @@ func TestSetStock(t *testing.T) {
 		t.Error(err)
 	}
 	set := func(onHand, version int64) (orders.Stock, error) {
-		return setStockAt(t.Context(), b.engine, "widget", onHand, version)
+		return b.engine.ChangeStock(t.Context(), setTo("widget", onHand, version))
 	}
 	b.writesNothing(t, func() {
 		if _, err := set(5, 1); !errors.Is(err, orders.ErrPrecondition) {
@@ -52,11 +52,11 @@ func TestSetStockTooLow(t *testing.T) {
 	b.hold(t, fsm.Confirming, "one")
 	b.hold(t, fsm.Confirming, "two")
 	b.writesNothing(t, func() {
-		if _, err := setStockAt(t.Context(), b.engine, "widget", 1, 0); !errors.Is(err, orders.ErrPrecondition) {
+		if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, 0)); !errors.Is(err, orders.ErrPrecondition) {
 			t.Error(err)
 		}
 		var low *orders.StockTooLow
-		if _, err := setStockAt(t.Context(), b.engine, "widget", 1, 1); !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
+		if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, 1)); !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
 			t.Errorf("%v %+v", err, low)
 		}
 	})
@@ -88,7 +88,7 @@ func TestSetStockAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				_, err = setStockAt(t.Context(), b.engine, "widget", seen.OnHand+1, seen.Version)
+				_, err = b.engine.ChangeStock(t.Context(), setTo("widget", seen.OnHand+1, seen.Version))
 				switch {
 				case err == nil:
 					set++
@@ -112,7 +112,7 @@ func TestSetStockOfNewItemsAtOnce(t *testing.T) {
 		var made atomic.Int32
 		for onHand := range int64(4) {
 			callers.Go(func() {
-				switch _, err := setStockAt(t.Context(), b.engine, item, onHand, 0); {
+				switch _, err := b.engine.ChangeStock(t.Context(), setTo(item, onHand, 0)); {
 				case err == nil:
 					made.Add(1)
 				case !errors.Is(err, orders.ErrPrecondition):

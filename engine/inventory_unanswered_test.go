@@ -30,7 +30,7 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
-	if _, err := setStockAt(ctx, busy, "widget", 1, 0); !errors.Is(err, orders.ErrUnavailable) {
+	if _, err := busy.ChangeStock(ctx, setTo("widget", 1, 0)); !errors.Is(err, orders.ErrUnavailable) {
 		t.Fatal(err)
 	}
 	b.setStock(t, "widget", 1000)

@@ -249,11 +249,12 @@ func (w *world) setStock(t *rapid.T) {
 		ifVersion = &seen
 	}
 	want := w.model.setStock(item, onHand, ifVersion)
-	e, err := w.anyEngine(t), error(nil)
+	e := w.anyEngine(t)
+	var err error
 	if ifVersion == nil {
 		_, err = setStock(w.t.Context(), e, item, onHand)
 	} else {
-		_, err = setStockAt(w.t.Context(), e, item, onHand, *ifVersion)
+		_, err = e.ChangeStock(w.t.Context(), setTo(item, onHand, *ifVersion))
 	}
 	var low *orders.StockTooLow
 	got := map[bool]string{err == nil: "set", errors.As(err, &low): "too low", errors.Is(err, orders.ErrPrecondition): "changed"}[true]

@@ -127,16 +127,16 @@ func setStock(ctx context.Context, e *engine.Engine, item string, onHand int64) 
 		if err != nil && !errors.Is(err, orders.ErrNotFound) {
 			return seen, err
 		}
-		set, err := setStockAt(ctx, e, item, onHand, seen.Version)
+		set, err := e.ChangeStock(ctx, setTo(item, onHand, seen.Version))
 		if !errors.Is(err, orders.ErrPrecondition) {
 			return set, err
 		}
 	}
 }
 
-// setStockAt sets the stock of an item that is at a version.
-func setStockAt(ctx context.Context, e *engine.Engine, item string, onHand, version int64) (orders.Stock, error) {
-	return e.ChangeStock(ctx, engine.StockChange{Item: item, Kind: engine.StockSet, Units: onHand, IfVersion: &version})
+// setTo asks for the stock of an item that is at a version.
+func setTo(item string, onHand, version int64) engine.StockChange {
+	return engine.StockChange{Item: item, Kind: engine.StockSet, Units: onHand, IfVersion: &version}
 }
 
 // overdue has the deadline of an order be over. A deadline that is set beforehand may be over before the order is where

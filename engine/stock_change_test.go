@@ -38,7 +38,7 @@ func TestStockIsNotSetAgainAfterItIsSold(t *testing.T) {
 			t.Errorf("set again by the same request: %+v, %v", now, err)
 		}
 		for _, version := range []int64{0, 1} {
-			if _, err := setStockAt(t.Context(), b.engine, "widget", 1, version); !errors.Is(err, orders.ErrPrecondition) {
+			if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, version)); !errors.Is(err, orders.ErrPrecondition) {
 				t.Errorf("set again at version %d: %v", version, err)
 			}
 		}

@@ -106,7 +106,7 @@ func TestSetStockWhoseAnswerIsLost(t *testing.T) {
 				}
 				return passes
 			})
-			stock, err := setStockAt(t.Context(), b.engine, item, 7, 1)
+			stock, err := b.engine.ChangeStock(t.Context(), setTo(item, 7, 1))
 			if err != nil || stock.OnHand != 7 || stock.Version != 2 {
 				t.Errorf("%s: %+v, %v", item, stock, err)
 			}
