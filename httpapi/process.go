@@ -34,7 +34,7 @@ type processRequest struct {
 type processBody struct {
 	_        struct{}    `additionalProperties:"true"`
 	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text without control characters, except one or two dots or a slash alone." example:"order-123"`
-	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A number, or a string with one." example:"99.99"`
+	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
 	Item     string      `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
 	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out." example:"USD"`
