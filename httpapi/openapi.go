@@ -25,7 +25,7 @@ const apiDescription = `Takes orders through charge, reserve and confirm, each e
 
 Any request can be sent again when its answer was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields of a body are ignored. Paths never redirect.
+Unknown fields of a body are ignored. No path of the API redirects.
 Every answer has an X-Request-Id: that of the request, or a new one.`
 
 // Huma makes its errors with a variable of its package. Ours never hold a value of
@@ -39,8 +39,13 @@ func newAPI(s *server) huma.API {
 	format := huma.Format{Marshal: writeJSON, Unmarshal: json.Unmarshal}
 	api := humago.New(humaRoutes{s}, huma.Config{
 		OpenAPI: &huma.OpenAPI{
-			OpenAPI:        "3.1.0",
-			Info:           &huma.Info{Title: "Pawl", Version: apiVersion, Description: apiDescription},
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Pawl", Version: apiVersion, Description: apiDescription,
+				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
+			},
+			Servers:        []*huma.Server{{URL: "/", Description: "The service that answers with this document."}},
+			Security:       []map[string][]string{}, // there is no authentication, and linters want that said
 			Components:     &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{

@@ -13,7 +13,8 @@ import (
 
 var getOrderOperation = failing(huma.Operation{
 	OperationID: "getOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}", Tags: []string{"orders"},
-	Summary: "Read an order",
+	Summary:     "Read an order",
+	Description: "The order as it is now. With If-None-Match it is sent only if it has changed.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {

@@ -99,7 +99,7 @@ func (s *server) routes() {
 	postVerb[approvalBody](s, approveOperation, orders.Approve)             // POST /api/orders/{orderId}/approve: let it start
 	postVerb[approvalBody](s, rejectOperation, orders.Reject)               // POST /api/orders/{orderId}/reject: or not
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)     // POST /api/orders/{orderId}/step-result: say what became of a step
-	for _, verb := range bulkVerbs {                                        // POST /api/bulk/{verb}: the verb for many orders
+	for _, verb := range orders.Verbs {                                     // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}
 	get(s, listInventoryOperation, s.listInventory)                                 // GET  /api/inventory: the stock of all items
@@ -108,6 +108,7 @@ func (s *server) routes() {
 	get(s, healthOperation, s.health)                                               // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                 // GET  /livez: supervisors
 
-	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
-	s.handle("/", s.answered(s.unknown))                        // everybody else
+	s.handle("GET /{$}", http.RedirectHandler("/docs", http.StatusSeeOther).ServeHTTP) // people who type the address alone
+	s.handle("GET /problems/{code}", s.answered(s.problemPage))                        // people who follow the type of a problem
+	s.handle("/", s.answered(s.unknown))                                               // everybody else
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,18 +13,22 @@ import (
 
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
-	id, _, _ := strings.Cut(string(verb), "-")
-	if verb == orders.StepResult {
-		id = "settleStepOf"
-	}
 	return failing(huma.Operation{
-		OperationID: id + "Order", Method: http.MethodPost, Path: "/api/orders/{orderId}/" + string(verb), Tags: []string{"orders"},
+		OperationID: operationName(verb) + "Order", Method: http.MethodPost, Path: "/api/orders/{orderId}/" + string(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 		"not_found", "not_applicable", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
+}
+
+// operationName begins the operationId of a verb, for one order and for many.
+func operationName(verb orders.Verb) string {
+	if verb == orders.StepResult {
+		return "settleStepOf"
+	}
+	return string(verb)
 }
 
 var (

@@ -59,25 +59,30 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (engine.Requ
 		data = []byte("{}")
 	}
 	got, err := readFields(data, schema, checkVerb)
-	q := requestOf(verb, got)
-	if verb == orders.StepResult {
-		q.Settle = &engine.Settled{
-			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
-			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
-		}
-		if got.has("generation") {
-			q.Settle.Generation = new(int32(got.integer("generation")))
-		}
-	}
-	return q, err
+	return requestOf(verb, got), err
 }
 
 // requestOf is what the body of any verb can say, for one order or many.
 func requestOf(verb orders.Verb, got fields) engine.Request {
-	return engine.Request{
+	q := engine.Request{
 		Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId"),
 		ActivePolicy: verb == orders.Retry && got.text("policy") == "active",
 	}
+	if verb == orders.StepResult {
+		q.Settle = settledOf(got)
+	}
+	return q
+}
+
+func settledOf(got fields) *engine.Settled {
+	settled := engine.Settled{
+		Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
+		Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
+	}
+	if got.has("generation") {
+		settled.Generation = new(int32(got.integer("generation")))
+	}
+	return &settled
 }
 
 // checkVerb refuses what one field allows and another does not.
