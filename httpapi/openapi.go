@@ -126,7 +126,7 @@ func accepted(op *huma.Operation) {
 	final.Description = "The order is final: completed, failed or canceled."
 	op.Responses["202"] = &huma.Response{
 		Description: "The order is not final, and goes on without the caller.",
-		Headers:     maps.Clone(final.Headers), Content: final.Content,
+		Headers:     maps.Clone(final.Headers), Content: map[string]*huma.MediaType{jsonMedia: {Schema: final.Content[jsonMedia].Schema}},
 	}
 	delete(final.Headers, "Location")
 	delete(final.Headers, "Retry-After")
@@ -160,18 +160,22 @@ func explain(op *huma.Operation) {
 			}}}
 		}
 	}
+	if named[http.StatusUnprocessableEntity] == nil {
+		delete(op.Responses, "422") // huma adds it to whatever has a parameter or a body
+	}
 }
 
 // publish serves the OpenAPI document and the page made from it. It runs last: the
 // document is complete then.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
-	for _, op := range s.documented {
-		explain(op)
-	}
 	accepted(document.Paths[processOperation.Path].Post)
 	for _, verb := range orders.Verbs {
 		accepted(document.Paths["/api/orders/{orderId}/"+string(verb)].Post)
+	}
+	for _, op := range s.documented {
+		explain(op)
+		illustrate(document.Components, op)
 	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
 	yaml, err := document.YAML()
@@ -185,7 +189,7 @@ func (s *server) publish() {
 	s.document = yaml
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", yaml)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
-	s.handle("GET /docs", page(s.docsPage())) // people
+	s.handle("GET /docs", docs(s.docsPage())) // people
 }
 
 // fixed answers with the same bytes every time.

@@ -116,7 +116,9 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 	return s.engine.Process(ctx, in)
 }
 
-var jsonType = []string{"application/json"}
+const jsonMedia = "application/json"
+
+var jsonType = []string{jsonMedia}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference) {

@@ -43,7 +43,7 @@ func (problemCode) Schema(r huma.Registry) *huma.Schema {
 func (amount) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "Decimal", &huma.Schema{
 		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"99.99"},
-		Description: "A decimal number as text, so that no client rounds it.",
+		Description: "A decimal number as text, so that no program rounds it.",
 	})
 }
 
@@ -64,7 +64,10 @@ type amountInput struct{}
 func (amountInput) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{
 		amount{}.Schema(r),
-		{Type: huma.TypeNumber, Format: "double", Minimum: new(0.0)}, // else generated clients take it for a float32
+		named(r, "Number", &huma.Schema{
+			Type: huma.TypeNumber, Format: "double", Minimum: new(0.0), // without the format, Go clients send a float32
+			Description: "A decimal number. Programs that keep it in a float may round it.",
+		}),
 	}}
 }
 
