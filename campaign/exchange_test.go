@@ -29,13 +29,13 @@ type answer struct {
 
 // shown is what an answer says of an order.
 type shown struct {
-	Status         string      `json:"status"`
-	Generation     int         `json:"generation"`
-	Seq            int         `json:"seq"`
-	Amount         json.Number `json:"amount"`
-	Hold           string      `json:"hold"`
-	HoldReason     string      `json:"holdReason"`
-	AllowedActions []string    `json:"allowedActions"`
+	Status         string   `json:"status"`
+	Generation     int      `json:"generation"`
+	Seq            int      `json:"seq"`
+	Amount         string   `json:"amount"`
+	Hold           string   `json:"hold"`
+	HoldReason     string   `json:"holdReason"`
+	AllowedActions []string `json:"allowedActions"`
 }
 
 func (s *shown) final() bool {

@@ -35,7 +35,7 @@ type answer struct {
 		OrderID   string
 		Status    any // the state of an order, or the number of a problem
 		Code      string
-		Amount    json.Number
+		Amount    string
 		Steps     map[string]struct{ Completed, Undone bool }
 		Failure   struct{ Step, Code string }
 		CreatedAt time.Time
@@ -84,7 +84,7 @@ func (a *answer) wrongOrder(o order) string {
 	switch {
 	case a.header.Get("Content-Type") != "application/json":
 		return "not JSON"
-	case a.body.OrderID != o.id || a.body.Amount.String() != o.amount:
+	case a.body.OrderID != o.id || a.body.Amount != o.amount:
 		return "another order"
 	case a.state() == "completed" && !(charge.Completed && reserve.Completed && confirm.Completed):
 		return "completed without its steps"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -16,13 +17,12 @@ import (
 // bulkLimit bounds the work on one bulk request. What is not done by then was not begun.
 const bulkLimit = time.Minute
 
-// bulkVerbs are the verbs for many orders at once. The others are about one order by
-// their nature.
-var bulkVerbs = []orders.Verb{orders.Retry, orders.Cancel, orders.Resume, orders.Approve}
+// bulkVerbs are those that can be asked of many orders at once: all but refund, whose amount is that of one order.
+var bulkVerbs = slices.DeleteFunc(slices.Clone(orders.Verbs), func(v orders.Verb) bool { return v == orders.Refund })
 
 func bulkOperation(verb orders.Verb) huma.Operation {
 	return failing(huma.Operation{
-		OperationID: string(verb) + "Orders", Method: http.MethodPost, Path: "/api/bulk/" + string(verb), Tags: []string{"orders"},
+		OperationID: operationName(verb) + "Orders", Method: http.MethodPost, Path: "/api/bulk/" + string(verb), Tags: []string{"orders"},
 		Summary: "The verb " + string(verb) + " for many orders",
 		Description: "Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. " +
 			"It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order.",

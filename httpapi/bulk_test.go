@@ -3,9 +3,13 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"pawl/orders"
 )
 
 // bulkOf decodes what came of a bulk request.
@@ -93,6 +97,74 @@ func TestBulk(t *testing.T) {
 	})
 }
 
+// Whoever knows a verb for one order expects it for many.
+func TestEveryVerbIsThereInBulk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct {
+		verb         orders.Verb
+		status, hold string
+		becomes      string // status and hold
+	}{
+		{orders.Cancel, "charging", "attention", "canceled "},
+		{orders.Retry, "charging", "attention", "completed "},
+		{orders.Pause, "charging", "retry", "charging paused"},
+		{orders.Resume, "charging", "paused", "completed "},
+		{orders.Approve, "pending", "approval", "completed "},
+		{orders.Reject, "pending", "approval", "canceled "},
+	} {
+		t.Run(string(c.verb), func(t *testing.T) {
+			t.Parallel()
+			one, two := string(c.verb)+"-1", string(c.verb)+"-2"
+			b.waitsFor(t, c.hold, c.status, one, two)
+			b.asksTwice(t, c.verb, fmt.Sprintf(`{"ids":[%q,%q],"actor":"ann","requestId":"r"}`, one, two))
+			for _, id := range []string{one, two} {
+				b.becomes(t, id, c.becomes)
+			}
+		})
+	}
+	t.Run(string(orders.StepResult), func(t *testing.T) {
+		t.Parallel()
+		b, _ := withProvider(t)
+		for _, id := range []string{"one", "two"} {
+			if o := b.process(t, ask(id), "Prefer", "wait=10").wantStatus(t, 202); o.Hold != "callback" {
+				t.Errorf("%+v", o)
+			}
+		}
+		b.asksTwice(t, orders.StepResult, `{"ids":["one","two"],"actor":"ann","reason":"the provider lost its data","requestId":"r","step":"charge","outcome":"refused","code":"lost"}`)
+		for _, id := range []string{"one", "two"} {
+			if o := b.becomes(t, id, "failed "); o.Failure == nil || o.Failure.Code != "lost" {
+				t.Errorf("%+v", o)
+			}
+		}
+	})
+}
+
+// asksTwice tries a verb on two orders, and then asks it twice: the second time nothing is done.
+func (b *bundle) asksTwice(t *testing.T, verb orders.Verb, body string) {
+	t.Helper()
+	for _, target := range []string{"?dryRun=true", "", ""} {
+		if out := b.bulkOf(t, string(verb)+target, body); out.Matched != 2 || out.Applied != 2 {
+			t.Errorf("%s: %+v", target, out)
+		}
+	}
+	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND actor = 'ann' AND request_id = 'r'`, verb); n != 2 {
+		t.Errorf("%d rows of history", n)
+	}
+}
+
+// becomes waits until an order has a status and a hold.
+func (b *bundle) becomes(t *testing.T, id, want string) (o shape) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); runtime.Gosched() {
+		if o = b.get(t, "/api/orders/"+id).decoded(t); o.Status+" "+o.Hold == want {
+			return o
+		}
+	}
+	t.Errorf("%+v is not %s", o, want)
+	return o
+}
+
 func TestBulkBodies(t *testing.T) {
 	t.Parallel()
 	b := withoutEngine()
@@ -114,6 +186,9 @@ func TestBulkBodies(t *testing.T) {
 		{"retry", `{"filter":[]}`, "/filter wrong_type"},
 		{"retry", `{"ids":["a"],"policy":"new"}`, "/policy unknown_word"},
 		{"approve", `{"ids":["a"]}`, "/actor required"},
+		{"reject", `{"ids":["a"]}`, "/actor required"},
+		{"step-result", `{"ids":["a"]}`, "/step required, /outcome required, /actor required, /reason required"},
+		{"step-result", `{"ids":["a"],"step":"pay","outcome":"lost","actor":"ann","reason":"seen"}`, "/step unknown_word, /outcome unknown_word"},
 	} {
 		p := b.call(t, "POST /api/bulk/"+c.target, c.body).wantProblem(t, 422, "invalid_input")
 		var faults []string
@@ -124,7 +199,7 @@ func TestBulkBodies(t *testing.T) {
 			t.Errorf("%.60s: %s", c.body, got)
 		}
 	}
-	b.call(t, "POST /api/bulk/pause", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
+	b.call(t, "POST /api/bulk/process", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
 	b.call(t, "POST /api/bulk/cancel?dryRun=no", `{"ids":["a"]}`).wantProblem(t, 422, "invalid_parameter")
 	b.call(t, "POST /api/bulk/cancel", "").wantProblem(t, 400, "malformed_json")
 	b.call(t, "POST /api/bulk/cancel", `{"ids":["a"`).wantProblem(t, 400, "malformed_json")

@@ -12,7 +12,7 @@
 //
 // The OpenAPI 3.1 document is made from the types of this package; go generate
 // writes it to openapi.yaml. The same types say how bodies are read, but for that
-// of the process route: it is the hot one, and read by hand. Paths never redirect
-// and no path segment in the place of an id has a meaning of its own, so any id
+// of the process route: it is the hot one, and read by hand. No path of the API
+// redirects, and no path segment in the place of an id has a meaning of its own, so any id
 // can be asked for; the names that no path can carry are refused.
 package httpapi

@@ -21,19 +21,33 @@ var docsHTML string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "limits": limitsOf,
+	"members": membersOf, "limits": limitsOf, "request": sampleRequest, "problem": sampleProblem, "json": sampleJSON,
+	"example": func(op *huma.Operation) example { return examples[op.OperationID] },
 }).Parse(docsHTML))
 
 // The pages hold no script and load nothing, so that they can be read anywhere.
 const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-func page(body []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		header := w.Header()
-		header.Set("Content-Type", "text/html; charset=utf-8")
-		header.Set("Content-Security-Policy", pagePolicy)
-		header.Set("Referrer-Policy", "no-referrer")
-		w.Write(body) //nolint:errcheck // the caller has gone
+func writePage(w http.ResponseWriter, body []byte) {
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Security-Policy", pagePolicy)
+	header.Set("Referrer-Policy", "no-referrer")
+	w.Write(body) //nolint:errcheck // the caller has gone
+}
+
+// docsOrigin stands in the page for where the service is, which only a request tells.
+const docsOrigin = "http://localhost:3000"
+
+// docs answers with a page in which the commands go to where the reader found it.
+func docs(body []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		scheme := "http://"
+		if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+			scheme = "https://"
+		}
+		origin := template.HTMLEscapeString(scheme + r.Host)
+		writePage(w, bytes.ReplaceAll(body, []byte(docsOrigin), []byte(origin)))
 	}
 }
 
@@ -43,7 +57,7 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 	if at < 0 {
 		return newProblem("unknown_route", "")
 	}
-	page(render("problem", kinds[at]))(w, r)
+	writePage(w, render("problem", kinds[at]))
 	return nil
 }
 

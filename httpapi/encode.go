@@ -81,12 +81,12 @@ func appendRare(b []byte, v any) []byte {
 	return append(b, text.Bytes()...)
 }
 
-// MarshalJSON writes a number; decimal.Decimal itself writes a string.
+// MarshalJSON writes a string with every digit: most clients read a JSON number into a float.
 func (a amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
 
 func (a amount) append(b []byte) []byte {
-	b, _ = decimal.Decimal(a).AppendText(b) // its error is always nil
-	return b
+	b, _ = decimal.Decimal(a).AppendText(append(b, '"')) // its error is always nil
+	return append(b, '"')
 }
 
 // MarshalJSON writes the text as it is: it is JSON already.

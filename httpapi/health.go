@@ -17,12 +17,14 @@ const healthLimit = 2 * time.Second
 
 var healthOperation = failing(huma.Operation{
 	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
-	Summary: "Is the service ready: migrated, the database answering, not shutting down?",
+	Summary:     "Is the service ready?",
+	Description: "Whether the database is migrated and answers, and the service is not shutting down. For load balancers.",
 }, "invalid_parameter", "stopping", "unavailable", "internal")
 
 var livezOperation = failing(huma.Operation{
 	OperationID: "livez", Method: http.MethodGet, Path: "/livez", Tags: []string{"service"},
-	Summary: "Is the process up? Never asks the database.",
+	Summary:     "Is the process up?",
+	Description: "Never asks the database. For supervisors.",
 }, "invalid_parameter", "internal")
 
 type healthAnswer struct {

@@ -11,7 +11,8 @@ import (
 
 var getInventoryOperation = failing(huma.Operation{
 	OperationID: "getInventory", Method: http.MethodGet, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
-	Summary: "Read the stock of an item",
+	Summary:     "Read the stock of an item",
+	Description: "What is on the shelf, what orders have reserved of it, and what is left to sell.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getInventoryRequest struct {

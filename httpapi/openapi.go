@@ -26,7 +26,7 @@ const apiDescription = `Takes orders through charge, reserve and confirm, each e
 Any request can be sent again when its answer was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
 Unknown fields of a body have no effect: the answer lists them in ignoredFields, and with Prefer: handling=strict they are refused.
-Unknown, empty and repeated parameters of a query string are always refused. Paths never redirect.
+Unknown, empty and repeated parameters of a query string are always refused. No path of the API redirects.
 Every answer has an X-Request-Id: that of the request, or a new one.`
 
 // Huma makes its errors with a variable of its package. Ours never hold a value of
@@ -40,8 +40,13 @@ func newAPI(s *server) huma.API {
 	format := huma.Format{Marshal: writeJSON, Unmarshal: json.Unmarshal}
 	api := humago.New(humaRoutes{s}, huma.Config{
 		OpenAPI: &huma.OpenAPI{
-			OpenAPI:        "3.1.0",
-			Info:           &huma.Info{Title: "Pawl", Version: apiVersion, Description: apiDescription},
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Pawl", Version: apiVersion, Description: apiDescription,
+				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
+			},
+			Servers:        []*huma.Server{{URL: "/", Description: "The service that answers with this document."}},
+			Security:       []map[string][]string{}, // there is no authentication, and linters want that said
 			Components:     &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
@@ -124,7 +129,7 @@ func accepted(op *huma.Operation) {
 	final.Description = "The order is final: completed, failed or canceled."
 	op.Responses["202"] = &huma.Response{
 		Description: "The order is not final, and goes on without the caller.",
-		Headers:     maps.Clone(final.Headers), Content: final.Content,
+		Headers:     maps.Clone(final.Headers), Content: map[string]*huma.MediaType{jsonMedia: {Schema: final.Content[jsonMedia].Schema}},
 	}
 	delete(final.Headers, "Location")
 	delete(final.Headers, "Retry-After")
@@ -158,21 +163,25 @@ func explain(op *huma.Operation) {
 			}}}
 		}
 	}
+	if named[http.StatusUnprocessableEntity] == nil {
+		delete(op.Responses, "422") // huma adds it to whatever has a parameter or a body
+	}
 }
 
 // publish serves the OpenAPI document and the page made from it. It runs last: the
 // document is complete then.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
-	for _, op := range s.documented {
-		explain(op)
-	}
 	accepted(document.Paths[processOperation.Path].Post)
 	for _, verb := range orders.Verbs {
 		accepted(document.Paths[verbPath(verb)].Post)
 	}
 	refund := document.Paths[refundOperation.Path].Post.Responses
 	refund["200"].Description, refund["202"].Description = "The refund is done or failed.", "The refund is open, and Pawl goes on with it."
+	for _, op := range s.documented {
+		explain(op)
+		illustrate(document.Components, op)
+	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
 	yaml, err := document.YAML()
 	if err != nil {
@@ -185,7 +194,7 @@ func (s *server) publish() {
 	s.document = yaml
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", yaml)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
-	s.handle("GET /docs", page(s.docsPage())) // people
+	s.handle("GET /docs", docs(s.docsPage())) // people
 }
 
 // fixed answers with the same bytes every time.

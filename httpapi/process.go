@@ -37,7 +37,7 @@ type processRequest struct {
 type processBody struct {
 	_        struct{}    `additionalProperties:"true"`
 	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text, without blanks at its ends and without control or invisible characters. Not one or two dots, nor a slash, alone." example:"order-123"`
-	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A number, or a string with one." example:"99.99"`
+	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
 	Item     string      `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
 	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out." example:"USD"`
@@ -121,7 +121,9 @@ func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration)
 	return s.engine.Process(ctx, in)
 }
 
-var jsonType = []string{"application/json"}
+const jsonMedia = "application/json"
+
+var jsonType = []string{jsonMedia}
 
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {

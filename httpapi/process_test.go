@@ -24,7 +24,7 @@ func TestProcess(t *testing.T) {
 	t.Run("answers with the shape of the contract first", func(t *testing.T) {
 		t.Parallel()
 		a := b.process(t, `{"orderId": "order-123", "amount": 99.99, "item": "widget"}`)
-		const want = `{"orderId":"order-123","status":"completed","steps":{"charge":{"completed":true},"reserve":{"completed":true},"confirm":{"completed":true}},"amount":99.99,"currency":"USD","item":"widget","quantity":1,`
+		const want = `{"orderId":"order-123","status":"completed","steps":{"charge":{"completed":true},"reserve":{"completed":true},"confirm":{"completed":true}},"amount":"99.99","currency":"USD","item":"widget","quantity":1,`
 		if a.status != 200 || !strings.HasPrefix(a.body, want) {
 			t.Errorf("%d %s", a.status, a.body)
 		}

@@ -14,7 +14,6 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	b := withoutEngine()
 	for _, c := range []struct{ request, code, allow string }{
-		{"GET /", "unknown_route", ""},
 		{"GET /nothing", "unknown_route", ""},
 		{"GET /api", "unknown_route", ""},
 		{"GET /api/", "unknown_route", ""},
@@ -46,6 +45,7 @@ func TestRoutes(t *testing.T) {
 		{"PUT /api/inventory/%2F", "unknown_route", ""},
 		{"DELETE /api/orders/%2F%2F", "method_not_allowed", "GET, HEAD"},
 		{"POST /health", "method_not_allowed", "GET, HEAD"},
+		{"POST /", "method_not_allowed", "GET, HEAD"},
 	} {
 		t.Run(c.request, func(t *testing.T) {
 			t.Parallel()
@@ -60,6 +60,14 @@ func TestRoutes(t *testing.T) {
 				t.Errorf("Allow: %s", a.header.Get("Allow"))
 			}
 		})
+	}
+}
+
+func TestTheRootLeadsToTheDocs(t *testing.T) {
+	t.Parallel()
+	a := withoutEngine().get(t, "/")
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/docs" {
+		t.Errorf("%d %v", a.status, a.header)
 	}
 }
 

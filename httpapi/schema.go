@@ -39,9 +39,12 @@ func (problemCode) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "ProblemCode", s)
 }
 
-// Schema is that of a number.
-func (amount) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeNumber, Minimum: new(0.0)}
+// Schema is that of a decimal in a string.
+func (amount) Schema(r huma.Registry) *huma.Schema {
+	return named(r, "Decimal", &huma.Schema{
+		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"99.99"},
+		Description: "A decimal number as text, so that no program rounds it.",
+	})
 }
 
 // Schema is that of a map.
@@ -57,11 +60,14 @@ func (object) Schema(huma.Registry) *huma.Schema {
 // amountInput documents what parseAmount reads.
 type amountInput struct{}
 
-// Schema takes a number or a decimal in a string.
-func (amountInput) Schema(huma.Registry) *huma.Schema {
+// Schema takes a decimal in a string, or a number.
+func (amountInput) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{
-		{Type: huma.TypeNumber, Minimum: new(0.0)},
-		{Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`},
+		amount{}.Schema(r),
+		named(r, "Number", &huma.Schema{
+			Type: huma.TypeNumber, Format: "double", Minimum: new(0.0), // without the format, Go clients send a float32
+			Description: "A decimal number. Programs that keep it in a float may round it.",
+		}),
 	}}
 }
 

@@ -165,7 +165,7 @@ type shape struct {
 	Type, Title, Code, Detail       string
 	OrderID, Status, Currency, Item string
 	Hold, HoldReason, StopRequested string
-	Amount                          json.Number
+	Amount                          string
 	Quantity, Generation, Seq       int
 	Metadata                        map[string]string
 	CreatedAt, FinishedAt           time.Time

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -23,12 +22,8 @@ func verbPath(verb orders.Verb) string {
 
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
-	id, _, _ := strings.Cut(string(verb), "-")
-	if verb == orders.StepResult {
-		id = "settleStepOf"
-	}
 	return failing(huma.Operation{
-		OperationID: id + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
+		OperationID: operationName(verb) + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
@@ -36,6 +31,14 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use",
 		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
+}
+
+// operationName begins the operationId of a verb, for one order and for many.
+func operationName(verb orders.Verb) string {
+	if verb == orders.StepResult {
+		return "settleStepOf"
+	}
+	return string(verb)
 }
 
 var (

@@ -63,26 +63,22 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 		data = []byte("{}")
 	}
 	got, err := readFields(data, schema, checkVerb)
-	q = requestOf(verb, got)
-	if verb == orders.StepResult {
-		q.Settle = &engine.Settled{
-			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
-			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
-			Generation: got.optionalInteger("generation"),
-		}
-	}
-	if q.Settle != nil && got.has("refund") {
-		q.Settle.Refund = new(int32(got.integer("refund")))
-	}
-	return q, got.ignored(), err
+	return requestOf(verb, got), got.ignored(), err
 }
 
 // requestOf is what the body of any verb can say, for one order or many.
 func requestOf(verb orders.Verb, got fields) engine.Request {
 	q := engine.Request{Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
-	if verb == orders.Retry {
+	switch verb {
+	case orders.Retry:
 		q.ActivePolicy, q.PaymentMethod = got.text("policy") == "active", got.text("paymentMethod")
 		q.Generation = got.optionalInteger("generation")
+	case orders.StepResult:
+		q.Settle = &engine.Settled{
+			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
+			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
+			Generation: got.optionalInteger("generation"), Refund: got.optionalInteger("refund"),
+		}
 	}
 	return q
 }

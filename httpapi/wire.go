@@ -18,7 +18,7 @@ type order struct {
 	OrderID    string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
 	Status     state      `json:"status"`
 	Steps      steps      `json:"steps"`
-	Amount     amount     `json:"amount" doc:"The amount with its digits as stored. Read the text of the number, not a float." example:"99.99"`
+	Amount     amount     `json:"amount" doc:"The amount, with exactly the digits that are stored." example:"99.99"`
 	Currency   string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
 	Item       string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
 	Quantity   int32      `json:"quantity" minimum:"1"`
@@ -265,7 +265,7 @@ func or[T any](p *T, fallback T) T {
 	return *p
 }
 
-// amount is a decimal that is written as a JSON number with all its digits.
+// amount is a decimal that is written as a JSON string with exactly its digits.
 type amount decimal.Decimal
 
 // stringMap is a JSON object of strings, kept as text.

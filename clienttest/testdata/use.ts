@@ -1,0 +1,87 @@
+// The program uses the client that openapi-typescript and openapi-fetch make, as somebody would whose language is
+// TypeScript. It throws where the service is not as its description says.
+import createClient from "openapi-fetch";
+import type { components, paths } from "./api.js";
+
+declare const process: { argv: string[] };
+
+type Order = components["schemas"]["Order"];
+const api = createClient<paths>({ baseUrl: process.argv[2] });
+
+function must(ok: boolean, ...saw: unknown[]): asserts ok {
+  if (!ok) throw new Error(JSON.stringify(saw));
+}
+
+async function order(orderId: string, item: string, more: { amount?: string | number; startAt?: string } = {}): Promise<Order> {
+  const { data, error } = await api.POST("/api/orders/process", {
+    params: { header: { Prefer: "wait=20" } },
+    body: { orderId, item, amount: "1.50", ...more },
+  });
+  must(data !== undefined, error);
+  return data;
+}
+
+// What is read back is what was sent, to the last digit.
+for (const [i, amount] of ["16777217.25", "999999999999999.99", "99.90"].entries()) {
+  const orderId = `ts-money-${i}`;
+  const done = await order(orderId, "gold", { amount });
+  const read = await api.GET("/api/orders/{orderId}", { params: { path: { orderId } } });
+  const page = await api.GET("/api/orders", { params: { query: { limit: 1 } } });
+  for (const seen of [done, read.data, page.data?.orders[0]]) {
+    const text: string | undefined = seen?.amount;
+    must(text === amount && seen?.status === "completed", seen, amount);
+  }
+}
+const number = await order("ts-number", "gold", { amount: 16777217.25 });
+must(number.amount === "16777217.25", number);
+const other = await api.POST("/api/orders/process", { body: { orderId: "ts-number", item: "gold", amount: 1 } });
+must(other.error?.code === "order_conflict" && other.error.errors?.[0].stored === "16777217.25", other.error);
+
+// What there is is sold, and the order that got none is started again.
+const path = { item: "ts-boat" };
+must((await api.PUT("/api/inventory/{item}", { params: { path }, body: { onHand: 0 } })).data?.tracked === true);
+const failed = await order("ts-none", "ts-boat");
+must(failed.status === "failed" && failed.failure?.code === "out_of_stock" && failed.steps.charge.undone === true, failed);
+must((await api.PUT("/api/inventory/{item}", { params: { path }, body: { onHand: 1 } })).data?.available === 1);
+const none = { path: { orderId: "ts-none" } };
+const retried = await api.POST("/api/orders/{orderId}/retry", { params: { ...none, header: { "Idempotency-Key": "ts-retry" } }, body: { actor: "ann" } });
+must(retried.data?.status === "completed", retried);
+must((await api.GET("/api/inventory/{item}", { params: { path } })).data?.onHand === 0);
+const history = await api.GET("/api/orders/{orderId}/transitions", { params: none });
+must((history.data?.transitions.length ?? 0) > 5, history);
+must((await api.GET("/api/orders/{orderId}/calls", { params: none })).data?.calls.length === 0);
+
+// The other verbs, of an order that waits, with every parameter that they have.
+const waits = await order("ts-waits", "car", { startAt: new Date(Date.now() + 3_600_000).toISOString() });
+must(waits.hold === "scheduled", waits);
+const params = { path: { orderId: "ts-waits" } };
+const dry = await api.POST("/api/orders/{orderId}/pause", { params: { ...params, query: { dryRun: true } } });
+must(dry.data?.hold === "scheduled", dry);
+const stale = await api.POST("/api/orders/{orderId}/pause", { params: { ...params, header: { "If-Match": '"77"' } } });
+must(stale.error?.code === "precondition_failed", stale);
+const paused = await api.POST("/api/orders/{orderId}/pause", { params: { ...params, header: { Prefer: "respond-async" } } });
+must(paused.response.status === 202 && paused.data?.hold === "paused", paused);
+const resumed = await api.POST("/api/orders/{orderId}/resume", { params: { ...params, header: { Prefer: "wait=1" } } });
+must(resumed.data?.hold === "scheduled", resumed);
+for (let i = 0; i < 2; i++) {
+  const canceled = await api.POST("/api/orders/{orderId}/cancel", {
+    params: { ...params, header: { "Idempotency-Key": "ts-cancel" } }, body: { reason: "too late" },
+  });
+  must(canceled.data?.status === "canceled", canceled);
+}
+const settled = await api.POST("/api/orders/{orderId}/step-result", {
+  params, body: { step: "charge", outcome: "done", actor: "ann", reason: "seen" },
+});
+must(settled.error?.order?.status === "canceled", settled);
+await order("ts-large", "yacht");
+const large = { path: { orderId: "ts-large" } };
+const approved = await api.POST("/api/orders/{orderId}/approve", { params: large, body: { actor: "ann" } });
+must(approved.data?.status === "completed", approved);
+await order("ts-larger", "yacht");
+const larger = { path: { orderId: "ts-larger" } };
+const rejected = await api.POST("/api/orders/{orderId}/reject", { params: larger, body: { actor: "ann" } });
+must(rejected.data?.failure?.code === "rejected", rejected);
+
+await order("ts-many", "yacht");
+const bulk = await api.POST("/api/bulk/reject", { body: { ids: ["ts-many", "ts-nobody"], actor: "ann" } });
+must(bulk.data?.applied === 1 && bulk.data.results[1].code === "not_found", bulk);

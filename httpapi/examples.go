@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
+)
+
+// example is one request for an operation and what may come back. What is answered is made by the types that make the
+// answers, so it can't be out of date.
+type example struct {
+	Query    string // beside the path
+	Body     string // in JSON
+	Answer   any    // with 200
+	Accepted any    // with 202
+	Problem  problemCode
+}
+
+// examples are by the id of the operation. Each operation has one.
+var examples = map[string]example{
+	"processOrder": {
+		Body:   `{"orderId":"order-123","amount":"99.99","item":"widget"}`,
+		Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "order_conflict",
+	},
+	"getOrder":        {Answer: exampleOrder(completed), Problem: "not_found"},
+	"listOrders":      {Query: "?hold=attention&limit=10", Answer: exampleOrders(), Problem: "invalid_parameter"},
+	"listTransitions": {Answer: exampleHistory(), Problem: "not_found"},
+	"listCalls":       {Answer: exampleCalls(), Problem: "not_found"},
+
+	"cancelOrder":  {Body: person, Answer: exampleOrder(canceled), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
+	"retryOrder":   {Body: person, Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "still_undoing"},
+	"pauseOrder":   {Body: person, Answer: exampleOrder(completed), Accepted: exampleOrder(paused), Problem: "not_applicable"},
+	"resumeOrder":  {Body: person, Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
+	"approveOrder": {Body: person, Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
+	"rejectOrder":  {Body: person, Answer: exampleOrder(canceled), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
+	"settleStepOfOrder": {
+		Body:   `{"step":"charge","outcome":"done","reference":"ch_77","actor":"maria@shop.example","reason":"seen in the dashboard","requestId":"ticket-4711"}`,
+		Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "busy",
+	},
+
+	"cancelOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
+	"retryOrders":   {Body: people, Query: "?dryRun=true", Answer: exampleBulk, Problem: "invalid_input"},
+	"pauseOrders":   {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
+	"resumeOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
+	"approveOrders": {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
+	"rejectOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
+	"settleStepOfOrders": {
+		Body:   `{"ids":["order-123","order-124"],"step":"charge","outcome":"refused","actor":"maria@shop.example","reason":"the provider lost them"}`,
+		Answer: exampleBulk, Problem: "invalid_input",
+	},
+
+	"answerStep":      {Body: `{"outcome":"done","reference":"ch_77"}`, Answer: receipt{Accepted: true}, Problem: "not_found"},
+	"takeStripeEvent": {Body: `{"type":"payment_intent.succeeded"}`, Answer: receipt{Accepted: true}, Problem: "bad_signature"},
+
+	"listInventory": {Answer: exampleItems(), Problem: "invalid_parameter"},
+	"getInventory":  {Answer: exampleItem, Problem: "not_found"},
+	"setInventory":  {Body: `{"onHand":12}`, Answer: exampleItem, Problem: "stock_too_low"},
+	"health":        {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
+	"livez":         {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
+}
+
+const (
+	person = `{"actor":"maria@shop.example","reason":"the customer called","requestId":"ticket-4711"}`
+	people = `{"ids":["order-123","order-124"],"actor":"maria@shop.example","requestId":"ticket-4711"}`
+)
+
+var (
+	exampleTime = time.Date(2026, 11, 20, 9, 30, 0, 118000000, time.UTC)
+	exampleStep = exampleTime.Add(4 * time.Millisecond)
+	exampleItem = itemOf(&orders.Stock{Item: "widget", Tracked: true, OnHand: 12, Reserved: 2})
+	exampleBulk = bulkOutcome{Matched: 2, Applied: 1, Results: []bulkResult{
+		{OrderID: "order-123", Applied: true, Status: state(fsm.Charging)},
+		{OrderID: "order-124", Code: "not_found", Detail: kindOf("not_found").Title},
+	}}
+)
+
+// exampleErrors are what problems come from that say more than their kind does.
+func exampleErrors() map[problemCode]error {
+	done := exampleRow(completed)
+	return map[problemCode]error{
+		"order_conflict": &orders.Conflict{Order: done, Differences: []orders.Difference{{Pointer: "/amount", Stored: "99.99", Sent: "100"}}},
+		"not_applicable": &orders.NotApplicable{Verb: orders.Cancel, Code: orders.RefusedState, Order: done},
+		"stock_too_low":  &orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}},
+		"invalid_input": newProblem("invalid_input", "", fieldError{
+			Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the point"}),
+		"invalid_parameter": invalidParameter("limit", "invalid", "expected number <= 200"),
+	}
+}
+
+func exampleRow(change func(*orders.Order)) orders.Order {
+	o := orders.Order{
+		OrderID: "order-123", Status: fsm.Charging, Amount: decimal.MustParse("99.99"), Currency: "USD", Item: "widget", Quantity: 1,
+		CreatedAt: exampleTime, Seq: 4,
+	}
+	change(&o)
+	return o
+}
+
+func exampleOrder(change func(*orders.Order)) order {
+	o := exampleRow(change)
+	return orderOf(&o)
+}
+
+func completed(o *orders.Order) {
+	o.Status, o.ChargedAt, o.ReservedAt, o.FinishedAt = fsm.Completed, &exampleStep, &exampleStep, &exampleStep
+}
+
+func canceled(o *orders.Order) {
+	o.Status, o.ChargedAt, o.RefundedAt, o.FinishedAt = fsm.Canceled, &exampleStep, &exampleStep, &exampleStep
+}
+
+func waiting(o *orders.Order) {
+	o.Hold, o.Policy, o.Calls = new(fsm.HoldCallback), new(int32(1)), new(int32(1))
+	o.DueAt, o.InDoubtSince = new(exampleTime.Add(time.Hour)), &exampleTime
+}
+
+func paused(o *orders.Order) { o.Hold = new(fsm.HoldPaused) }
+
+func exampleOrders() any {
+	var page listOrdersAnswer
+	page.Body.Orders = []order{exampleOrder(stuck)}
+	return page.Body
+}
+
+func stuck(o *orders.Order) {
+	waiting(o)
+	o.Hold, o.HoldReason, o.DueAt = new(fsm.HoldAttention), new("retries_exhausted: 37 calls in 15m14s, last timeout"), nil
+}
+
+func exampleItems() any {
+	var page listInventoryAnswer
+	page.Body.Items = []item{exampleItem}
+	return page.Body
+}
+
+func exampleHistory() any {
+	var history listTransitionsAnswer
+	for _, row := range []db.Transition{
+		{Seq: 1, FromStatus: new(fsm.Pending), ToStatus: fsm.Charging, At: exampleTime, Fence: 1},
+		{Seq: 2, FromStatus: new(fsm.Charging), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1},
+		{Seq: 3, FromStatus: new(fsm.Reserving), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1,
+			Verb: new(string(orders.Cancel)), Actor: new("maria@shop.example"), Reason: new("the customer called")},
+	} {
+		history.Body.Transitions = append(history.Body.Transitions, transitionOf(&row))
+	}
+	return history.Body
+}
+
+func exampleCalls() any {
+	var calls listCallsAnswer
+	calls.Body.Calls = []call{callOf(&db.StepCall{
+		Call: 1, Step: string(fsm.Charge), Operation: "do", Policy: new(int32(1)), Fence: 1, StartedAt: exampleTime, FinishedAt: &exampleStep,
+		Outcome: new("done"), Reference: new("ch_77"),
+	})}
+	return calls.Body
+}
