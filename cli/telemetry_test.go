@@ -73,14 +73,14 @@ func (w *watched) scrape(t *testing.T) string {
 	return rec.Body.String()
 }
 
-// until scrapes until all lines are there.
-func (w *watched) until(t *testing.T, lines ...string) {
+// until scrapes until all lines are there, and returns what was read then.
+func (w *watched) until(t *testing.T, lines ...string) string {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		text := w.scrape(t)
 		missing := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.Contains(text, "\n"+line+"\n") })
 		if len(missing) == 0 {
-			return
+			return text
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("missing %q in\n%s", missing, text)
@@ -96,14 +96,14 @@ func TestMetricsOfSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	labels := fmt.Sprintf(`{policy="%d",step="charge"} `, version)
-	w.until(t,
+	text := w.until(t,
 		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`, `pawl_step_call_duration_seconds_count{operation="do",step="charge"} 1`,
 		"pawl_step_breaker_state"+labels+"2", "pawl_step_calls_in_flight"+labels+"0", "pawl_step_queue"+labels+"0",
 		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, `pawl_oldest_hold_age_seconds{hold="attention"} 0`,
-		`pawl_orders_held_total{hold="attention"} 0`, `pawl_orders_finished_total{status="failed"} 0`, "pawl_late_undos_open 0", "pawl_refunds_open 0", "pawl_leases_held 0",
+		`pawl_orders_held_total{hold="attention"} 0`, `pawl_orders_finished_total{status="failed"} 0`, "pawl_late_undos_open 0", "pawl_refunds_open 0", "pawl_oldest_refund_age_seconds 0", "pawl_leases_held 0",
 		"pawl_step_answers_fenced_total 0", "pawl_orders_expired_total 0", "pawl_orders_unknown_policy_total 0", "pawl_oldest_overdue_age_seconds 0",
 	)
-	if text := w.scrape(t); !regexp.MustCompile(`(?m)^pawl_oldest_hold_age_seconds\{hold="retry"\} [0-9.e-]*[1-9]`).MatchString(text) {
+	if !regexp.MustCompile(`(?m)^pawl_oldest_hold_age_seconds\{hold="retry"\} [0-9.e-]*[1-9]`).MatchString(text) {
 		t.Errorf("nothing has waited in\n%s", text)
 	}
 }

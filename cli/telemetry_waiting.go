@@ -16,7 +16,7 @@ type waitingCollector struct {
 	orders                          *engine.Engine
 	inFlight, queued, breaker       *prometheus.Desc
 	held, longest, unfinished, late *prometheus.Desc
-	overdue, refunds                *prometheus.Desc
+	overdue, refunds, refund        *prometheus.Desc
 }
 
 func newWaitingCollector(orders *engine.Engine) *waitingCollector {
@@ -35,12 +35,13 @@ func newWaitingCollector(orders *engine.Engine) *waitingCollector {
 		overdue:    desc("oldest_overdue_age_seconds", "How long a lease or a wait had been over, without anybody taking the order up, when this replica last looked at all of them, once a minute; 0: none was."),
 		late:       desc("late_undos_open", "Effects that were reported too late and are not undone yet."+upTo),
 		refunds:    desc("refunds_open", "Refunds that were asked for and are neither done nor failed."+upTo),
+		refund:     desc("oldest_refund_age_seconds", "How old the oldest refund is that is neither done nor failed; 0: there is none. Of all replicas."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *waitingCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.inFlight, c.queued, c.breaker, c.held, c.longest, c.unfinished, c.overdue, c.late, c.refunds} {
+	for _, desc := range []*prometheus.Desc{c.inFlight, c.queued, c.breaker, c.held, c.longest, c.unfinished, c.overdue, c.late, c.refunds, c.refund} {
 		to <- desc
 	}
 }
@@ -81,4 +82,5 @@ func (c *waitingCollector) collectStored(to chan<- prometheus.Metric) {
 	gauge(c.overdue, waiting.Overdue.Seconds())
 	gauge(c.late, float64(waiting.LateUndos))
 	gauge(c.refunds, float64(waiting.Refunds))
+	gauge(c.refund, waiting.Refund.Seconds())
 }

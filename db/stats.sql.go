@@ -84,14 +84,20 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 	return items, nil
 }
 
-const refundsCount = `-- name: RefundsCount :one
-SELECT count(*) AS open FROM (SELECT 1 FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
+const refundsOpen = `-- name: RefundsOpen :one
+SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)), 0)::float8 AS oldest
+FROM (SELECT f.created_at FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
 `
 
-// Refunds that were asked for, and are neither done nor failed.
-func (q *Queries) RefundsCount(ctx context.Context, most int32) (int64, error) {
-	row := q.db.QueryRow(ctx, refundsCount, most)
-	var open int64
-	err := row.Scan(&open)
-	return open, err
+type RefundsOpenRow struct {
+	Open   int64
+	Oldest float64
+}
+
+// How many refunds that were asked for are neither done nor failed, and how old the oldest of them is; 0: there is none.
+func (q *Queries) RefundsOpen(ctx context.Context, most int32) (RefundsOpenRow, error) {
+	row := q.db.QueryRow(ctx, refundsOpen, most)
+	var i RefundsOpenRow
+	err := row.Scan(&i.Open, &i.Oldest)
+	return i, err
 }

@@ -300,6 +300,14 @@ func TestRefundOfAReplicaThatDied(t *testing.T) {
 	}
 }
 
+// openRefunds checks what the metrics show of refunds that are not settled.
+func (s *shop) openRefunds(t *testing.T, want int64) {
+	t.Helper()
+	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
+		t.Errorf("%d refunds are open, the oldest for %s: %v", w.Refunds, w.Refund, err)
+	}
+}
+
 // A provider without look-ups that never answers: nothing is sent once it may have forgotten the key, and a person settles it.
 func TestRefundIsSettledByAPerson(t *testing.T) {
 	t.Parallel()
@@ -323,6 +331,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			if now := len(s.calls("o")); now != sent {
 				t.Errorf("sent %d times more", now-sent)
 			}
+			s.openRefunds(t, 1)
 			s.faults(t)
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
 				Settle: &engine.Settled{Step: "charge", Refund: new(int32(1)), Outcome: outcome}}
@@ -332,6 +341,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 				}
 			}
 			s.untilRefunds(t, want)
+			s.openRefunds(t, 0)
 			q.RequestID = "again"
 			s.bundle.refused(t, q, orders.RefusedNoRefund)
 		})

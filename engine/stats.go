@@ -81,6 +81,7 @@ type Waiting struct {
 	Unfinished time.Duration   // the age of the oldest order that is held, was due then, or is driven by this replica; 0: there is none
 	LateUndos  int64           // effects that were reported too late and are not undone yet
 	Refunds    int64           // refunds that were asked for and are neither done nor failed
+	Refund     time.Duration   // the age of the oldest of these; 0: there is none
 }
 
 // Held are the orders that wait for one thing.
@@ -109,9 +110,11 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
 		return Waiting{}, orders.Unavailable("count late effects", err)
 	}
-	if w.Refunds, err = orders.Read(ctx, e.Orders, e.query.RefundsCount, CountsMost); err != nil {
+	refunds, err := orders.Read(ctx, e.Orders, e.query.RefundsOpen, CountsMost)
+	if err != nil {
 		return Waiting{}, orders.Unavailable("count refunds", err)
 	}
+	w.Refunds, w.Refund = refunds.Open, duration(refunds.Oldest)
 	return w, nil
 }
 
