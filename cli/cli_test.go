@@ -156,7 +156,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
 					t.Errorf("%v: %v", flags, err)
 				}
-				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|ALTER) .*\n)+`)
+				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
 			if now := printed(t, "migrate", "status", "--database-url", database.URL); now != status {
 				t.Errorf("was\n%s\nis\n%s", status, now)

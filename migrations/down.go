@@ -22,7 +22,7 @@ var ErrNoneApplied = errors.New("no migration is applied")
 // Rollback is a migration that is about to be taken back, and who would miss it.
 type Rollback struct {
 	Name     string   // its file
-	Drops    []string // its statements that drop something
+	Drops    []string // its statements that drop something, or delete rows
 	Orders   int64    // in the database
 	Services int64    // connections of running services to the database
 }
@@ -91,9 +91,9 @@ func countOrders(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	return n, err
 }
 
-var dropStatement = regexp.MustCompile(`(?m)^(DROP [^;]*|ALTER TABLE [^;]*\bDROP [^;]*);`)
+var dropStatement = regexp.MustCompile(`(?m)^(DROP [^;]*|DELETE FROM [^;]*|ALTER TABLE [^;]*\bDROP [^;]*);`)
 
-// drops are the statements of a file's part Down that drop something, each on a line.
+// drops are the statements of a file's part Down that drop something, or delete rows, each on a line.
 func drops(file string) (statements []string) {
 	_, down, _ := strings.Cut(file, "-- +goose Down\n")
 	for _, match := range dropStatement.FindAllStringSubmatch(down, -1) {

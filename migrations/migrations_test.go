@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +109,9 @@ func TestDownAsksFirst(t *testing.T) {
 		}
 		if told.Name != applied[len(applied)-1] || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
 			t.Errorf("%+v", told)
+		}
+		if told.Name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM refunds WHERE number <> 0") {
+			t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 		}
 		down(t, url)
 		before, applied = schema(t, url), applied[:len(applied)-1]
