@@ -128,7 +128,7 @@ func shown(flags *pflag.FlagSet) (settings []any) {
 		switch {
 		case !everyFlag[f.Name]:
 			return
-		case value != "" && strings.HasSuffix(f.Name, "-url"):
+		case f.Name == "database-url" && value != "": // no other setting has a password
 			value = masked(value)
 		}
 		settings = append(settings, slog.String(f.Name, value))

@@ -219,7 +219,7 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
-	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "pawl:xxxxx@db"} {
+	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in\n%s", want, &log)
 		}
