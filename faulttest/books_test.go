@@ -210,14 +210,14 @@ func takeOvers(t testing.TB, url string) int64 {
 	return count(t, url, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'take_over'`)
 }
 
-// stockUp gives an item a stock, as an operator does.
+// stockUp gives an item its first stock, as an operator does, which may be none.
 func stockUp(t testing.TB, url, item string, onHand int) {
 	t.Helper()
 	c := newClient(1, false)
-	a := c.send(t.Context(), request{method: http.MethodPost, url: url + "/api/inventory/" + item + "/adjustments",
-		body: fmt.Sprintf(`{"change":%d,"reason":"delivery","requestId":"delivery"}`, onHand)})
+	a := c.send(t.Context(), request{method: http.MethodPut, url: url + "/api/inventory/" + item,
+		body: fmt.Sprintf(`{"onHand":%d,"reason":"delivery","requestId":"delivery"}`, onHand), first: true})
 	if a.err != nil || a.code/100 != 2 {
-		t.Fatalf("adjust inventory: %s", a)
+		t.Fatalf("set inventory: %s", a)
 	}
 }
 

@@ -127,7 +127,7 @@ func (c *client) insist(ctx context.Context, url string, o order) *answer {
 
 // process sends an order once. Prefer may be empty.
 func (c *client) process(ctx context.Context, url string, o order, prefer string) *answer {
-	return c.send(ctx, request{http.MethodPost, url + "/api/orders/process", o.body(), prefer})
+	return c.send(ctx, request{method: http.MethodPost, url: url + "/api/orders/process", body: o.body(), prefer: prefer})
 }
 
 func (c *client) get(ctx context.Context, url string) *answer {
@@ -135,7 +135,10 @@ func (c *client) get(ctx context.Context, url string) *answer {
 }
 
 // request is what a caller sends. The body and Prefer may be empty.
-type request struct{ method, url, body, prefer string }
+type request struct {
+	method, url, body, prefer string
+	first                     bool // of what is at the URL: nothing may be there
+}
 
 func (c *client) send(ctx context.Context, r request) *answer {
 	a := &answer{}
@@ -152,6 +155,9 @@ func (c *client) send(ctx context.Context, r request) *answer {
 	}
 	if r.prefer != "" {
 		sent.Header.Set("Prefer", r.prefer)
+	}
+	if r.first {
+		sent.Header.Set("If-None-Match", "*")
 	}
 	response, err := c.http.Do(sent)
 	if err != nil {

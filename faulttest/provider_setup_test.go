@@ -49,7 +49,8 @@ const brief = `%s:
 const (
 	looking = "  executor: simulator # for %[1]s\n  url: %[2]s\n"
 	blind   = "  executor: http\n  url: %[2]s/%[1]s\n  undoUrl: %[2]s/%[1]s/undo\n"
-	final   = "  executor: http\n  url: %[2]s/%[1]s\n" // nothing undoes a confirmation
+	refunds = blind + "  refundUrl: %[2]s/%[1]s/refund\n" // of a charge
+	final   = "  executor: http\n  url: %[2]s/%[1]s\n"    // nothing undoes a confirmation
 
 	// A charge by Stripe's API, which takes the money at once or authorizes it. Then the confirmation captures it.
 	stripeNow   = "  executor: stripe # for %[1]s\n  url: %[2]s\n  secret: file:%[3]s/key\n  webhookSecret: file:%[3]s/hook\n"
@@ -60,6 +61,8 @@ const (
 // executorOf is who does a step in a shop. What Stripe can't do the simulator does.
 func executorOf(executor, step string) string {
 	switch {
+	case executor == blind && step == "charge":
+		return refunds
 	case executor == blind && step == "confirm":
 		return final
 	case executor == stripeLater && step == "confirm":
@@ -203,7 +206,8 @@ func (s *shop) order(id string) {
 // ask asks once that something be done with an order. It may be too late, or too early.
 func (s *shop) ask(verb, id string) (done bool) {
 	s.t.Helper()
-	a := s.client.send(s.t.Context(), request{http.MethodPost, s.any() + "/api/orders/" + id + "/" + verb, `{"actor":"test","reason":"test","requestId":"` + strconv.FormatUint(rand.Uint64(), 36) + `"}`, "respond-async"})
+	a := s.client.send(s.t.Context(), request{method: http.MethodPost, url: s.any() + "/api/orders/" + id + "/" + verb,
+		body: `{"actor":"test","reason":"test","requestId":"` + strconv.FormatUint(rand.Uint64(), 36) + `"}`, prefer: "respond-async"})
 	switch {
 	case a.err != nil, a.code == http.StatusServiceUnavailable, a.code == http.StatusConflict, a.code == http.StatusNotFound:
 		return false
