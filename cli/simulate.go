@@ -122,7 +122,7 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 func printSummary(out io.Writer, sum simulator.Summary) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\n\teffects\tlive\tundone\trefused\tvoided\tpending\t\n")
-	for _, step := range []string{"charge", "reserve", "confirm"} {
+	for _, step := range []string{"charge", "reserve", "confirm", "refund"} {
 		tally := sum.Steps[step]
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
 			step, tally.Effects, tally.Live, tally.Undone, tally.Refused, tally.Voided, tally.Pending)
