@@ -32,7 +32,7 @@ WITH touched AS (
 ), movement AS (
   INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
   SELECT r.item, r.version, 'restock', $4::integer, r.on_hand, r.sold, $7::text,
-    $5::text, 'refund ' || k.refunds || ' of ' || k.order_no FROM restocked AS r, touched AS k
+    $5::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
   INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,

@@ -210,15 +210,15 @@ func (e *Engine) makeCall(r *run) {
 	ctx, cancel := context.WithTimeout(e.ctx, c.pool.cfg.Timeout)
 	defer cancel()
 	request, err := e.callOf(ctx, r)
-	made := time.Now()
 	if err != nil {
 		c.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
 		c.report(errUncalled)
 	} else {
+		made := time.Now()
 		c.result = c.perform(ctx, request)
 		c.report(failureOf(c.result))
+		e.answered(r, time.Since(made))
 	}
-	e.answered(r, time.Since(made))
 	e.results.Add(r)
 	c.permit.free()
 }

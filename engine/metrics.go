@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"log/slog"
 	"time"
 
@@ -118,12 +117,23 @@ func (e *Engine) answered(r *run, took time.Duration) {
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }
 
+// wasMade reports whether the provider was asked at all.
+func wasMade(result provider.Result) bool {
+	switch result := result.(type) {
+	case attention:
+		return false
+	case provider.Retry:
+		return result.Code != stoodStillCode
+	}
+	return true
+}
+
 // noteCall counts and logs a call: at info if it was refused or failed, else at debug.
 func (e *Engine) noteCall(c *answeredCall) {
 	outcome, answer := namedResult(c.result)
 	step, operation := string(c.step), string(c.operation)
 	e.metrics.calls.WithLabelValues(step, operation, outcome).Inc()
-	if !errors.Is(failureOf(c.result), errUncalled) {
+	if wasMade(c.result) {
 		e.metrics.callSeconds.WithLabelValues(step, operation).Observe(c.took.Seconds())
 	}
 	level := slog.LevelInfo

@@ -71,7 +71,10 @@ approval: [{items: [dear]}]`)
 	if _, err := s.engine.Do(t.Context(), engine.Request{OrderID: "ill", Verb: orders.Pause, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	s.exec(t, `UPDATE transitions SET at = at - interval '2 hours' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'slow')`)
+	s.exec(t, `SET session_replication_role = replica;
+		UPDATE orders SET created_at = created_at - interval '2 hours' WHERE order_id = 'slow';
+		UPDATE transitions SET at = at - interval '2 hours' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'slow');
+		SET session_replication_role = origin`)
 	for hold, n := range map[string]float64{"approval": 1, "callback": 1, "paused": 1, "attention": 0, "queued": 0} {
 		if got := metric(t, registry, "pawl_orders_held_total", hold); got != n {
 			t.Errorf("held for %s: %v, want %v", hold, got, n)
@@ -86,8 +89,35 @@ approval: [{items: [dear]}]`)
 			t.Errorf("%s: %+v", hold, held)
 		}
 	}
-	if waiting.Unfinished <= 0 || waiting.Unfinished > time.Hour {
+	if waiting.Unfinished.Round(time.Hour) != 2*time.Hour {
 		t.Errorf("the oldest order is %v old", waiting.Unfinished)
+	}
+}
+
+// A look-up and a refund are calls like any other: counted and timed by what came of them.
+func TestLookUpsAndRefundsAreCounted(t *testing.T) {
+	t.Parallel()
+	registry, cfg := prometheus.NewRegistry(), quick
+	cfg.Registerer = registry
+	s := openShop(t, 1, cfg)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, Times: 1})
+	s.sold(t, `charge: {executor: simulator, url: SIM, retry: {initial: 10ms}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "refund", Times: 1})
+	s.refundsAre(t, s.asks(t, "first", "1"), "1 failed 1")
+	s.faults(t)
+	s.refundsAre(t, s.asks(t, "second", "1"), "1 failed 1, 2 done 1")
+	for name, want := range map[string]map[string]float64{
+		"pawl_step_calls_total":           {"do unknown charge": 1, "lookup retry charge": 1, "do done charge": 1, "refund refused charge": 1, "refund done charge": 1},
+		"pawl_step_call_duration_seconds": {"do charge": 2, "lookup charge": 1, "refund charge": 2},
+	} {
+		for labels, n := range want {
+			if got := metric(t, registry, name, labels); got != n {
+				t.Errorf("%s{%s} is %v, want %v", name, labels, got, n)
+			}
+		}
+	}
+	if waiting, err := s.engine.Waiting(t.Context()); err != nil || waiting.Refunds != 0 {
+		t.Errorf("%d refunds are open, %v", waiting.Refunds, err)
 	}
 }
 
@@ -118,6 +148,7 @@ func TestCallsAreLogged(t *testing.T) {
 		slog.LevelInfo: {
 			`level=INFO msg="provider called" order_id=poor step=charge operation=do call=1 fence=1 request_id=of-poor outcome=refused code=card_declined`,
 			`level=INFO msg="provider called" order_id=ill step=charge operation=do call=1 fence=1 request_id=of-ill outcome=unknown code=error`,
+			`level=INFO msg="provider called" order_id=ill step=charge operation=lookup call=2 fence=2 request_id=of-retry outcome=retry code=unseen`,
 		},
 		slog.LevelDebug: {
 			`level=DEBUG msg="provider called" order_id=rich step=charge operation=do call=1 fence=1 request_id=of-rich outcome=done`,
@@ -149,8 +180,8 @@ func TestCallsAreLogged(t *testing.T) {
 					t.Errorf("no line, or more than one, begins with\n%s in\n%s", line, text)
 				}
 			}
-			if retried := strings.Contains(text, "call=2 fence=2 request_id=of-retry outcome=done"); retried != (level == slog.LevelDebug) {
-				t.Errorf("the second call: %v, in\n%s", retried, text)
+			if retried := strings.Contains(text, "operation=do call=3 fence=2 request_id=of-retry outcome=done"); retried != (level == slog.LevelDebug) {
+				t.Errorf("the request was sent again: %v, in\n%s", retried, text)
 			}
 		})
 	}

@@ -248,12 +248,40 @@ func TestRestock(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 2)
-	if n := value[int](t, s.Pool, `SELECT on_hand FROM inventory`); n != 9 {
-		t.Errorf("%d on hand", n)
+	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: 3, Tracked: true, Version: 3})
+	moves, err := s.engine.Orders.StockMovements(t.Context(), "widget", 2, 2)
+	if err != nil || len(moves) != 1 || moves[0].Kind != "restock" || moves[0].Change != 2 || moves[0].OnHand != 9 ||
+		text(moves[0].Actor) != "ann" || text(moves[0].Reason) != "broken" || moves[0].RequestID != "refund 1 of o" {
+		t.Errorf("%v %+v", err, moves)
 	}
+	proveBooks(t, s.Pool)
 	elsewhere := openShop(t, 1, quick)
 	elsewhere.sold(t, "reserve: {executor: simulator, url: SIM}")
 	elsewhere.refundRefused(t, orders.RefusedRestockTooLarge, "1", 1)
+}
+
+// Who chooses the request ids of stock changes does not keep units from coming back, nor does what came back stand in his way.
+func TestRestockAndRequestIDs(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.setStock(t, "widget", 10)
+	s.sold(t, "{}")
+	for i, id := range []string{"refund 1 of o", "refund 2 of o"} {
+		if i == 1 {
+			if _, err := s.refund(t, "a", "1", 2); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.refund(t, "b", "1", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if got, err := s.engine.ChangeStock(t.Context(), adjustment("widget", 5, id)); err != nil || got.OnHand != []int64{12, 20}[i] {
+				t.Errorf("%s: %+v, %v", id, got, err)
+			}
+		}
+	}
+	proveBooks(t, s.Pool)
 }
 
 // An order that is not completed has nothing to refund, nor one whose provider has no place for it.

@@ -13,11 +13,12 @@ CREATE TABLE stock_movements (
   kind       text COLLATE "C" NOT NULL,
   actor      text,                   -- null: who asked gave no name
   reason     text,
-  request_id text NOT NULL,          -- the caller's, or one of ours: what is asked again is done once
+  request_id text NOT NULL,          -- the caller's, or one of ours: what is asked again is done once; of a restock, the refund
   CONSTRAINT stock_movements_pkey PRIMARY KEY (item, version),
-  CONSTRAINT stock_movements_request UNIQUE (item, request_id),
   CONSTRAINT stock_movements_kind CHECK (kind IN ('set', 'adjustment', 'restock'))
 );
+-- A restock is once because its refund is. No caller's id stands in its way.
+CREATE UNIQUE INDEX stock_movements_request ON stock_movements (item, request_id) WHERE kind <> 'restock';
 
 CREATE VIEW books.stock_movements AS
 SELECT m.item, m.version, m.kind, m.change, m.on_hand::bigint, m.sold::bigint, m.at,

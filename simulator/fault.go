@@ -66,7 +66,7 @@ type Rule struct {
 	Amount      string  `json:"amount,omitempty"` // by value: 13.0 matches 13.00
 	OrderPrefix string  `json:"orderPrefix,omitempty"`
 	Step        string  `json:"step,omitempty"`      // charge, reserve or confirm
-	Operation   string  `json:"operation,omitempty"` // do, undo, or a request of Stripe's API by its name; empty: do
+	Operation   string  `json:"operation,omitempty"` // do, undo, refund, or a request of Stripe's API by its name; empty: do
 	Fraction    float64 `json:"fraction,omitempty"`  // of the requests, drawn from the seed; 0: of all
 
 	// Code of the refusal. With any fault but late_after_void that does the step, the
