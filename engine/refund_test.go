@@ -158,7 +158,7 @@ func TestRefundFaults(t *testing.T) {
 	t.Parallel()
 	for rule, want := range map[string]string{
 		"timeout-after1": "1 done", "timeout-before1": "1 done", "error-after1": "1 done", "error1:503": "1 done", "cut-after1": "1 done", "not-done1": "1 done",
-		"rate-limit1": "1 done", "refuse-connection1": "1 done", "decline1": "1 failed",
+		"rate-limit1": "1 done", "refuse-connection1": "1 done", "decline1": "1 failed", "slow1:1s": "1 done",
 	} {
 		for _, executor := range []string{"simulator", "http", "stripe"} {
 			t.Run(rule+" at "+executor, func(t *testing.T) {

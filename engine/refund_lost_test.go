@@ -1,0 +1,68 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/govalues/decimal"
+
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/orders"
+)
+
+// A statement of a refund, or its answer, is lost: whoever asks again with the same id is told what came of it, the money
+// is back once, and so are the units.
+func TestRefundsWithoutTheirAnswer(t *testing.T) {
+	t.Parallel()
+	for charge, statements := range map[string][]string{
+		"{}": {"RefundAsk"},
+		"charge: {executor: simulator, url: SIM}": {"RefundAsk", "RefundsClaim", "RefundBegin", "RefundFinish"},
+	} {
+		for _, statement := range statements {
+			for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} {
+				t.Run(fmt.Sprintf("%v of %s, %s", f, statement, charge), func(t *testing.T) {
+					t.Parallel()
+					s := openBehind(t)
+					s.setStock(t, "widget", 10)
+					s.sold(t, charge)
+					var lost atomic.Bool
+					s.proxy.On(func(sent string) fate {
+						if sent == statement && !lost.Swap(true) {
+							return f
+						}
+						return passes
+					})
+					s.refundUntilDone(t)
+					s.proxy.On(nil)
+					if !lost.Load() {
+						t.Error("nothing was lost")
+					}
+					s.refundsAre(t, s.get(t, "o"), "1 done 40")
+					s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: 3, Tracked: true, Version: 3})
+					if charge != "{}" {
+						s.given(t, "1 of 40.00")
+						s.compare(t)
+					}
+					proveBooks(t, s.Pool)
+				})
+			}
+		}
+	}
+}
+
+// refundUntilDone asks for one refund again and again, and has leases end that nobody keeps, until it is done.
+func (s *behind) refundUntilDone(t *testing.T) {
+	t.Helper()
+	eventually(t, "it is refunded", func() bool {
+		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "o", Actor: "ann", Reason: "broken", RequestID: "a", Async: true,
+			Refund: &engine.Refund{Amount: new(decimal.MustParse("40")), Restock: 2}})
+		if err != nil && !errors.Is(err, orders.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		s.exec(t, `UPDATE refunds SET due_at = now() WHERE state <> 'done'`)
+		return err == nil && len(orders.Refunds(&o)) == 1 && orders.Refunds(&o)[0].Settled()
+	})
+}
