@@ -13,6 +13,7 @@ func (f *field) check(ctx context.Context) (broken []string) {
 	books := f.readBooks()
 	broken = append(broken, f.checkOrders(books)...)
 	broken = append(broken, f.checkProvider(books)...)
+	broken = append(broken, f.checkRefunds()...)
 	broken = append(broken, f.checkAnswers(books)...)
 	broken = append(broken, f.checkVerbs(books)...)
 	broken = append(broken, f.checkStock()...)

@@ -59,12 +59,13 @@ func policies(provider string) []string {
 			`retry: {initial: 50ms, cap: 1s, maxRetries: 5, budget: 5s}%s}`+"\n", name, provider, name, more)
 	}
 	undo := func(name string) string { return fmt.Sprintf(`, undoUrl: "%s/%s/undo"`, provider, name) }
+	refund := fmt.Sprintf(`, refundUrl: "%s/charge/refund"`, provider)
 	look := func(name string) string { return fmt.Sprintf(`, lookupUrl: "%s/%s/lookup"`, provider, name) }
 	approval := "approval: [{customers: [careful], timeout: 20s, onTimeout: approve}]\n"
 	return []string{
 		"{}\n",
-		step("charge", undo("charge")) + step("reserve", undo("reserve")) + step("confirm", "") + "concurrency: {by: customerId, limit: 4}\n",
-		step("charge", undo("charge")+look("charge")) + step("confirm", look("confirm")) + approval,
+		step("charge", undo("charge")+refund) + step("reserve", undo("reserve")) + step("confirm", "") + "concurrency: {by: customerId, limit: 4}\n",
+		step("charge", undo("charge")+refund+look("charge")) + step("confirm", look("confirm")) + approval,
 	}
 }
 

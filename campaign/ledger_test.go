@@ -16,6 +16,7 @@ type ledger struct {
 	undos     map[string][]byte   // key of an undo → its body
 	killed    map[string]bool     // keys of a do that were undone before they were seen
 	shut      map[string]bool     // order, step and generation that a person has looked at and closed
+	refunds   map[string]*entry   // by order and refund
 	complains []string            // what the service must not do
 	effects   int
 }
@@ -42,6 +43,8 @@ type request struct {
 	CallbackURL string `json:"callbackUrl"`
 	UndoKey     string `json:"undoKey"`
 	Reference   string `json:"reference"`
+	RefundID    string `json:"refundId"`
+	ChargeKey   string `json:"chargeKey"`
 }
 
 // reply is what a call is answered with.
@@ -57,7 +60,8 @@ var (
 )
 
 func newLedger() *ledger {
-	return &ledger{keys: map[string]*entry{}, steps: map[string][]*entry{}, undos: map[string][]byte{}, killed: map[string]bool{}, shut: map[string]bool{}}
+	return &ledger{keys: map[string]*entry{}, steps: map[string][]*entry{}, undos: map[string][]byte{}, killed: map[string]bool{}, shut: map[string]bool{},
+		refunds: map[string]*entry{}}
 }
 
 // complain notes what the documents say does not happen. The caller holds the lock.
@@ -190,6 +194,9 @@ func (l *ledger) look(key string) reply {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.keys[key]
+	if e != nil && e.ask.Step == refundStep && e.state == "pending" { // nobody calls back for a refund
+		l.giveBack(e)
+	}
 	switch {
 	case e == nil && l.killed[key]:
 		return reply{http.StatusOK, map[string]string{"state": "undone"}}

@@ -67,7 +67,7 @@ func (p *provider) delay(least, most time.Duration) time.Duration {
 	return p.dice.between(least, most)
 }
 
-// ServeHTTP answers POST /{step}/do, POST /{step}/undo, GET /{step}/lookup and GET /books.
+// ServeHTTP answers POST /{step}/do, POST /{step}/undo, POST /charge/refund, GET /{step}/lookup and GET /books.
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/books" {
 		p.export(w)
@@ -154,6 +154,9 @@ func (p *provider) act(r *http.Request, body []byte) reply {
 		fate = "refuse"
 	case p.roll(4):
 		fate = "later"
+	}
+	if operation == "refund" {
+		return p.refund(key, body, &ask, fate)
 	}
 	answer := p.do(key, body, &ask, fate)
 	if answer.status == http.StatusAccepted && fate == "later" {

@@ -24,6 +24,11 @@ func TestChecksFindWhatIsWrong(t *testing.T) { //nolint:paralleltest // beside i
 		t.Fatalf("without faults: %q", wrong)
 	}
 	o := f.anyCompleted(t)
+	f.people.act(t.Context(), o, nil, "refund")
+	wrong = f.settle(t.Context(), settleLimit)
+	if wrong = append(wrong, f.check(t.Context())...); len(wrong) > 0 {
+		t.Fatalf("after a refund: %q", wrong)
+	}
 	for _, c := range []struct {
 		name  string
 		spoil func()
@@ -35,6 +40,7 @@ func TestChecksFindWhatIsWrong(t *testing.T) { //nolint:paralleltest // beside i
 			again := f.liveEntry(o).ask
 			f.provider.do("another key", nil, &again, "")
 		}, func() []string { return f.checkProvider(f.readBooks()) }},
+		{"a refund that the provider does not have", func() { f.refundOf(o).state = "refused" }, f.checkRefunds},
 		{"an answer that is not true any more", func() {
 			f.spoilAnswer(&answer{asked: "order", orderID: o, status: http.StatusOK, order: shown{Status: "canceled", Seq: 1}})
 		}, func() []string { return f.checkAnswers(f.readBooks()) }},
@@ -80,6 +86,13 @@ func (f *field) anyCompleted(t *testing.T) string {
 func (f *field) liveEntry(orderID string) *entry {
 	entries := f.provider.steps[orderID+"/charge"]
 	return entries[slices.IndexFunc(entries, func(e *entry) bool { return e.happened > 0 })]
+}
+
+// refundOf is a refund of an order at the provider.
+func (f *field) refundOf(orderID string) *entry {
+	return f.provider.order[slices.IndexFunc(f.provider.order, func(e *entry) bool {
+		return e.ask.OrderID == orderID && e.ask.Step == refundStep && e.state == "live"
+	})]
 }
 
 func (f *field) spoilAnswer(a *answer) {

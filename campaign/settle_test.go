@@ -37,6 +37,7 @@ func (f *field) endAll(ctx context.Context) []string {
 	for _, o := range f.unfinished() {
 		f.decide(ctx, &o)
 	}
+	f.settleRefunds(ctx)
 	return f.standing()
 }
 
@@ -47,6 +48,9 @@ func (f *field) standing() (list []string) {
 	}
 	if n := f.server.ask(context.WithoutCancel(f.t.Context()), "SELECT count(*) FROM books.late_undos WHERE finished_at IS NULL"); n > 0 {
 		list = append(list, fmt.Sprintf("%d late effects are not undone", n))
+	}
+	if n := f.server.ask(context.WithoutCancel(f.t.Context()), "SELECT count(*) FROM books.refunds WHERE state NOT IN ('done', 'failed')"); n > 0 {
+		list = append(list, fmt.Sprintf("%d refunds are open", n))
 	}
 	return list
 }
