@@ -3,9 +3,6 @@ package httpapi
 import (
 	"time"
 
-	"github.com/govalues/decimal"
-
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -14,6 +11,7 @@ import (
 // answers, so it can't be out of date.
 type example struct {
 	Query    string // beside the path
+	Header   string // a header that it can't do without: name, colon, value
 	Body     string // in JSON
 	Answer   any    // with 200
 	Accepted any    // with 202
@@ -41,9 +39,13 @@ var examples = map[string]example{
 		Body:   `{"step":"charge","outcome":"done","reference":"ch_77","actor":"maria@shop.example","reason":"seen in the dashboard","requestId":"ticket-4711"}`,
 		Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "busy",
 	},
+	"refundOrder": {
+		Body:   `{"amount":"12.50","actor":"maria@shop.example","reason":"one is broken","requestId":"ticket-4712"}`,
+		Answer: exampleOrder(refunded), Accepted: exampleOrder(refundOwed), Problem: "refund_too_large",
+	},
 
 	"cancelOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
-	"retryOrders":   {Body: people, Query: "?dryRun=true", Answer: exampleBulk, Problem: "invalid_input"},
+	"retryOrders":   {Body: people, Query: "?dryRun=true", Answer: exampleDryRun(), Problem: "invalid_input"},
 	"pauseOrders":   {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
 	"resumeOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
 	"approveOrders": {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
@@ -58,9 +60,18 @@ var examples = map[string]example{
 
 	"listInventory": {Answer: exampleItems(), Problem: "invalid_parameter"},
 	"getInventory":  {Answer: exampleItem, Problem: "not_found"},
-	"setInventory":  {Body: `{"onHand":12}`, Answer: exampleItem, Problem: "stock_too_low"},
-	"health":        {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
-	"livez":         {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
+	"setInventory": {
+		Header: "If-None-Match: *", Body: `{"onHand":12,"actor":"maria@shop.example","reason":"the first count","requestId":"count-1"}`,
+		Answer: exampleItem, Problem: "precondition_failed",
+	},
+	"adjustInventory": {
+		Body:   `{"change":-2,"actor":"maria@shop.example","reason":"broken in transit","requestId":"claim-17"}`,
+		Answer: exampleItem, Problem: "stock_too_low",
+	},
+	"listStockMovements": {Query: "?limit=10", Answer: exampleMovements(), Problem: "not_found"},
+
+	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
+	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
 }
 
 const (
@@ -89,72 +100,4 @@ func exampleErrors() map[problemCode]error {
 			Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the point"}),
 		"invalid_parameter": invalidParameter("limit", "invalid", "expected number <= 200"),
 	}
-}
-
-func exampleRow(change func(*orders.Order)) orders.Order {
-	o := orders.Order{
-		OrderID: "order-123", Status: fsm.Charging, Amount: decimal.MustParse("99.99"), Currency: "USD", Item: "widget", Quantity: 1,
-		CreatedAt: exampleTime, Seq: 4,
-	}
-	change(&o)
-	return o
-}
-
-func exampleOrder(change func(*orders.Order)) order {
-	o := exampleRow(change)
-	return orderOf(&o)
-}
-
-func completed(o *orders.Order) {
-	o.Status, o.ChargedAt, o.ReservedAt, o.FinishedAt = fsm.Completed, &exampleStep, &exampleStep, &exampleStep
-}
-
-func canceled(o *orders.Order) {
-	o.Status, o.ChargedAt, o.RefundedAt, o.FinishedAt = fsm.Canceled, &exampleStep, &exampleStep, &exampleStep
-}
-
-func waiting(o *orders.Order) {
-	o.Hold, o.Policy, o.Calls = new(fsm.HoldCallback), new(int32(1)), new(int32(1))
-	o.DueAt, o.InDoubtSince = new(exampleTime.Add(time.Hour)), &exampleTime
-}
-
-func paused(o *orders.Order) { o.Hold = new(fsm.HoldPaused) }
-
-func exampleOrders() any {
-	var page listOrdersAnswer
-	page.Body.Orders = []order{exampleOrder(stuck)}
-	return page.Body
-}
-
-func stuck(o *orders.Order) {
-	waiting(o)
-	o.Hold, o.HoldReason, o.DueAt = new(fsm.HoldAttention), new("retries_exhausted: 37 calls in 15m14s, last timeout"), nil
-}
-
-func exampleItems() any {
-	var page listInventoryAnswer
-	page.Body.Items = []item{exampleItem}
-	return page.Body
-}
-
-func exampleHistory() any {
-	var history listTransitionsAnswer
-	for _, row := range []db.Transition{
-		{Seq: 1, FromStatus: new(fsm.Pending), ToStatus: fsm.Charging, At: exampleTime, Fence: 1},
-		{Seq: 2, FromStatus: new(fsm.Charging), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1},
-		{Seq: 3, FromStatus: new(fsm.Reserving), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1,
-			Verb: new(string(orders.Cancel)), Actor: new("maria@shop.example"), Reason: new("the customer called")},
-	} {
-		history.Body.Transitions = append(history.Body.Transitions, transitionOf(&row))
-	}
-	return history.Body
-}
-
-func exampleCalls() any {
-	var calls listCallsAnswer
-	calls.Body.Calls = []call{callOf(&db.StepCall{
-		Call: 1, Step: string(fsm.Charge), Operation: "do", Policy: new(int32(1)), Fence: 1, StartedAt: exampleTime, FinishedAt: &exampleStep,
-		Outcome: new("done"), Reference: new("ch_77"),
-	})}
-	return calls.Body
 }

@@ -66,6 +66,9 @@ func sampleRequest(op *huma.Operation) string {
 	if op.Method == http.MethodPut {
 		command = strings.Replace(command, "curl", "curl -X PUT", 1)
 	}
+	if shown.Header != "" {
+		command += " \\\n  -H '" + shown.Header + "'"
+	}
 	if shown.Body != "" {
 		command += " \\\n  --json '" + shown.Body + "'"
 	}

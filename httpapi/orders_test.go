@@ -151,7 +151,7 @@ func TestListOrdersOfACustomer(t *testing.T) {
 		b.process(t, fmt.Sprintf(`{"orderId":"o%d","amount":1,"item":"item-%d","customerId":%q}`, i, i%3, customer)).wantStatus(t, 200)
 	}
 	b.process(t, ask("of nobody")).wantStatus(t, 200)
-	b.call(t, "PUT /api/inventory/none", `{"onHand":0}`)
+	b.stock(t, "none", `{"onHand":0}`).wantStatus(t, 200)
 	b.process(t, `{"orderId":"failed","amount":1,"item":"none","customerId":"ann"}`).wantStatus(t, 200)
 	for query, want := range map[string]string{
 		"customerId=ann": "failed o4 o2 o0", "customerId=anna": "o3", "customerId=an": "", "customerId=ann&item=item-2": "o2",

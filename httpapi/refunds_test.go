@@ -32,7 +32,7 @@ func (a answer) refunds(t testing.TB) string {
 func TestRefundsOverHTTP(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.call(t, "PUT /api/inventory/widget", `{"onHand":5}`).wantStatus(t, 200)
+	b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
 	b.process(t, `{"orderId":"o","amount":"99.90","item":"widget","quantity":3}`).wantStatus(t, 200)
 	if got := b.get(t, "/api/orders/o").refunds(t); got != "completed; ; [refund]" {
 		t.Error(got)
@@ -63,7 +63,10 @@ func TestRefundsOverHTTP(t *testing.T) {
 		t.Errorf("%+v", item)
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 409, "request_id_reused")
-	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
+	const typo = `{"reason":"all of it","amuont":1}`
+	b.verb(t, "o/refunds", typo, "Idempotency-Key", "second", "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
+	a := b.verb(t, "o/refunds", typo, "Idempotency-Key", "second")
+	wantIgnored(t, a, 200, `["amuont"]`)
 	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.5 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
 		t.Errorf("%d %s, want %s", a.status, got, want)
 	}

@@ -24,7 +24,7 @@ var setInventoryOperation = failing(huma.Operation{
 type setInventoryRequest struct {
 	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
 	IfMatch        string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
-	IfNoneMatch    string `header:"If-None-Match" doc:"Only *: only if the item is not there."`
+	IfNoneMatch    string `header:"If-None-Match" doc:"Only *: only if the item is not there." example:"*"`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
 	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           setInventoryBody

@@ -89,11 +89,11 @@ func TestVerbs(t *testing.T) {
 	})
 	t.Run("a failed order starts anew with another payment method", func(t *testing.T) {
 		t.Parallel()
-		b.call(t, "PUT /api/inventory/rare", `{"onHand":0}`)
+		b.stock(t, "rare", `{"onHand":0}`).wantStatus(t, 200)
 		b.process(t, `{"orderId":"declined","amount":1,"item":"rare","paymentMethod":"pm_1"}`).wantStatus(t, 200)
 		b.verb(t, "declined/retry", `{"paymentMethod":"pm_2"}`).wantStatus(t, 200)
 		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3"}`).wantProblem(t, 409, "retried_before")
-		b.call(t, "PUT /api/inventory/rare", `{"onHand":1}`)
+		b.stock(t, "rare", `{"onHand":1}`).wantStatus(t, 200)
 		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3","generation":1}`).wantStatus(t, 200)
 		if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'declined' AND payment_method = 'pm_3' AND generation = 2`); n != 1 {
 			t.Error("it is not stored")

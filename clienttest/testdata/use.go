@@ -21,6 +21,7 @@ func main() {
 	api = client
 	money()
 	stock()
+	refunds()
 	verbs()
 	bulk()
 }
@@ -52,20 +53,46 @@ func money() {
 
 // stock sells what there is, and starts the order again that got none.
 func stock() {
-	set, err := api.SetInventoryWithResponse(ctx, "go-boat", nil, SetInventoryBody{OnHand: 0})
+	set, err := api.SetInventoryWithResponse(ctx, "go-boat", &SetInventoryParams{IfNoneMatch: new("*")}, SetInventoryBody{OnHand: 0, Reason: new("count")})
 	must(err == nil && set.JSON200 != nil, err, set)
+	blind, err := api.SetInventoryWithResponse(ctx, "go-boat", nil, SetInventoryBody{OnHand: 5})
+	must(err == nil && blind.ApplicationproblemJSON428 != nil, err, blind)
 	failed := process("go-none", "go-boat", nil)
 	must(failed.Status == "failed" && failed.Failure.Code == "out_of_stock" && failed.Steps.Charge.Undone != nil, failed)
-	set, err = api.SetInventoryWithResponse(ctx, "go-boat", nil, SetInventoryBody{OnHand: 1})
+	set, err = api.SetInventoryWithResponse(ctx, "go-boat", &SetInventoryParams{IfMatch: new(set.HTTPResponse.Header.Get("ETag"))}, SetInventoryBody{OnHand: 1})
 	must(err == nil && set.JSON200 != nil, err, set)
 	retried, err := api.RetryOrderWithResponse(ctx, "go-none", &RetryOrderParams{IdempotencyKey: new("go-retry")}, RetryBody{Actor: new("ann")})
 	must(err == nil && retried.JSON200 != nil && retried.JSON200.Status == "completed", err, retried)
+	for range 2 {
+		found, err := api.AdjustInventoryWithResponse(ctx, "go-boat", &AdjustInventoryParams{IdempotencyKey: new("go-found")}, AdjustInventoryBody{Change: 2, Reason: "found"})
+		must(err == nil && found.JSON200 != nil && found.JSON200.OnHand == 2, err, found)
+	}
 	item, err := api.GetInventoryWithResponse(ctx, "go-boat")
-	must(err == nil && item.JSON200 != nil && item.JSON200.OnHand == 0, err, item)
+	must(err == nil && item.JSON200 != nil && item.JSON200.OnHand == 2, err, item)
+	moved, err := api.ListStockMovementsWithResponse(ctx, "go-boat", &ListStockMovementsParams{Limit: new(int32(9))})
+	must(err == nil && moved.JSON200 != nil && len(moved.JSON200.Movements) == 3 && moved.JSON200.Movements[2].Change == 2, err, moved)
 	history, err := api.ListTransitionsWithResponse(ctx, "go-none", nil)
 	must(err == nil && history.JSON200 != nil && len(history.JSON200.Transitions) > 5, err, history)
 	calls, err := api.ListCallsWithResponse(ctx, "go-none", nil)
 	must(err == nil && calls.JSON200 != nil && len(calls.JSON200.Calls) == 0, err, calls)
+}
+
+// refunds gives back a part of an order, and then the rest.
+func refunds() {
+	process("go-broken", "gold", nil)
+	var part RefundBody_Amount
+	must(part.FromDecimal("0.40") == nil)
+	for range 2 {
+		body := RefundBody{Amount: &part, Reason: "scratched", RequestId: new("go-first")}
+		once, err := api.RefundOrderWithResponse(ctx, "go-broken", nil, body)
+		must(err == nil && once.JSON200 != nil && *once.JSON200.Refunded == "0.40" && len(*once.JSON200.Refunds) == 1, err, once)
+	}
+	rest, err := api.RefundOrderWithResponse(ctx, "go-broken", &RefundOrderParams{IdempotencyKey: new("go-second")}, RefundBody{Reason: "broken"})
+	must(err == nil && rest.JSON200 != nil && *rest.JSON200.Refunded == "1.50" && rest.JSON200.Status == "completed", err, rest)
+	second := (*rest.JSON200.Refunds)[1]
+	must(second.Amount == "1.10" && second.State == "done", second)
+	more, err := api.RefundOrderWithResponse(ctx, "go-broken", nil, RefundBody{Amount: &part, Reason: "more", RequestId: new("go-third")})
+	must(err == nil && more.ApplicationproblemJSON409 != nil && more.ApplicationproblemJSON409.Code == "refund_too_large", err, more)
 }
 
 // verbs asks each verb but retry of an order that waits, with every parameter that it has.

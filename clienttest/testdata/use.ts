@@ -39,17 +39,44 @@ must(other.error?.code === "order_conflict" && other.error.errors?.[0].stored ==
 
 // What there is is sold, and the order that got none is started again.
 const path = { item: "ts-boat" };
-must((await api.PUT("/api/inventory/{item}", { params: { path }, body: { onHand: 0 } })).data?.tracked === true);
+const set = await api.PUT("/api/inventory/{item}", { params: { path, header: { "If-None-Match": "*" } }, body: { onHand: 0, reason: "count" } });
+must(set.data?.tracked === true, set);
+const blind = await api.PUT("/api/inventory/{item}", { params: { path }, body: { onHand: 5 } });
+must(blind.error?.code === "precondition_required", blind);
 const failed = await order("ts-none", "ts-boat");
 must(failed.status === "failed" && failed.failure?.code === "out_of_stock" && failed.steps.charge.undone === true, failed);
-must((await api.PUT("/api/inventory/{item}", { params: { path }, body: { onHand: 1 } })).data?.available === 1);
+const tag = set.response.headers.get("ETag") ?? "";
+must((await api.PUT("/api/inventory/{item}", { params: { path, header: { "If-Match": tag } }, body: { onHand: 1 } })).data?.available === 1);
 const none = { path: { orderId: "ts-none" } };
 const retried = await api.POST("/api/orders/{orderId}/retry", { params: { ...none, header: { "Idempotency-Key": "ts-retry" } }, body: { actor: "ann" } });
 must(retried.data?.status === "completed", retried);
-must((await api.GET("/api/inventory/{item}", { params: { path } })).data?.onHand === 0);
+for (let i = 0; i < 2; i++) {
+  const found = await api.POST("/api/inventory/{item}/adjustments", { params: { path }, body: { change: 2, reason: "found", requestId: "ts-found" } });
+  must(found.data?.onHand === 2, found);
+}
+must((await api.GET("/api/inventory/{item}", { params: { path } })).data?.available === 2);
+const moved = await api.GET("/api/inventory/{item}/movements", { params: { path, query: { limit: 9 } } });
+must(moved.data?.movements.length === 3 && moved.data.movements[2].change === 2, moved);
 const history = await api.GET("/api/orders/{orderId}/transitions", { params: none });
 must((history.data?.transitions.length ?? 0) > 5, history);
 must((await api.GET("/api/orders/{orderId}/calls", { params: none })).data?.calls.length === 0);
+
+// A part of an order is given back, and then the rest.
+await order("ts-broken", "gold");
+const broken = { path: { orderId: "ts-broken" } };
+for (let i = 0; i < 2; i++) {
+  const once = await api.POST("/api/orders/{orderId}/refunds", {
+    params: broken, body: { amount: "0.40", reason: "scratched", requestId: "ts-first" },
+  });
+  must(once.data?.refunded === "0.40" && once.data.refunds?.length === 1, once);
+}
+const rest = await api.POST("/api/orders/{orderId}/refunds", {
+  params: { ...broken, header: { "Idempotency-Key": "ts-second" } }, body: { reason: "broken" },
+});
+must(rest.data?.refunded === "1.50" && rest.data.status === "completed", rest);
+must(rest.data.refunds?.[1].amount === "1.10" && rest.data.refunds[1].state === "done", rest);
+const more = await api.POST("/api/orders/{orderId}/refunds", { params: broken, body: { amount: 1, reason: "more", requestId: "ts-third" } });
+must(more.error?.code === "refund_too_large", more);
 
 // The other verbs, of an order that waits, with every parameter that they have.
 const waits = await order("ts-waits", "car", { startAt: new Date(Date.now() + 3_600_000).toISOString() });

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
+)
+
+func exampleRow(change func(*orders.Order)) orders.Order {
+	o := orders.Order{
+		OrderID: "order-123", Status: fsm.Charging, Amount: decimal.MustParse("99.99"), Currency: "USD", Item: "widget", Quantity: 1,
+		CreatedAt: exampleTime, Seq: 4,
+	}
+	change(&o)
+	return o
+}
+
+func exampleOrder(change func(*orders.Order)) order {
+	o := exampleRow(change)
+	return orderOf(&o)
+}
+
+func completed(o *orders.Order) {
+	o.Status, o.ChargedAt, o.ReservedAt, o.FinishedAt = fsm.Completed, &exampleStep, &exampleStep, &exampleStep
+}
+
+func canceled(o *orders.Order) {
+	o.Status, o.ChargedAt, o.RefundedAt, o.FinishedAt = fsm.Canceled, &exampleStep, &exampleStep, &exampleStep
+}
+
+func waiting(o *orders.Order) {
+	o.Hold, o.Policy, o.Calls = new(fsm.HoldCallback), new(int32(1)), new(int32(1))
+	o.DueAt, o.InDoubtSince = new(exampleTime.Add(time.Hour)), &exampleTime
+}
+
+func paused(o *orders.Order) { o.Hold = new(fsm.HoldPaused) }
+
+func exampleOrders() any {
+	var page listOrdersAnswer
+	page.Body.Orders = []order{exampleOrder(stuck)}
+	return page.Body
+}
+
+func stuck(o *orders.Order) {
+	waiting(o)
+	o.Hold, o.HoldReason, o.DueAt = new(fsm.HoldAttention), new("retries_exhausted: 37 calls in 15m14s, last timeout"), nil
+}
+
+func refunded(o *orders.Order) {
+	completed(o)
+	o.Seq, o.Refunds, o.RefundList = 5, new(int32(1)), exampleRefund(orders.RefundDone, &exampleStep)
+}
+
+func refundOwed(o *orders.Order) {
+	completed(o)
+	o.Seq, o.Refunds, o.RefundList = 6, new(int32(1)), exampleRefund(orders.RefundAccepted, nil)
+}
+
+func exampleRefund(state string, finished *time.Time) []byte {
+	list, err := json.Marshal([]orders.AskedRefund{{
+		Number: 1, State: state, Amount: decimal.MustParse("12.50"), Reason: "one is broken", RequestID: "ticket-4712",
+		CreatedAt: exampleTime, FinishedAt: finished, Reference: "re_7",
+	}})
+	if err != nil {
+		panic("httpapi: example: " + err.Error()) // all of it is known at start
+	}
+	return list
+}
+
+func exampleMovements() any {
+	var movements listMovementsAnswer
+	for _, row := range []db.StockMovement{
+		{Version: 1, Kind: "set", Change: 15, OnHand: 15, At: exampleTime, RequestID: "count-1",
+			Actor: new("maria@shop.example"), Reason: new("the first count")},
+		{Version: 3, Kind: "adjustment", Change: -2, OnHand: 12, At: exampleStep, RequestID: "claim-17",
+			Actor: new("maria@shop.example"), Reason: new("broken in transit")},
+	} {
+		movements.Body.Movements = append(movements.Body.Movements, movementOf(&row))
+	}
+	return movements.Body
+}
+
+func exampleDryRun() any {
+	dry := exampleBulk
+	dry.DryRun = true
+	return dry
+}
+
+func exampleItems() any {
+	var page listInventoryAnswer
+	page.Body.Items = []item{exampleItem}
+	return page.Body
+}
+
+func exampleHistory() any {
+	var history listTransitionsAnswer
+	for _, row := range []db.Transition{
+		{Seq: 1, FromStatus: new(fsm.Pending), ToStatus: fsm.Charging, At: exampleTime, Fence: 1},
+		{Seq: 2, FromStatus: new(fsm.Charging), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1},
+		{Seq: 3, FromStatus: new(fsm.Reserving), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1,
+			Verb: new(string(orders.Cancel)), Actor: new("maria@shop.example"), Reason: new("the customer called")},
+	} {
+		history.Body.Transitions = append(history.Body.Transitions, transitionOf(&row))
+	}
+	return history.Body
+}
+
+func exampleCalls() any {
+	var calls listCallsAnswer
+	calls.Body.Calls = []call{callOf(&db.StepCall{
+		Call: 1, Step: string(fsm.Charge), Operation: "do", Policy: new(int32(1)), Fence: 1, StartedAt: exampleTime, FinishedAt: &exampleStep,
+		Outcome: new("done"), Reference: new("ch_77"),
+	})}
+	return calls.Body
+}
