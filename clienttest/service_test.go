@@ -35,7 +35,7 @@ func serve(t *testing.T) (url string) {
 	program := filepath.Join(dir, "pawl")
 	run(t, "..", "go", "build", "-o", program, ".")
 	service := exec.CommandContext(t.Context(), program, "serve", "--listen", "127.0.0.1", "--port", "0",
-		"--data-dir", filepath.Join(dir, "data"), "--policy", "testdata/policy.yaml", "--log-level", "warn")
+		"--data-dir", filepath.Join(dir, "data"), "--policy", "testdata/policy.yaml", "--log-format", "text", "--log-level", "warn")
 	service.Cancel = func() error { return service.Process.Signal(syscall.SIGTERM) }
 	service.Stderr = os.Stderr
 	out, err := service.StdoutPipe()
