@@ -17,7 +17,7 @@ type problem struct {
 	Detail         string       `json:"detail,omitempty" doc:"What happened this time."`
 	Errors         []fieldError `json:"errors,omitempty" nullable:"false" doc:"What is wrong with the request, field by field."`
 	Order          *order       `json:"order,omitempty" doc:"The order as it is, when it is the reason."`
-	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is."`
+	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it."`
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
 
 	kind  *kind

@@ -33,7 +33,7 @@ type order struct {
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or the end of another order of its concurrency key, lets it go on."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
-	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is." example:"[\"cancel\"]"`
+	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it." example:"[\"cancel\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them." example:"[\"quantiy\"]"`
 }

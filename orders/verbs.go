@@ -69,14 +69,15 @@ func (v Verb) RefusalFor(o *Order) string {
 	return RefusedState
 }
 
-// AllowedActions lists the verbs that apply to the order as it is.
+// AllowedActions lists the verbs that apply to the order as it is, or to a refund of it.
 func AllowedActions(o *Order) []string {
-	if o.Status == fsm.Completed && refundable(o) { // nearly every answer
+	if o.Status == fsm.Completed && o.RefundList == nil && refundable(o) { // nearly every answer
 		return onlyRefund
 	}
+	settles := slices.ContainsFunc(Refunds(o), func(r AskedRefund) bool { return !r.Settled() })
 	allowed := []string{}
 	for _, v := range Verbs {
-		if v.Applies(o) {
+		if v.Applies(o) || v == StepResult && settles {
 			allowed = append(allowed, string(v))
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -13,6 +15,9 @@ import (
 func TestAllowedActions(t *testing.T) {
 	t.Parallel()
 	held := func(hold string) orders.Order { return orders.Order{Status: fsm.Charging, Hold: &hold} }
+	completed := func(refunds string) orders.Order {
+		return orders.Order{Status: fsm.Completed, Amount: decimal.Ten, RefundList: []byte(refunds)}
+	}
 	now, one, cancel, pause, paused := time.Now(), int32(1), "cancel", "pause", fsm.HoldPaused
 	attention, unknown, void := fsm.HoldAttention, orders.RefusedUnknown+": asked", orders.VoidRefused+"closed"
 	for _, c := range []struct {
@@ -26,6 +31,11 @@ func TestAllowedActions(t *testing.T) {
 		{"on its way back", orders.Order{Status: fsm.Refunding}, []string{"pause"}},
 		{"confirming, in doubt", orders.Order{Status: fsm.Confirming, InDoubtSince: &now}, []string{"pause"}},
 		{"completed", orders.Order{Status: fsm.Completed}, nil},
+		{"completed, paid", orders.Order{Status: fsm.Completed, Amount: decimal.Ten}, []string{"refund"}},
+		{"completed, a refund in doubt", completed(`[{"refund":1,"state":"in_doubt","amount":"7"}]`), []string{"step-result", "refund"}},
+		{"completed, all of it being refunded", completed(`[{"refund":1,"state":"accepted","amount":"10"}]`), []string{"step-result"}},
+		{"completed, all of it refunded", completed(`[{"refund":1,"state":"done","amount":"10"}]`), nil},
+		{"completed, a refund failed", completed(`[{"refund":1,"state":"failed","amount":"10"}]`), []string{"refund"}},
 		{"failed", orders.Order{Status: fsm.Failed}, []string{"retry"}},
 		{"canceled", orders.Order{Status: fsm.Canceled}, nil},
 		{"scheduled", held(fsm.HoldScheduled), []string{"cancel", "pause"}},
