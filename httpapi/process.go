@@ -128,7 +128,7 @@ var jsonType = []string{jsonMedia}
 // writeOrder answers with an order: 200 when it is final, 202 when it is not.
 func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {
 	if !o.Status.Final() {
-		writeAccepted(w, o, want, retryAfter(o, s.clock), ignored)
+		s.writeAccepted(w, o, want, ignored)
 		return
 	}
 	if applied := want.applied(true); applied != "" {
@@ -145,13 +145,13 @@ func answerOf(o *orders.Order, ignored []string) *order {
 }
 
 // writeAccepted answers that something is still to come, and when it is worth asking again.
-func writeAccepted(w http.ResponseWriter, o *orders.Order, want preference, retryAfter string, ignored []string) {
+func (s *server) writeAccepted(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {
 	header := w.Header()
 	if applied := want.applied(false); applied != "" {
 		header.Set("Preference-Applied", applied)
 	}
 	header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
-	header.Set("Retry-After", retryAfter)
+	header.Set("Retry-After", retryAfter(o, s.clock))
 	writeOrderStatus(w, answerOf(o, ignored), http.StatusAccepted)
 }
 
@@ -174,7 +174,7 @@ var askAgain = map[string]time.Duration{
 	fsm.HoldApproval: time.Minute, fsm.HoldPaused: time.Minute, fsm.HoldAttention: time.Minute, // people take their time
 }
 
-// retryAfter is a second while somebody drives the order, and for one that is held
+// retryAfter is a second while somebody drives the order, or a refund of it is open, and for one that is held
 // the time until it is due by the clock, or less where it may go on sooner.
 func retryAfter(o *orders.Order, clock func() time.Time) string {
 	if o.Hold == nil {

@@ -102,7 +102,7 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, i
 		wire.DryRun = true
 		writeOrderStatus(w, wire, http.StatusOK)
 	case refundOpen(&o, q):
-		writeAccepted(w, &o, want, "1", ignored)
+		s.writeAccepted(w, &o, want, ignored)
 	default:
 		s.writeOrder(w, &o, want, ignored)
 	}

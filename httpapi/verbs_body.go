@@ -69,11 +69,11 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 // requestOf is what the body of any verb can say, for one order or many.
 func requestOf(verb orders.Verb, got fields) engine.Request {
 	q := engine.Request{Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
-	switch verb {
-	case orders.Retry:
+	if verb == orders.Retry {
 		q.ActivePolicy, q.PaymentMethod = got.text("policy") == "active", got.text("paymentMethod")
 		q.Generation = got.optionalInteger("generation")
-	case orders.StepResult:
+	}
+	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{
 			Step: fsm.Step(got.text("step")), Outcome: got.text("outcome"),
 			Reference: got.text("reference"), Code: got.text("code"), Detail: got.text("detail"),
