@@ -102,15 +102,20 @@ func TestBaselineNeverOversells(t *testing.T) {
 
 func TestMeasureCountsWhatWasDone(t *testing.T) {
 	t.Parallel()
-	r := run{setup: setup{Target: "baseline", Callers: 4, Items: 10}, target: testTarget(t, "baseline"), database: testDatabase(t),
-		folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}, stock: true}
-	out, err := r.measure(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.Max < out.P50 ||
-		out.ServiceCPU <= 0 || out.PostgresCPU <= 0 || out.WALPerOrder <= 0 || out.MemoryMiB < 1 || out.HOTShare <= 0 {
-		t.Errorf("result %+v", out)
+	for _, name := range []string{"baseline", "pawl"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run{setup: setup{Target: name, Callers: 4, Items: 10}, target: testTarget(t, name), database: testDatabase(t),
+				folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}, stock: true}
+			out, err := r.measure(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.Max < out.P50 ||
+				out.ServiceCPU <= 0 || out.PostgresCPU <= 0 || out.WALPerOrder <= 0 || out.MemoryMiB < 1 || out.HOTShare <= 0 {
+				t.Errorf("result %+v", out)
+			}
+		})
 	}
 }
 

@@ -66,19 +66,28 @@ func (r run) prepare(ctx context.Context, out *result) (err error) {
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil || !r.stock {
 		return err
 	}
-	_, err = r.database.conn.Exec(ctx, `WITH stocked AS (
-			INSERT INTO inventory AS i (item, on_hand, tracked)
-			SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
-			ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, tracked = true, version = i.version + 1
-			RETURNING i.*
-		)
-		INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id)
-		SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'version ' || s.version FROM stocked AS s`, r.Items)
+	var recorded bool // neither the baseline nor earlier versions have movements
+	if err := r.database.conn.QueryRow(ctx, "SELECT to_regclass('stock_movements') IS NOT NULL").Scan(&recorded); err != nil {
+		return fmt.Errorf("look for stock movements: %w", err)
+	}
+	sql := giveSQL
+	if recorded {
+		sql = giveRecordedSQL
+	}
+	_, err = r.database.conn.Exec(ctx, sql, r.Items)
 	if err != nil {
 		return fmt.Errorf("give stock: %w", err)
 	}
 	return nil
 }
+
+const giveSQL = `INSERT INTO inventory AS i (item, on_hand, tracked)
+	SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
+	ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, tracked = true`
+
+const giveRecordedSQL = "WITH stocked AS (" + giveSQL + `, version = i.version + 1 RETURNING i.*)
+	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id)
+	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'version ' || s.version FROM stocked AS s`
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
 func (r run) watch(ctx context.Context, s *server, l *load) (from, to sample, err error) {

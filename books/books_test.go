@@ -117,7 +117,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 		{"refunded of another generation", asked("1") + "; UPDATE refunds SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded by a provider that was never called", asked("1") + "; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"a refund that nobody goes on with", asked("1") + "; UPDATE refunds SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
-		{"more put back than was sold", asked("1") + "; UPDATE refunds SET restock = 3 WHERE number = 1", found{"refunds": {"completed"}}},
+		{"more put back than was sold", asked("1") + "; UPDATE refunds SET restock = 3, created_at = now() - interval '1 hour' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded another generation", "UPDATE refunds SET generation = 1 WHERE" + of("failed"),
 			found{"refunds": {"failed"}}},
 
