@@ -35,7 +35,9 @@ func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams
 }
 
 const transitionByRequest = `-- name: TransitionByRequest :one
-SELECT t.order_no, t.seq, t.verb FROM transitions AS t
+SELECT t.order_no, t.seq, t.verb, (SELECT count(*) FROM transitions AS r
+    WHERE r.order_no = t.order_no AND r.seq <= t.seq AND r.from_status = 'failed' AND r.to_status = 'pending')::integer AS generation
+FROM transitions AS t
 WHERE t.order_no = $1 AND t.request_id = $2::text
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1
@@ -47,17 +49,23 @@ type TransitionByRequestParams struct {
 }
 
 type TransitionByRequestRow struct {
-	OrderNo int64
-	Seq     int32
-	Verb    *string
+	OrderNo    int64
+	Seq        int32
+	Verb       *string
+	Generation int32
 }
 
 // What a request with this id did to the order, if it was seen before. Durable, as OrdersByID: its caller is told that
-// it was done.
+// it was done. The generation is the one that the order was at then.
 func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) (TransitionByRequestRow, error) {
 	row := q.db.QueryRow(ctx, transitionByRequest, arg.OrderNo, arg.RequestID)
 	var i TransitionByRequestRow
-	err := row.Scan(&i.OrderNo, &i.Seq, &i.Verb)
+	err := row.Scan(
+		&i.OrderNo,
+		&i.Seq,
+		&i.Verb,
+		&i.Generation,
+	)
 	return i, err
 }
 

@@ -72,7 +72,11 @@ func (e *Engine) paymentMethodOf(ctx context.Context, o *orders.Order, generatio
 	if generation >= o.Generation {
 		return or(o.PaymentMethod), nil
 	}
-	was, err := orders.Read(ctx, e.Orders, e.query.PaymentMethodOf, db.PaymentMethodOfParams{OrderNo: o.OrderNo, Generation: generation})
+	return e.storedPaymentMethod(ctx, o.OrderNo, generation)
+}
+
+func (e *Engine) storedPaymentMethod(ctx context.Context, orderNo int64, generation int32) (string, error) {
+	was, err := orders.Read(ctx, e.Orders, e.query.PaymentMethodOf, db.PaymentMethodOfParams{OrderNo: orderNo, Generation: generation})
 	if err != nil {
 		return "", orders.Unavailable("read payment method", err)
 	}

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -105,9 +106,49 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	if fmt.Sprint(changes) != "[t retry ann changed t retry ann changed]" {
 		t.Errorf("history: %q", changes)
 	}
-	in.PaymentMethod = "three"
-	if o := s.process(t, in); o.Status != fsm.Completed {
-		t.Errorf("asked for with the new one: %s", brief(o))
+	for _, of := range []string{"one", "three"} {
+		in.PaymentMethod = of
+		if o := s.process(t, in); o.Status != fsm.Completed {
+			t.Errorf("asked for with %s: %s", of, brief(o))
+		}
+		if o, err := s.engine.Admit(t.Context(), in); err != nil || o.Status != fsm.Completed {
+			t.Errorf("asked for with %s, without waiting: %s, %v", of, brief(o), err)
+		}
+	}
+	in.PaymentMethod = "four"
+	if _, err := s.engine.Process(t.Context(), in); !errors.As(err, new(*orders.Conflict)) {
+		t.Errorf("asked for with one that it never had: %v", err)
+	}
+}
+
+// A request id stands for one payment method. Whoever sends it with another one is not told that this one was used.
+func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
+	t.Parallel()
+	s, k := openTill(t)
+	k.takes = "three"
+	in := request("order")
+	in.PaymentMethod = "one"
+	s.process(t, in)
+	for i, id := range []string{"kept", "changed"} {
+		q := retryWith("two", int32(i))
+		q.RequestID = id
+		if id == "kept" {
+			q.PaymentMethod = ""
+		}
+		if o := s.do(t, q); o.Status != fsm.Failed || o.Generation != int32(i)+1 {
+			t.Error(brief(o))
+		}
+	}
+	for _, c := range []struct {
+		id, brings string
+		reused     bool
+	}{{"kept", "", false}, {"kept", "one", false}, {"kept", "three", true}, {"changed", "two", false}, {"changed", "", false}, {"changed", "three", true}} {
+		q := retryWith(c.brings, 0)
+		q.RequestID = c.id
+		o, err := s.engine.Do(t.Context(), q)
+		if errors.Is(err, orders.ErrRequestID) != c.reused || !c.reused && err != nil {
+			t.Errorf("%s with %q: %s, %v", c.id, c.brings, brief(o), err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -29,8 +30,8 @@ func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
 	}
 	select {
 	case <-stored:
-		if d := differences(&r.stored, &in); d != nil {
-			return orders.Order{}, e.conflict(ctx, in.OrderID, d)
+		if err := e.agrees(ctx, r, &in); err != nil {
+			return orders.Order{}, err
 		}
 	case <-r.done:
 	case <-ctx.Done():
@@ -46,8 +47,8 @@ func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
 	}
 	select {
 	case <-r.known:
-		if d := differences(&r.stored, &in); d != nil {
-			return orders.Order{}, e.conflict(ctx, in.OrderID, d)
+		if err := e.agrees(ctx, r, &in); err != nil {
+			return orders.Order{}, err
 		}
 		return e.getAsync(ctx, in.OrderID)
 	case <-r.done:
@@ -207,8 +208,8 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, 
 	case r.err != nil:
 		return orders.Order{}, r.err
 	case in != nil:
-		if d := differences(&r.stored, in); d != nil {
-			return orders.Order{}, &orders.Conflict{Order: r.order, Differences: d}
+		if d, err := e.conflicts(ctx, r, in); err != nil || d != nil {
+			return orders.Order{}, cmp.Or[error](err, &orders.Conflict{Order: r.order, Differences: d})
 		}
 	}
 	return r.order, nil
@@ -222,19 +223,42 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order,
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	if in != nil {
-		if d := differences(&r.stored, in); d != nil {
-			return orders.Order{}, e.conflict(short, in.OrderID, d)
+		if err := e.agrees(short, r, in); err != nil {
+			return orders.Order{}, err
 		}
 	}
 	return e.Orders.GetDurable(short, r.orderID)
 }
 
-func (e *Engine) conflict(ctx context.Context, orderID string, d []orders.Difference) error {
-	order, err := e.Orders.Get(ctx, orderID)
+// agrees is nil if what a request brought agrees with what is stored, and else a conflict.
+func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
+	d, err := e.conflicts(ctx, r, in)
+	if err != nil || d == nil {
+		return err
+	}
+	order, err := e.Orders.Get(ctx, in.OrderID)
 	if err != nil {
 		return err
 	}
 	return &orders.Conflict{Order: order, Differences: d}
+}
+
+// conflicts is what differs. A retry may have brought another payment method: whoever sends the first request again, with
+// the first payment method, asks for the same order all the same.
+func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Difference, error) {
+	d := differences(&r.stored, in)
+	if len(d) != 1 || d[0].Pointer != "/paymentMethod" {
+		return d, nil
+	}
+	order, err := e.Orders.Get(ctx, in.OrderID)
+	if err != nil {
+		return nil, err
+	}
+	first, err := e.storedPaymentMethod(ctx, order.OrderNo, 0)
+	if err == nil && first == in.PaymentMethod {
+		d = nil
+	}
+	return d, err
 }
 
 // differences compares what a request brought with what is stored; nil when they agree.

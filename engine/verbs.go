@@ -130,8 +130,20 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 		return false, orders.ErrRequestID
 	case q.Verb == orders.Refund:
 		return true, e.sameRefund(ctx, q)
+	case q.PaymentMethod != "":
+		return true, e.samePaymentMethod(ctx, o.OrderNo, row.Generation, q.PaymentMethod)
 	}
 	return true, nil
+}
+
+// samePaymentMethod checks that a retry which was seen before brought this payment method. The order may have been read
+// before that retry was done, so its own is not looked at.
+func (e *Engine) samePaymentMethod(ctx context.Context, orderNo int64, generation int32, paymentMethod string) error {
+	was, err := e.storedPaymentMethod(ctx, orderNo, generation)
+	if err == nil && was != paymentMethod {
+		err = orders.ErrRequestID
+	}
+	return err
 }
 
 // lastLook is how long the read of an order may take for a caller whose time is up.
