@@ -117,6 +117,11 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 		{"refunded of another generation", asked("1") + "; UPDATE refunds SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded by a provider that was never called", asked("1") + "; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"a refund that nobody goes on with", asked("1") + "; UPDATE refunds SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
+		{"settled as failed, and answered done", asked("1") + "; UPDATE refunds SET executor = 'http', state = 'failed', code = 'by_hand' WHERE number = 1; UPDATE charges SET executor = 'http' WHERE" + of("completed") +
+			"; INSERT INTO step_calls (order_no, call, fence, generation, step, operation, refund, outcome, finished_at) SELECT order_no, -1, fence, generation, 'charge', 'refund', 1, 'done', now() FROM orders WHERE" + of("completed"),
+			found{"refunds": {"completed"}, "completed": {"completed"}, "calls": {"completed"}}},
+		{"accepted, and nobody will know", asked("1") + "; UPDATE refunds SET state = 'accepted', finished_at = NULL, code = 'outcome_unknown', due_at = now(), created_at = now() - interval '61 minutes' WHERE number = 1",
+			found{"refunds": {"completed"}, "late": {"completed"}}},
 		{"more put back than was sold", asked("1") + "; UPDATE refunds SET restock = 3, created_at = now() - interval '1 hour' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded another generation", "UPDATE refunds SET generation = 1 WHERE" + of("failed"),
 			found{"refunds": {"failed"}}},

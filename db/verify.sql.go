@@ -270,7 +270,7 @@ WITH judged AS (
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => $2::float8)
     THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
-  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state NOT IN ('done', 'accepted')
+  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -664,7 +664,8 @@ WITH matched AS (
   FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
-  SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done
+  SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
+    (array_agg(a.outcome ORDER BY a.call) FILTER (WHERE a.outcome IN ('done', 'refused')))[1] AS last
   FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
 ), asked AS (
   SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.refund) AS number, f.generation,
@@ -675,7 +676,7 @@ WITH matched AS (
       WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nobody goes on with it'
       WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
-      WHEN a.done AND f.state <> 'done' AND (f.finished_at IS NULL OR f.code = 'step_result') THEN 'answered done, but ' || f.state
+      WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
   FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.refund = f.number
