@@ -150,7 +150,7 @@ WITH claimed AS MATERIALIZED (
 ), begun AS (
   UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => $8::float8),
     state = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
-    sent_at = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN now() ELSE f.sent_at END
+    sent_at = CASE WHEN $4::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
@@ -225,8 +225,8 @@ WITH answered AS (
   FOR UPDATE
 ), finished AS (
   UPDATE refunds AS f SET state = $10::text, code = nullif($2::text, ''), detail = nullif($3::text, ''),
-    reference = coalesce(nullif($4::text, ''), f.reference),
-    due_at = CASE WHEN NOT $11::boolean THEN now() + make_interval(secs => $12::float8) END,
+    reference = coalesce(nullif($4::text, ''), f.reference), sent_at = CASE WHEN NOT $11::boolean THEN f.sent_at END,
+    due_at = CASE WHEN NOT $12::boolean THEN now() + make_interval(secs => $13::float8) END,
     finished_at = CASE WHEN NOT $10::text IN ('done', 'failed') THEN NULL WHEN f.state = $10::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.number, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
@@ -250,12 +250,13 @@ type RefundFinishParams struct {
 	Number     int32
 	Claims     int32
 	State      string
+	Unsent     bool
 	Settled    bool
 	Delay      float64
 }
 
 // Keeps what came of a call, or why there was none. A refund that was settled or claimed by
-// somebody else meanwhile is left to them.
+// somebody else meanwhile is left to them. unsent: no request with its key can have an effect any more.
 func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) error {
 	_, err := q.db.Exec(ctx, refundFinish,
 		arg.Outcome,
@@ -268,6 +269,7 @@ func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) erro
 		arg.Number,
 		arg.Claims,
 		arg.State,
+		arg.Unsent,
 		arg.Settled,
 		arg.Delay,
 	)
@@ -456,9 +458,7 @@ WITH due AS MATERIALIZED (
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list,
-  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = 'charge'
-   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS charge_policy
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
 `
 
@@ -468,20 +468,19 @@ type RefundsClaimParams struct {
 }
 
 type RefundsClaimRow struct {
-	Number       int32
-	Claims       int32
-	State        string
-	Amount       decimal.Decimal
-	SentAt       *time.Time
-	Reason       string
-	Reference    string
-	Code         string
-	RequestID    string
-	Order        Order
-	ChargePolicy *int32
+	Number    int32
+	Claims    int32
+	State     string
+	Amount    decimal.Decimal
+	SentAt    *time.Time
+	Reason    string
+	Reference string
+	Code      string
+	RequestID string
+	Order     Order
 }
 
-// As LateUndosClaim. It is refunded where it was charged.
+// As LateUndosClaim. It is refunded under the policy of the order, which charges where it was charged.
 func (q *Queries) RefundsClaim(ctx context.Context, arg RefundsClaimParams) ([]RefundsClaimRow, error) {
 	rows, err := q.db.Query(ctx, refundsClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {
@@ -551,7 +550,6 @@ func (q *Queries) RefundsClaim(ctx context.Context, arg RefundsClaimParams) ([]R
 			&i.Order.ChargeInDoubt,
 			&i.Order.ReserveInDoubt,
 			&i.Order.RefundList,
-			&i.ChargePolicy,
 		); err != nil {
 			return nil, err
 		}

@@ -117,7 +117,11 @@ func (q *Request) refundOpen(o *orders.Order) bool {
 
 // heedRefund has a refund looked up at once, if the event is signed for the account that the order was charged at.
 func (e *Engine) heedRefund(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
-	if p, _ := e.policies.byVersion(o.Policy); p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
+	p, known := e.policies.byVersion(o.Policy)
+	if !known {
+		return orders.ErrUnavailable // of a refund that is done nobody else tells: it is to be sent again
+	}
+	if p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
 	}
 	found, err := e.query.RefundHint(ctx, db.RefundHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,

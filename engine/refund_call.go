@@ -17,7 +17,8 @@ type refundCall struct {
 	how       *policy.Step
 	exec      provider.Executor
 	operation provider.Operation
-	number    int32 // of the call; 0: none was made
+	number    int32     // of the call; 0: none was made
+	asked     time.Time // when it was decided on, on the database's clock
 	result    provider.Result
 }
 
@@ -47,7 +48,7 @@ func (e *Engine) makeRefund(c *refundCall) {
 	err := e.query.RefundFinish(e.ctx, db.RefundFinishParams{
 		OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation, Number: c.row.Number, Claims: c.row.Claims, Call: c.number,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference,
-		State: state, Settled: c.settled(state), Delay: c.delay().Seconds()})
+		State: state, Settled: c.settled(state), Unsent: c.unsent(state), Delay: c.delay().Seconds()})
 	if err != nil {
 		e.log.Warn("keep what came of a refund", "order_id", c.row.Order.OrderID, "refund", c.row.Number, "error", err)
 	}
@@ -55,19 +56,20 @@ func (e *Engine) makeRefund(c *refundCall) {
 
 // callRefund makes the call, if there is one to be made: where it was charged, and not by a key that may be forgotten.
 func (e *Engine) callRefund(c *refundCall) provider.Result {
-	p, runs := e.policies.byVersion(c.row.ChargePolicy)
+	c.asked = e.now()
+	p, runs := e.policies.byVersion(c.row.Order.Policy)
 	if !runs || p == nil || !p.Charge.Executor.Remote() {
 		return provider.Retry{Code: "policy_unusable"}
 	}
-	pool := e.callPool(*c.row.ChargePolicy, fsm.Charge, p)
+	pool := e.callPool(*c.row.Order.Policy, fsm.Charge, p)
 	if pool.exec == nil {
 		return provider.Retry{Code: "policy_unusable", Detail: pool.unusable.Error()}
 	}
 	c.how, c.exec, c.operation = pool.cfg, pool.exec, provider.Refund
-	if _, looks := c.exec.(provider.Looker); looks && c.row.State != orders.RefundPending {
+	if _, looks := c.exec.(provider.Looker); looks && (c.row.State != orders.RefundPending || c.keyOld(c.asked)) {
 		c.operation = lookup
 	}
-	if c.expired(e.now()) {
+	if c.expired(c.asked) {
 		return attention{reason: outcomeUnknown}
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, c.how.Timeout)
@@ -82,7 +84,7 @@ func (e *Engine) performRefund(ctx context.Context, c *refundCall) provider.Resu
 	var begun []db.RefundBeginRow
 	if err == nil {
 		begun, err = e.query.RefundBegin(ctx, db.RefundBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
-			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.ChargePolicy, Operation: string(c.operation),
+			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.Order.Policy, Operation: string(c.operation),
 			LeaseSeconds: (c.how.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
@@ -137,10 +139,15 @@ func (e *Engine) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*p
 // expired reports whether the refund would be sent again by a key that the provider may have forgotten, and so maybe done
 // twice.
 func (c *refundCall) expired(now time.Time) bool {
-	return c.operation == provider.Refund && c.row.State != orders.RefundPending && c.keyForgotten(now)
+	return c.operation == provider.Refund && c.keyForgotten(now)
 }
 
 // keyForgotten: Stripe finds refunds by what is written on them, however old their keys are.
 func (c *refundCall) keyForgotten(now time.Time) bool {
-	return c.how.Executor != policy.Stripe && c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
+	return c.how.Executor != policy.Stripe && c.keyOld(now)
+}
+
+// keyOld: a key that was sent so long ago may do the refund again.
+func (c *refundCall) keyOld(now time.Time) bool {
+	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }

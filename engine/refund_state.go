@@ -25,6 +25,14 @@ func (c *refundCall) state() string {
 			return orders.RefundInDoubt
 		}
 	}
+	return c.stateUnanswered()
+}
+
+// stateUnanswered: that the key was not seen says nothing of an earlier request, which may still be on its way.
+func (c *refundCall) stateUnanswered() string {
+	if c.row.State == orders.RefundPending && c.row.SentAt != nil {
+		return orders.RefundInDoubt
+	}
 	return c.row.State
 }
 
@@ -55,7 +63,15 @@ func (c *refundCall) unseen() bool {
 func (c *refundCall) settled(state string) bool {
 	_, unknown := c.result.(provider.Unknown)
 	_, person := c.result.(attention)
-	return state == orders.RefundFailed || state == orders.RefundDone && !unknown && !person
+	_, retry := c.result.(provider.Retry)
+	unheard := unknown || person || retry && !c.unseen()
+	return state == orders.RefundFailed || state == orders.RefundDone && !unheard
+}
+
+// unsent reports whether no request with the key can have an effect any more: none but this one was sent, or Stripe, who
+// knows refunds of any age, has not seen one in all the time that it knows a key.
+func (c *refundCall) unsent(state string) bool {
+	return state == orders.RefundPending && (c.row.SentAt == nil || c.unseen() && c.keyOld(c.asked))
 }
 
 // delay is when to go on with it.

@@ -32,7 +32,7 @@ WITH touched AS (
 SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
 
 -- name: RefundsClaim :many
--- As LateUndosClaim. It is refunded where it was charged.
+-- As LateUndosClaim. It is refunded under the policy of the order, which charges where it was charged.
 WITH due AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number FROM refunds AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -42,9 +42,7 @@ WITH due AS MATERIALIZED (
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o),
-  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = 'charge'
-   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS charge_policy
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
 FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
 
 -- name: RefundBegin :many
@@ -58,7 +56,7 @@ WITH claimed AS MATERIALIZED (
 ), begun AS (
   UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     state = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
-    sent_at = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN now() ELSE f.sent_at END
+    sent_at = CASE WHEN @operation::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
@@ -76,7 +74,7 @@ RETURNING call, started_at;
 
 -- name: RefundFinish :exec
 -- Keeps what came of a call, or why there was none. A refund that was settled or claimed by
--- somebody else meanwhile is left to them.
+-- somebody else meanwhile is left to them. unsent: no request with its key can have an effect any more.
 WITH answered AS (
   UPDATE step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
     detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
@@ -87,7 +85,7 @@ WITH answered AS (
   FOR UPDATE
 ), finished AS (
   UPDATE refunds AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
-    reference = coalesce(nullif(@ref::text, ''), f.reference),
+    reference = coalesce(nullif(@ref::text, ''), f.reference), sent_at = CASE WHEN NOT @unsent::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT @settled::boolean THEN now() + make_interval(secs => @delay::float8) END,
     finished_at = CASE WHEN NOT @state::text IN ('done', 'failed') THEN NULL WHEN f.state = @state::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
