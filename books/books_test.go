@@ -210,6 +210,8 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) {
 			found{"stock": {"lamp"}}},
 		{"on hand though it is not tracked", "UPDATE inventory SET on_hand = 1 WHERE item = 'chair'",
 			found{"stock": {"chair"}}},
+		{"not tracked any more", "UPDATE inventory SET tracked = false WHERE item = 'sofa'",
+			found{"stock": {"sofa"}}},
 		{"more sold than was", "UPDATE inventory SET sold = sold + 1, on_hand = on_hand - 1 WHERE item = 'sofa'",
 			found{"stock": {"sofa"}}},
 		{"another movement", "UPDATE stock_movements SET change = change - 1, on_hand = on_hand - 1 WHERE item = 'lamp'",

@@ -23,7 +23,7 @@ func parametersOf(t *testing.T) map[string][]string {
 			}
 		}
 	}
-	for _, target := range []string{"/docs", "/openapi.yaml", "/openapi.json", "/problems/not_found"} {
+	for _, target := range []string{"/", "/docs", "/openapi.yaml", "/openapi.json", "/problems/not_found"} {
 		of["GET "+target] = nil
 	}
 	return of

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"strings"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
@@ -94,9 +96,9 @@ func checkVerb(d *decoder, got fields) {
 	}
 }
 
-// checkActor refuses the name under which the history has what the service does by itself.
+// checkActor refuses the name under which the history has what the service does by itself, and what reads like it.
 func checkActor(d *decoder, got fields) {
-	if got.text("actor") == orders.ActorSystem {
+	if strings.EqualFold(strings.TrimSpace(got.text("actor")), orders.ActorSystem) {
 		d.fault("/actor", "reserved", "must not be "+orders.ActorSystem+": that is the service itself")
 	}
 }

@@ -122,6 +122,7 @@ func TestVerbBodies(t *testing.T) {
 		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","actor":"a","reason":"r"}`, "/outcome not_done"},
 		{"retry", `{"generation":-1,"paymentMethod":""}`, "/generation out_of_range, /paymentMethod empty"},
 		{"cancel", `{"actor":"system"}`, "/actor reserved"},
+		{"cancel", `{"actor":" System"}`, "/actor reserved"},
 		{"cancel", `[]`, " wrong_type"},
 		{"cancel", `{"requestId":"ticket-1 "}`, "/requestId outer_blank"},
 	} {

@@ -38,7 +38,7 @@ FROM inventory i;
 CREATE FUNCTION refuse_removal() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
-    RAISE EXCEPTION '% is only added to', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
+    RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
   ELSIF coalesce(current_setting('pawl.archive', true), '') <> 'on' THEN
     RAISE EXCEPTION 'rows of % are never removed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state',
       HINT = 'The setting pawl.archive allows it to an archive.';
@@ -49,7 +49,8 @@ END $$;
 
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON transitions FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON stock_movements FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
-CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON installation FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
+-- Another id of the installation is another key for every call: what is in doubt would be done a second time.
+CREATE TRIGGER kept BEFORE UPDATE OF id OR DELETE OR TRUNCATE ON installation FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON orders FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON charges FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON refunds FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();

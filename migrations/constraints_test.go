@@ -96,7 +96,8 @@ func TestBooksAreKept(t *testing.T) {
 		c.refused("55000", `DELETE FROM `+table+` WHERE false`)
 		c.refused("55000", `TRUNCATE `+table+` CASCADE`)
 	}
-	history := []string{`UPDATE transitions SET at = at - interval '1 day'`, `UPDATE stock_movements SET change = 4`}
+	history := []string{`UPDATE transitions SET at = at - interval '1 day'`, `UPDATE stock_movements SET change = 4`,
+		`UPDATE installation SET id = gen_random_uuid()`}
 	for _, statement := range history {
 		c.refused("55000", statement)
 	}

@@ -449,6 +449,7 @@ WITH unfinished AS (
       CASE WHEN m.broken IS NOT NULL THEN 'movement ' || m.broken || ' does not start where the one before it ended' END,
       CASE WHEN b.broken IS NOT NULL THEN 'units of ' || b.broken || ' were not put back as it says' END,
       CASE WHEN m.version > i.version THEN 'movement ' || m.version || ' at version ' || i.version END,
+      CASE WHEN m.item IS NOT NULL AND NOT i.tracked THEN 'not tracked, though its stock was set' END,
       CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
       CASE WHEN i.reserved < 0 OR i.on_hand < 0 THEN 'less than nothing' END), '') END AS fault
   FROM stocked AS i FULL JOIN standing AS d ON d.item = i.item
