@@ -68,7 +68,7 @@ func (c *config) addTo(cmd *cobra.Command) {
 
 // databaseFlags are those of every command that opens the database.
 func (c *config) databaseFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: start one of our own (also DATABASE_URL)")
+	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: our own in --data-dir (also DATABASE_URL)")
 	f.StringVar(&c.DataDir, "data-dir", "", "where our own PostgreSQL keeps its data; empty: the usual place for this user")
 	f.StringVar(&c.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
 	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root")

@@ -35,7 +35,7 @@ func newWaitingCollector(orders *engine.Engine) *waitingCollector {
 		overdue:    desc("oldest_overdue_age_seconds", "How long a lease or a wait had been over, without anybody taking the order up, when this replica last looked at all of them, once a minute; 0: none was."),
 		late:       desc("late_undos_open", "Effects that were reported too late and are not undone yet."+upTo),
 		refunds:    desc("refunds_open", "Refunds that were asked for and are neither done nor failed."+upTo),
-		refund:     desc("oldest_refund_age_seconds", "How old the oldest refund is that is neither done nor failed; 0: there is none. Of all replicas."),
+		refund:     desc("oldest_refund_age_seconds", "How old the oldest refund is that is neither done, failed nor accepted by its provider; 0: there is none. Of all replicas."),
 	}
 }
 

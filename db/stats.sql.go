@@ -85,8 +85,8 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 }
 
 const refundsOpen = `-- name: RefundsOpen :one
-SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)), 0)::float8 AS oldest
-FROM (SELECT f.created_at FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
+SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
+FROM (SELECT f.created_at, f.state FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
 `
 
 type RefundsOpenRow struct {
@@ -94,7 +94,8 @@ type RefundsOpenRow struct {
 	Oldest float64
 }
 
-// How many refunds that were asked for are neither done nor failed, and how old the oldest of them is; 0: there is none.
+// How many refunds that were asked for are neither done nor failed, and how old the oldest of them is that its provider has
+// not accepted; 0: there is none. One that is accepted may take a bank days.
 func (q *Queries) RefundsOpen(ctx context.Context, most int32) (RefundsOpenRow, error) {
 	row := q.db.QueryRow(ctx, refundsOpen, most)
 	var i RefundsOpenRow

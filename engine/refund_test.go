@@ -395,6 +395,9 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 	s.process(t, in)
 	s.refundAsync(t)
 	s.untilRefunds(t, "1 accepted")
+	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Refunds != 1 || w.Refund != 0 {
+		t.Errorf("%d refunds are open, the oldest for %s, which a bank takes its time with: %v", w.Refunds, w.Refund, err)
+	}
 	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {
 		s.exec(t, `UPDATE refunds SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)
 		if err := s.sim.Happen(text(s.get(t, "o").ChargeReference), happens.what, ""); err != nil {

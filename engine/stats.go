@@ -81,7 +81,7 @@ type Waiting struct {
 	Unfinished time.Duration   // the age of the oldest order that is held, was due then, or is driven by this replica; 0: there is none
 	LateUndos  int64           // effects that were reported too late and are not undone yet
 	Refunds    int64           // refunds that were asked for and are neither done nor failed
-	Refund     time.Duration   // the age of the oldest of these; 0: there is none
+	Refund     time.Duration   // the age of the oldest of these that its provider has not accepted; 0: there is none
 }
 
 // Held are the orders that wait for one thing.

@@ -16,14 +16,14 @@ import (
 
 var refundOperation = verbOperation(orders.Refund, "Give back money of a completed order",
 	"Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what "+
-		"was given back. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
+		"was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
 
 // refundRequest documents what refund reads.
 type refundRequest struct {
 	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
 	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
-	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
 	Body           refundBody
 }
@@ -41,6 +41,9 @@ var refundSchema = schemaOf[refundBody]()
 
 func (s *server) refund(w http.ResponseWriter, r *http.Request) error {
 	body, err := readBody(w, r, refundSchema, checkActor)
+	if err == nil { // a mistyped amount would give back everything
+		err = preference{handling: strict}.judge(body.ignored(), nil)
+	}
 	if err != nil {
 		return err
 	}
@@ -52,7 +55,7 @@ func (s *server) refund(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q.HTTPRequestID = w.Header().Get("X-Request-Id")
-	return s.do(w, r, &q, body.ignored())
+	return s.do(w, r, &q, nil)
 }
 
 // readRefund reads what is to be given back. How many digits an amount can have depends on the currency of the order.

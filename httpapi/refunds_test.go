@@ -63,10 +63,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 		t.Errorf("%+v", item)
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 409, "request_id_reused")
-	const typo = `{"reason":"all of it","amuont":1}`
-	b.verb(t, "o/refunds", typo, "Idempotency-Key", "second", "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
-	a := b.verb(t, "o/refunds", typo, "Idempotency-Key", "second")
-	wantIgnored(t, a, 200, `["amuont"]`)
+	b.verb(t, "o/refunds", `{"reason":"all of it","amuont":1}`, "Idempotency-Key", "second").wantProblem(t, 422, "invalid_input")
+	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
 	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.5 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
 		t.Errorf("%d %s, want %s", a.status, got, want)
 	}

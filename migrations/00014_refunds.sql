@@ -6,7 +6,7 @@ CREATE DOMAIN refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VA
   ('pending', 'in_doubt', 'accepted', 'done', 'failed'));
 
 ALTER TABLE refunds
-  ADD COLUMN number      integer NOT NULL DEFAULT 0,
+  ADD COLUMN number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   ADD COLUMN claims      integer NOT NULL DEFAULT 0,
   ADD COLUMN state       refund_state NOT NULL DEFAULT 'done',
   ADD COLUMN due_at      timestamptz,          -- when it is to be sent, or looked up; null: nobody acts

@@ -20,6 +20,7 @@ SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS 
 SELECT count(*) AS open FROM (SELECT 1 FROM late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS counted;
 
 -- name: RefundsOpen :one
--- How many refunds that were asked for are neither done nor failed, and how old the oldest of them is; 0: there is none.
-SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)), 0)::float8 AS oldest
-FROM (SELECT f.created_at FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
+-- How many refunds that were asked for are neither done nor failed, and how old the oldest of them is that its provider has
+-- not accepted; 0: there is none. One that is accepted may take a bank days.
+SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
+FROM (SELECT f.created_at, f.state FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
