@@ -55,9 +55,10 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 				if db.FaultOf(err) != db.Unknown || ctx.Err() != nil {
 					t.Fatalf("%v, and the test's time: %v", err, ctx.Err())
 				}
-				if _, err := pool.Exec(ctx, emit, "again"); err != nil {
-					t.Error(err)
-				}
+				untilKnown(t, func() error {
+					_, err := pool.Exec(ctx, emit, "again")
+					return err
+				})
 			})
 		}
 	}
@@ -83,8 +84,24 @@ func TestSilentQuestion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := db.New(pool).InstallationID(t.Context()); err != nil || asked.Load() < 2 {
-		t.Error(err, asked.Load())
+	untilKnown(t, func() error {
+		_, err := db.New(pool).InstallationID(t.Context())
+		return err
+	})
+	if asked.Load() < 2 {
+		t.Error(asked.Load())
+	}
+}
+
+// untilKnown sends a statement until its outcome is known: a server that gets no time on a busy machine looks as if it had lost it.
+func untilKnown(t *testing.T, send func() error) {
+	t.Helper()
+	err := send()
+	for db.FaultOf(err) == db.Unknown && t.Context().Err() == nil {
+		err = send()
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
