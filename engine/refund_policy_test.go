@@ -24,9 +24,10 @@ func TestRefundGoesByThePolicyOfTheOrder(t *testing.T) {
 	s.admit(t, request("o"))
 	eventually(t, "reserving", func() bool { o := s.get(t, "o"); return o.Status == fsm.Reserving && o.Hold != nil })
 	s.use(t, charge+", refundUrl: SIM/charge/refund}")
-	if _, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "o", ActivePolicy: true}); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "retried", func() bool { // it does not apply while the step is tried
+		_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "o", ActivePolicy: true})
+		return err == nil
+	})
 	s.refundsAre(t, s.asks(t, "a", ""), "1 done 99.99")
 	s.given(t, "1 of 99.99")
 }

@@ -3,7 +3,6 @@ package pgembed
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -89,24 +88,25 @@ func TestAsOrdinaryUser(t *testing.T) {
 // asUser runs a copy of the test binary that the user can reach.
 func asUser(t *testing.T, cmd *exec.Cmd, a *account) {
 	t.Helper()
-	in, err := os.Open(cmd.Path)
+	program, err := os.ReadFile(cmd.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer in.Close()
 	cmd.Path = filepath.Join(folder(t), "helper")
-	out, err := os.OpenFile(cmd.Path, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, cmd.Path, program)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: a.credential()}
+}
+
+// writeProgram writes a file that can be run. No process is started meanwhile: it would hold the file open for writing
+// until it runs its own program, and what is open for writing can't be run.
+func writeProgram(t *testing.T, path string, content []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func lookup(t *testing.T, name string) *account {

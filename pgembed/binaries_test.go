@@ -17,9 +17,7 @@ func fakeServer(t *testing.T, version string) string {
 	dir := folder(t)
 	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s'\n", version)
 	for _, name := range []string{"postgres", "initdb"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, filepath.Join(dir, name), []byte(script))
 	}
 	return dir
 }
