@@ -18,16 +18,6 @@ var refundOperation = verbOperation(orders.Refund, "Give back money of a complet
 	"Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what "+
 		"was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
 
-// refundRequest documents what refund reads.
-type refundRequest struct {
-	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
-	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
-	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
-	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240)."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
-	Body           refundBody
-}
-
 type refundBody struct {
 	_         struct{}     `additionalProperties:"true"`
 	Amount    *amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out."`

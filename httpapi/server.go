@@ -85,22 +85,22 @@ func newServer(e *engine.Engine, cfg Config) *server {
 // only documented by huma; huma serves the others. No literal ever stands where
 // an id can: an order may be called process.
 func (s *server) routes() {
-	post[processRequest, orderAnswer](s, processOperation, s.process)       // POST /api/orders/process: take an order through its steps
-	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)   // GET  /api/orders/{orderId}: one order
-	get(s, listOrdersOperation, s.listOrders)                               // GET  /api/orders: many, newest first
-	get(s, listTransitionsOperation, s.listTransitions)                     // GET  /api/orders/{orderId}/transitions: its history
-	get(s, listCallsOperation, s.listCalls)                                 // GET  /api/orders/{orderId}/calls: the calls made for it
-	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback) // POST /api/callbacks/{token}: a provider's answer to a step
-	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)       // POST /api/webhooks/stripe: Stripe says that something happened
-	postVerb[*verbBody](s, cancelOperation, orders.Cancel)                  // POST /api/orders/{orderId}/cancel: stop and undo it
-	postVerb[*retryBody](s, retryOperation, orders.Retry)                   // POST /api/orders/{orderId}/retry: try it again
-	postVerb[*verbBody](s, pauseOperation, orders.Pause)                    // POST /api/orders/{orderId}/pause: hold it before its next step
-	postVerb[*verbBody](s, resumeOperation, orders.Resume)                  // POST /api/orders/{orderId}/resume: go on with it
-	postVerb[approvalBody](s, approveOperation, orders.Approve)             // POST /api/orders/{orderId}/approve: let it start
-	postVerb[approvalBody](s, rejectOperation, orders.Reject)               // POST /api/orders/{orderId}/reject: or not
-	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)     // POST /api/orders/{orderId}/step-result: say what became of a step
-	post[refundRequest, orderAnswer](s, refundOperation, s.refund)          // POST /api/orders/{orderId}/refunds: give money back
-	for _, verb := range bulkVerbs {                                        // POST /api/bulk/{verb}: the verb for many orders
+	post[processRequest, orderAnswer](s, processOperation, s.process)        // POST /api/orders/process: take an order through its steps
+	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)    // GET  /api/orders/{orderId}: one order
+	get(s, listOrdersOperation, s.listOrders)                                // GET  /api/orders: many, newest first
+	get(s, listTransitionsOperation, s.listTransitions)                      // GET  /api/orders/{orderId}/transitions: its history
+	get(s, listCallsOperation, s.listCalls)                                  // GET  /api/orders/{orderId}/calls: the calls made for it
+	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)  // POST /api/callbacks/{token}: a provider's answer to a step
+	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)        // POST /api/webhooks/stripe: Stripe says that something happened
+	postVerb[*verbBody](s, cancelOperation, orders.Cancel)                   // POST /api/orders/{orderId}/cancel: stop and undo it
+	postVerb[*retryBody](s, retryOperation, orders.Retry)                    // POST /api/orders/{orderId}/retry: try it again
+	postVerb[*verbBody](s, pauseOperation, orders.Pause)                     // POST /api/orders/{orderId}/pause: hold it before its next step
+	postVerb[*verbBody](s, resumeOperation, orders.Resume)                   // POST /api/orders/{orderId}/resume: go on with it
+	postVerb[approvalBody](s, approveOperation, orders.Approve)              // POST /api/orders/{orderId}/approve: let it start
+	postVerb[approvalBody](s, rejectOperation, orders.Reject)                // POST /api/orders/{orderId}/reject: or not
+	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)      // POST /api/orders/{orderId}/step-result: say what became of a step
+	post[verbRequest[refundBody], orderAnswer](s, refundOperation, s.refund) // POST /api/orders/{orderId}/refunds: give money back
+	for _, verb := range bulkVerbs {                                         // POST /api/bulk/{verb}: the verb for many orders
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}
 	get(s, listInventoryOperation, s.listInventory)                                          // GET  /api/inventory: the stock of all items
