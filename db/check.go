@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -25,20 +24,22 @@ var ErrSchemaMismatch = errors.New("statements can't be prepared")
 // privileges, at the index that an ON CONFLICT needs, or into the bodies of functions and
 // triggers: that only running a statement does.
 func Check(ctx context.Context, conn *pgx.Conn) error {
-	p := &preparer{conn: conn.PgConn()}
-	if err := callAll(ctx, New(p), p); err != nil {
+	statements := allStatements(ctx)
+	refused, err := prepare(ctx, conn.PgConn(), statements)
+	if err != nil {
 		return fmt.Errorf("prepare statements: %w", err)
 	}
-	if len(p.refused) == 0 {
+	if len(refused) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(p.refused), p.seen, listed(p.refused))
+	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(refused), len(statements), listed(refused))
 }
 
-// callAll calls every method of the queries that sends a statement, with zero values for
-// its arguments. A statement that is added is called without anybody having to list it.
-func callAll(ctx context.Context, q *Queries, p *preparer) error {
-	queries := reflect.ValueOf(q)
+// allStatements calls every method of the queries that sends a statement, with zero values for its arguments, and notes
+// the statement. One that is added is noted without anybody having to list it.
+func allStatements(ctx context.Context) []string {
+	var noted notepad
+	queries := reflect.ValueOf(New(&noted))
 	for i := range queries.NumMethod() {
 		method := queries.Method(i)
 		signature := method.Type()
@@ -49,16 +50,47 @@ func callAll(ctx context.Context, q *Queries, p *preparer) error {
 		for n := 1; n < signature.NumIn(); n++ {
 			args = append(args, reflect.Zero(signature.In(n)))
 		}
-		before := p.seen
-		method.Call(args) // its error is errPrepared, or that of p
-		if p.failed != nil {
-			return p.failed
-		}
-		if p.seen != before+1 {
+		before := len(noted)
+		method.Call(args) // its error is errNoted
+		if len(noted) != before+1 {
 			panic("db: " + queries.Type().Method(i).Name + " did not send its one statement") // sqlc makes other code now
 		}
 	}
-	return nil
+	return noted
+}
+
+// prepare has the server parse the statements, and names those that it refuses. All are sent at once: on a machine that
+// is busy each answer that is waited for costs a turn of both sides, and a hundred of them cost seconds.
+func prepare(ctx context.Context, conn *pgconn.PgConn, statements []string) (refused []string, err error) {
+	pipeline := conn.StartPipeline(ctx)
+	defer func() { err = errors.Join(err, pipeline.Close()) }()
+	for _, sql := range statements {
+		pipeline.SendPrepare("", sql, nil)
+		pipeline.SendPipelineSync() // what is after one that is refused is parsed all the same
+	}
+	if err := pipeline.Flush(); err != nil {
+		return nil, err
+	}
+	for _, sql := range statements {
+		refusal, err := parsed(pipeline)
+		if err != nil {
+			return nil, err
+		}
+		if refusal != nil {
+			refused = append(refused, fmt.Sprintf("%s: %s (%s)", nameOf(sql), refusal.Message, refusal.Code))
+		}
+	}
+	return refused, nil
+}
+
+// parsed reads what the server says of the next statement. Its error is no verdict on the statement.
+func parsed(pipeline *pgconn.Pipeline) (refusal *pgconn.PgError, err error) {
+	_, err = pipeline.GetResults()
+	if err != nil && (!errors.As(err, &refusal) || passes(refusal.Code)) {
+		return nil, err
+	}
+	_, err = pipeline.GetResults() // of the sync behind it
+	return refusal, err
 }
 
 // listedMost is how many statements an error names; a table that is missing makes dozens fail.
@@ -69,42 +101,6 @@ func listed(refused []string) string {
 		return fmt.Sprintf("%s; and %d more", strings.Join(refused[:listedMost], "; "), more)
 	}
 	return strings.Join(refused, "; ")
-}
-
-// preparer is a DBTX that prepares what it should execute.
-type preparer struct {
-	conn    *pgconn.PgConn
-	seen    int
-	refused []string
-	failed  error // of the connection: nothing more is sent
-}
-
-var errPrepared = errors.New("prepared, not executed")
-
-// statementName is what sqlc begins each statement with.
-var statementName = regexp.MustCompile(`^-- name: (\w+)`)
-
-func (p *preparer) prepare(ctx context.Context, sql string) error {
-	if p.failed != nil {
-		return p.failed
-	}
-	p.seen++
-	_, err := p.conn.Prepare(ctx, "", sql, nil)
-	var refusal *pgconn.PgError
-	switch {
-	case err == nil:
-		return errPrepared
-	case errors.As(err, &refusal) && !passes(refusal.Code):
-		name := "a statement"
-		if match := statementName.FindStringSubmatch(sql); match != nil {
-			name = match[1]
-		}
-		p.refused = append(p.refused, fmt.Sprintf("%s: %s (%s)", name, refusal.Message, refusal.Code))
-		return err
-	default:
-		p.failed = err
-		return err
-	}
 }
 
 // passes tells the SQLSTATEs that are no verdict on the statement: the connection or the server
@@ -118,17 +114,27 @@ func passes(code string) bool {
 	}
 }
 
-// Exec prepares a statement of Queries.
-func (p *preparer) Exec(ctx context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
-	return pgconn.CommandTag{}, p.prepare(ctx, sql)
+// notepad is a DBTX that notes what it should execute.
+type notepad []string
+
+var errNoted = errors.New("noted, not executed")
+
+func (n *notepad) note(sql string) error {
+	*n = append(*n, sql)
+	return errNoted
 }
 
-// Query prepares a statement of Queries.
-func (p *preparer) Query(ctx context.Context, sql string, _ ...any) (pgx.Rows, error) {
-	return nil, p.prepare(ctx, sql)
+// Exec notes a statement of Queries.
+func (n *notepad) Exec(_ context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, n.note(sql)
 }
 
-// QueryRow prepares a statement of Queries.
-func (p *preparer) QueryRow(ctx context.Context, sql string, _ ...any) pgx.Row {
-	return row{err: p.prepare(ctx, sql)}
+// Query notes a statement of Queries.
+func (n *notepad) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
+	return nil, n.note(sql)
+}
+
+// QueryRow notes a statement of Queries.
+func (n *notepad) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
+	return row{err: n.note(sql)}
 }

@@ -92,7 +92,7 @@ func TestCheck(t *testing.T) {
 var parsedName = regexp.MustCompile(`-- name: (\w+)`)
 
 // TestCheckReachesEveryStatement looks at the wire: each statement of queries/ is parsed by the server, once, and nothing
-// is executed.
+// is executed. All are sent before the first answer is waited for.
 func TestCheckReachesEveryStatement(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, dbtest.New(t).URL)
@@ -103,10 +103,15 @@ func TestCheckReachesEveryStatement(t *testing.T) {
 	}
 	conn.PgConn().Frontend().Untrace()
 	var parsed []string
+	answered := false
 	for line := range strings.Lines(wire.String()) {
 		fields := strings.SplitN(strings.ReplaceAll(line, "\t ", "\t"), "\t", 4)
+		answered = answered || fields[0] == "B"
 		if fields[0] != "F" {
 			continue
+		}
+		if answered {
+			t.Fatalf("sent after an answer: %s", line)
 		}
 		switch fields[1] {
 		case "Parse":

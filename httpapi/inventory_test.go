@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -255,4 +256,29 @@ func TestHealthOfADatabaseThatIsNotMigrated(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	b.get(t, "/livez").wantStatus(t, 200)
+}
+
+// A database that is busy for some seconds is no reason to take a replica out.
+func TestHealthWaitsForADatabaseThatIsBusy(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	busy, err := b.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = busy.Rollback(context.WithoutCancel(t.Context())) }() // it holds the lock only
+	if _, err := busy.Exec(t.Context(), `LOCK TABLE charges`); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan answer, 1)
+	go func() { answers <- b.get(t, "/health") }()
+	eventually(t, "it has waited for three seconds", func() bool {
+		return b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < now() - interval '3 s'`) > 0
+	})
+	if err := busy.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.status != 200 {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
 }
