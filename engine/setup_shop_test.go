@@ -138,13 +138,20 @@ func (s *shop) get(t testing.TB, orderID string) orders.Order {
 	return order
 }
 
-// until waits for an order to be as is said: its status, or what it is held for.
+// until waits for an order to be as is said: its status, or what it is held for. In vain, it says how the order is instead.
 func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
 	t.Helper()
+	came := false
+	defer func() {
+		if !came {
+			t.Logf("%s; calls %q", brief(order), s.made(t, orderID))
+		}
+	}()
 	eventually(t, orderID+" is "+is, func() bool {
 		order = s.get(t, orderID)
 		return string(order.Status) == is || order.Hold != nil && *order.Hold == is
 	})
+	came = true
 	return order
 }
 
