@@ -21,7 +21,8 @@ import (
 //	        │       │         ├───→ provider/endpoint, provider/stripe → provider → fsm
 //	        │       │         ├───→ policy/store → policy, db   └──→ policy → fsm
 //	        │       │         └───→ batch
-//	        │       └──→ orders
+//	        │       ├──→ orders
+//	        │       └──→ access → db
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram
@@ -41,11 +42,12 @@ var mayImport = map[string][]string{
 	"orders":      {"fsm", "db"},
 	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "orders", "provider", "provider/endpoint", "provider/stripe"},
 	"books":       {"fsm", "db"},
-	"httpapi":     {"fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
+	"access":      {"db"},
+	"httpapi":     {"access", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
 	"pgembed":     {},
 	"simulator":   {},
 	"main":        {"cli"},
-	"cli":         {"fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "httpapi", "pgembed", "simulator"},
 
 	"policy/store": {"db", "policy"},
 
@@ -55,7 +57,7 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"access", "fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// A module of its own, which knows the service only from outside.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"pawl/access"
 	"pawl/migrations"
 	"pawl/orders"
 )
@@ -101,7 +102,7 @@ func databaseError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, orders.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
+	case errors.Is(err, orders.ErrUnavailable), errors.Is(err, access.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
 	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
 	default:
 		return err

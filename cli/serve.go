@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"pawl/access"
 	"pawl/db"
 	"pawl/engine"
 	"pawl/httpapi"
@@ -68,15 +69,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		}
 	}()
 
-	if err := checkDurable(ctx, database.url, cfg.AllowDataLoss, log); err != nil {
+	if err := migrate(ctx, cfg, database.url, log); err != nil {
 		return err
-	}
-	applied, err := migrations.Up(ctx, database.url)
-	if err != nil {
-		return databaseError(err)
-	}
-	if len(applied) > 0 {
-		log.Info("the schema was migrated", "applied", applied)
 	}
 	registry := prometheus.NewRegistry()
 	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
@@ -91,6 +85,12 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 
+	control, err := access.New(ctx, db.New(pool), access.Config{Log: log})
+	if err != nil {
+		return databaseError(err)
+	}
+	defer control.Stop()
+
 	listener, err := net.Listen("tcp", cfg.address())
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -101,7 +101,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	registerMetrics(registry, orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log,
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control,
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
 	traces := startTracing(ctx, os.Getenv, log)
@@ -124,6 +124,21 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	err = errors.Join(err, drain(orders, server, grace, log))
 	traces.close(deadline, log)
 	return err
+}
+
+// migrate brings the schema of a database that keeps what it has acknowledged to that of this program.
+func migrate(ctx context.Context, cfg *config, url string, log *slog.Logger) error {
+	if err := checkDurable(ctx, url, cfg.AllowDataLoss, log); err != nil {
+		return err
+	}
+	applied, err := migrations.Up(ctx, url)
+	if err != nil {
+		return databaseError(err)
+	}
+	if len(applied) > 0 {
+		log.Info("the schema was migrated", "applied", applied)
+	}
+	return nil
 }
 
 // answerTime is how much of the grace period is kept, half of it at most, for handing

@@ -121,6 +121,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))
+		request.RemoteAddr = "127.0.0.1:40000" // of this machine
 		request.Header.Set("Content-Type", "application/json")
 		api.ServeHTTP(httptest.NewRecorder(), request)
 	}
@@ -128,6 +129,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	process(`{"orderId":"held","amount":1,"item":"i"}`)
 	w.until(t, `pawl_orders_on_hold{hold="retry"} 1`)
 	cancel := httptest.NewRequest(http.MethodPost, "/api/orders/held/cancel", strings.NewReader("{}"))
+	cancel.RemoteAddr = "127.0.0.1:40000"
 	cancel.Header.Set("Content-Type", "application/json")
 	api.ServeHTTP(httptest.NewRecorder(), cancel)
 	w.until(t, `pawl_orders_finished_total{status="canceled"} 1`)

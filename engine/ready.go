@@ -19,6 +19,7 @@ var ErrNotMigrated = errors.New("the schema of the database is not the one this 
 
 // needed are the tables and views without which the service takes no orders, and what it does there.
 var needed = map[string][]string{
+	"access_log":          {"INSERT"},
 	"charges":             {"SELECT", "INSERT", "UPDATE"},
 	"concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
 	"confirmations":       {"INSERT"},
@@ -36,6 +37,7 @@ var needed = map[string][]string{
 	"step_answers":        {"SELECT", "INSERT", "UPDATE"},
 	"step_calls":          {"SELECT", "INSERT", "UPDATE"},
 	"stock_movements":     {"SELECT", "INSERT"},
+	"tokens":              {"SELECT"},
 	"transitions":         {"SELECT", "INSERT"},
 }
 

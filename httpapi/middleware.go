@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"runtime/debug"
 	"time"
+
+	"pawl/access"
 )
 
 // Recorder is a ResponseWriter that knows the status of the answer. One that is around the
@@ -16,7 +18,8 @@ import (
 type Recorder struct {
 	http.ResponseWriter
 	status           int
-	orderID, outcome string // for the log: what the request was about, and what came of it
+	orderID, outcome string            // for the log: what the request was about, and what came of it
+	principal        *access.Principal // who sends the request, once that is known
 }
 
 // Status is what has been answered, 0 until something is written.

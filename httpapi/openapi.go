@@ -137,6 +137,7 @@ func accepted(op *huma.Operation) {
 
 // failing adds the problems an operation can answer with.
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
+	codes = append(accessProblems(op.OperationID), codes...)
 	op.Metadata = map[string]any{"problems": codes}
 	for _, code := range codes {
 		if status := kindOf(code).Status; !slices.Contains(op.Errors, status) {

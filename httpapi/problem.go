@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"pawl/access"
 	"pawl/orders"
 )
 
@@ -20,8 +21,9 @@ type problem struct {
 	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it."`
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
 
-	kind  *kind
-	allow string // the Allow header of a 405
+	kind      *kind
+	allow     string // the Allow header of a 405
+	challenge string // the WWW-Authenticate header of a 401
 }
 
 // problemCode is one of the codes of the table.
@@ -40,6 +42,9 @@ func (p *problem) GetHeaders() http.Header {
 	}
 	if p.allow != "" {
 		h.Set("Allow", p.allow)
+	}
+	if p.challenge != "" {
+		h.Set("WWW-Authenticate", p.challenge)
 	}
 	return h
 }
@@ -86,7 +91,16 @@ func (p *problem) explain(err error) {
 	var conflict *orders.Conflict
 	var refusal *orders.NotApplicable
 	var low *orders.StockTooLow
+	var stranger *access.NotIdentified
+	var lacking *forbidden
 	switch {
+	case errors.As(err, &stranger):
+		p.Detail, p.challenge = stranger.Reason, "Bearer"
+		if stranger.Invalid {
+			p.challenge = `Bearer error="invalid_token"`
+		}
+	case errors.As(err, &lacking):
+		p.Detail = lacking.Error()
 	case errors.As(err, &conflict):
 		p.Order = new(orderOf(&conflict.Order))
 		for _, d := range conflict.Differences {

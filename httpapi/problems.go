@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"pawl/access"
 	"pawl/engine"
 	"pawl/orders"
 )
@@ -26,6 +27,12 @@ var kinds = []kind{
 	{Code: "malformed_json", Status: http.StatusBadRequest,
 		Title:  "The body is not JSON, or can be read in more than one way.",
 		Advice: "Send one JSON object in UTF-8, each name once, without lone surrogate escapes and nested at most 16 levels deep."},
+	{Code: "unauthenticated", Status: http.StatusUnauthorized, matches: as[*access.NotIdentified],
+		Title:  "The service does not know who asks.",
+		Advice: "Send a token: Authorization: Bearer pawl_…. On a machine that reaches the database, pawl token create makes one. Nothing of the request was read."},
+	{Code: "forbidden", Status: http.StatusForbidden, matches: as[*forbidden],
+		Title:  "Who asks may not do this.",
+		Advice: "The detail names the roles that may, any of which will do. pawl token test says what a token may do."},
 	{Code: "request_timeout", Status: http.StatusRequestTimeout,
 		Title:  "The body did not arrive in time.",
 		Advice: "Send the request again. Nothing of it was stored."},
@@ -167,5 +174,5 @@ func refused(code string) func(error) bool {
 }
 
 func isUnavailable(err error) bool {
-	return errors.Is(err, orders.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, orders.ErrUnavailable) || errors.Is(err, access.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -164,7 +164,9 @@ func TestProcessFiftyAtOnce(t *testing.T) {
 	for i := range answers {
 		wg.Go(func() {
 			w := httptest.NewRecorder()
-			b.api.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(ask("one"))))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(ask("one")))
+			r.RemoteAddr = fromHere
+			b.api.ServeHTTP(w, r)
 			answers[i] = answer{w.Code, w.Header(), w.Body.String()}
 		})
 	}

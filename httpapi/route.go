@@ -22,7 +22,7 @@ func (s *server) handle(pattern string, h http.HandlerFunc) {
 
 // handleAnyQuery serves a route that does not care, or looks at its query string itself.
 func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
-	s.mux.HandleFunc(pattern, s.metrics.measured(pattern, h))
+	s.mux.HandleFunc(pattern, s.metrics.measured(pattern, s.guarded(pattern, h)))
 }
 
 // answered turns errors into problems.

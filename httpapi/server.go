@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pawl/access"
 	"pawl/engine"
 	"pawl/iso4217"
 	"pawl/orders"
@@ -26,6 +27,9 @@ type Config struct {
 	Metrics http.Handler
 	// Registerer takes the metrics of requests. Nil means nobody reads them.
 	Registerer prometheus.Registerer
+	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
+	// what its contract has.
+	Access *access.Control
 	// Log takes faults of the service, with the request id. Nil means nobody.
 	Log *slog.Logger
 }
@@ -33,6 +37,7 @@ type Config struct {
 type server struct {
 	document []byte // OpenAPI, in YAML
 	engine   *engine.Engine
+	access   *access.Control
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
@@ -62,6 +67,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	}
 	s := &server{
 		engine:   e,
+		access:   cfg.Access,
 		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),

@@ -18,6 +18,9 @@ import (
 // patience is how long a test waits for what must come about, however busy the machine is.
 const patience = 30 * time.Second
 
+// fromHere is the address of a caller on this machine.
+const fromHere = "127.0.0.1:40000"
+
 // bundle is the API over a database of the test's own, with an engine at work on it.
 type bundle struct {
 	*dbtest.Database
@@ -134,8 +137,10 @@ func (b *bundle) call(t testing.TB, request, body string, header ...string) answ
 	return send(t, b.api, r, header...)
 }
 
+// send sends a request from this machine, and checks the answer against the document.
 func send(t testing.TB, api http.Handler, r *http.Request, header ...string) answer {
 	t.Helper()
+	r.RemoteAddr = fromHere
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}

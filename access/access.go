@@ -1,0 +1,56 @@
+// Package access says who may do what: it tells who sends a request, by a token or by where it comes from, and what roles
+// he has. What an operation needs is said by those who have operations.
+//
+// A service in which no token was ever made is open: to this machine for everything, to others for what its contract has.
+// The first token closes it, for good.
+package access
+
+import "slices"
+
+// Role is a right to do some operations.
+type Role string
+
+// The roles. A token has any set of them.
+const (
+	Submit   Role = "submit"   // process orders, and read those that it submitted
+	Read     Role = "read"     // read all orders, their history and the stock
+	Operate  Role = "operate"  // cancel, retry, pause, resume and refund orders
+	Approve  Role = "approve"  // approve and reject orders
+	Settle   Role = "settle"   // say what became of a step: that decides about money
+	Stock    Role = "stock"    // change the stock
+	Delegate Role = "delegate" // say on whose behalf something is done
+	Admin    Role = "admin"    // tokens, policies, endpoints
+)
+
+// Roles is a set of roles.
+type Roles []Role
+
+// AllRoles are the roles there are, in the order in which people are shown them.
+var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Admin}
+
+// Has reports whether a role is among them.
+func (r Roles) Has(role Role) bool { return slices.Contains(r, role) }
+
+// Limits are how much a principal may ask for. Zero is no limit.
+type Limits struct {
+	Rate     int32 // requests in a second
+	InFlight int32 // requests at one time
+	Bytes    int64 // of request bodies in a second
+}
+
+// Principal is who sends a request. It is not changed once it was handed out.
+type Principal struct {
+	Name   string // in the history: token:shop-web, oidc:maria@example.com, local or anonymous
+	Roles  Roles
+	Limits Limits
+}
+
+// Has reports whether the principal has a role.
+func (p *Principal) Has(role Role) bool { return p.Roles.Has(role) }
+
+// Who uses an open service.
+var (
+	Local     = &Principal{Name: "local", Roles: AllRoles}          // from this machine
+	Anonymous = &Principal{Name: "anonymous", Roles: Roles{Submit}} // from another one: only what the contract has
+	Nobody    = &Principal{Name: "anonymous"}                       // whoever uses what needs no leave, unasked
+)

@@ -1,0 +1,61 @@
+package access
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"hash/crc32"
+	"math/big"
+	"strings"
+)
+
+// A token is pawl_, an id of 10 characters by which it is found, a secret of 43 with 256 random bits, and a checksum of 6, all in
+// base 62. Scanners of source code know it by its form, and the checksum keeps what was mistyped away from the database.
+const (
+	tokenPrefix    = "pawl_"
+	idLength       = 10
+	secretLength   = 43
+	checksumLength = 6
+	tokenLength    = len(tokenPrefix) + idLength + secretLength + checksumLength
+)
+
+const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// newToken makes a token and returns it with its id.
+func newToken() (token, id string) {
+	id = randomDigits(idLength)
+	token = tokenPrefix + id + randomDigits(secretLength)
+	return token + checksum(token), id
+}
+
+// randomDigits returns digits in base 62 with as much chance in them as fits.
+func randomDigits(length int) string {
+	limit := new(big.Int).Exp(big.NewInt(int64(len(digits))), big.NewInt(int64(length)), nil)
+	n, _ := rand.Int(rand.Reader, limit) // it never fails
+	return base62(n, length)
+}
+
+func base62(n *big.Int, length int) string {
+	text, digit, base := make([]byte, length), new(big.Int), big.NewInt(int64(len(digits)))
+	for i := length - 1; i >= 0; i-- {
+		n.DivMod(n, base, digit)
+		text[i] = digits[digit.Int64()]
+	}
+	return string(text)
+}
+
+// checksum is what a token ends with.
+func checksum(rest string) string {
+	return base62(big.NewInt(int64(crc32.ChecksumIEEE([]byte(rest)))), checksumLength)
+}
+
+// tokenID is the id of what looks like a token.
+func tokenID(token string) (id string, ok bool) {
+	if len(token) != tokenLength || !strings.HasPrefix(token, tokenPrefix) {
+		return "", false
+	}
+	end := tokenLength - checksumLength
+	return token[len(tokenPrefix) : len(tokenPrefix)+idLength], token[end:] == checksum(token[:end])
+}
+
+// hashOf is what is stored of a token. It needs no salt: nobody guesses 256 bits.
+func hashOf(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

@@ -1,0 +1,117 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+const (
+	tokenFor   = 4 * time.Second // how long a token is believed to be as it was read
+	tokensMost = 10_000          // how many are remembered
+)
+
+// grant is what is known of a token; nil: there is none of that id.
+type grant struct {
+	principal *Principal
+	sha256    [sha256.Size]byte
+	revoked   bool
+	expires   time.Time
+	news      atomic.Bool // the database is to be told that it is used
+}
+
+// tokens are those that were used lately, by their ids. What is not known is not remembered: whoever makes up
+// ids would push the others out.
+type tokens struct {
+	mu   sync.Mutex
+	byID map[string]*recent[*grant]
+}
+
+// principal is who has a token.
+func (t *tokens) principal(ctx context.Context, c *Control, id, token string) (*Principal, error) {
+	known, err := t.remembered(id).get(ctx, c, func(ctx context.Context) (*grant, error) { return c.readToken(ctx, id) })
+	if err != nil {
+		return nil, err
+	}
+	if known == nil {
+		t.forget(id)
+		return nil, errUnknown
+	}
+	hash := hashOf(token)
+	switch {
+	case subtle.ConstantTimeCompare(hash[:], known.sha256[:]) != 1:
+		return nil, errUnknown
+	case known.revoked:
+		return nil, errRevoked
+	case !time.Now().Before(known.expires):
+		return nil, errExpired
+	}
+	if known.news.CompareAndSwap(true, false) {
+		c.begin(func() { c.noteUse(id) })
+	}
+	return known.principal, nil
+}
+
+// noteUse tells the database that a token is used. That it is not told is no reason to refuse anybody.
+func (c *Control) noteUse(id string) {
+	ctx, cancel := context.WithTimeout(c.life, readLimit)
+	defer cancel()
+	if err := c.query.TokenUsed(ctx, id); err != nil {
+		c.log.Warn("the use of a token was not noted", "token", id, "error", err)
+	}
+}
+
+func (t *tokens) remembered(id string) *recent[*grant] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byID) >= tokensMost || t.byID == nil {
+		t.byID = map[string]*recent[*grant]{}
+	}
+	known, ok := t.byID[id]
+	if !ok {
+		known = &recent[*grant]{good: tokenFor}
+		t.byID[id] = known
+	}
+	return known
+}
+
+func (t *tokens) forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byID, id)
+}
+
+// readToken reads a token; nil where there is none of that id.
+func (c *Control) readToken(ctx context.Context, id string) (*grant, error) {
+	began := time.Now()
+	row, err := c.query.TokenGet(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	known := grantOf(&row)
+	known.expires = began.Add(time.Duration(row.SecondsLeft * float64(time.Second)))
+	return known, nil
+}
+
+func grantOf(row *db.TokenGetRow) *grant {
+	known := &grant{revoked: row.Revoked, principal: &Principal{
+		Name: "token:" + row.Name, Limits: Limits{Rate: row.RateLimit, InFlight: row.InFlightLimit, Bytes: row.ByteLimit},
+	}}
+	for _, role := range row.Roles {
+		known.principal.Roles = append(known.principal.Roles, Role(role))
+	}
+	copy(known.sha256[:], row.Sha256)
+	known.news.Store(row.UseIsNews)
+	return known
+}

@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"pawl/access"
+)
+
+// class says what an operation is open to while no token was ever made, and to whom afterwards.
+type class int
+
+const (
+	closedToOthers class = iota // to this machine; afterwards to those with a role
+	inContract                  // to everybody; afterwards to those with a role
+	alwaysOpen                  // to everybody, for ever: it has a key of its own, or nothing to hide
+)
+
+// rule is who may do an operation: those with any of the roles, or where there is none everybody who is known.
+type rule struct {
+	class class
+	roles access.Roles
+}
+
+func needs(roles ...access.Role) rule { return rule{closedToOthers, roles} }
+
+// rules are by the id of the operation, or for what is no operation of the API by its pattern. A route without a rule
+// is not served: the service does not start.
+var rules = map[string]rule{
+	"processOrder":    {inContract, access.Roles{access.Submit}},
+	"getOrder":        {inContract, readers}, // with submit alone: what it submitted
+	"listOrders":      needs(access.Read),
+	"listTransitions": {closedToOthers, readers},
+	"listCalls":       {closedToOthers, readers},
+
+	"cancelOrder":       needs(access.Operate),
+	"retryOrder":        needs(access.Operate),
+	"pauseOrder":        needs(access.Operate),
+	"resumeOrder":       needs(access.Operate),
+	"approveOrder":      needs(access.Approve),
+	"rejectOrder":       needs(access.Approve),
+	"settleStepOfOrder": needs(access.Settle),
+	"refundOrder":       needs(access.Operate),
+
+	"cancelOrders":       needs(access.Operate),
+	"retryOrders":        needs(access.Operate),
+	"pauseOrders":        needs(access.Operate),
+	"resumeOrders":       needs(access.Operate),
+	"approveOrders":      needs(access.Approve),
+	"rejectOrders":       needs(access.Approve),
+	"settleStepOfOrders": needs(access.Settle),
+
+	"listInventory":      needs(access.Read, access.Stock),
+	"getInventory":       needs(access.Read, access.Stock),
+	"setInventory":       needs(access.Stock),
+	"adjustInventory":    needs(access.Stock),
+	"listStockMovements": needs(access.Read, access.Stock),
+
+	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
+	"takeStripeEvent": {class: alwaysOpen}, // its signature is
+
+	"health":       {class: inContract},
+	"livez":        {class: alwaysOpen},
+	"GET /metrics": needs(access.Read),
+
+	"GET /{$}":             {class: alwaysOpen},
+	"GET /docs":            {class: alwaysOpen},
+	"GET /openapi.yaml":    {class: alwaysOpen},
+	"GET /openapi.json":    {class: alwaysOpen},
+	"GET /problems/{code}": {class: alwaysOpen},
+	"/":                    {class: alwaysOpen}, // that nothing is there
+}
+
+var readers = access.Roles{access.Submit, access.Read}
+
+// allows returns nil where a principal may do the operation. Errors: *access.NotIdentified, *forbidden.
+func (r rule) allows(p *access.Principal) error {
+	switch {
+	case p == access.Anonymous && r.class == inContract:
+		return nil
+	case p == access.Anonymous:
+		return &access.NotIdentified{Reason: "No credential was sent, and only this machine can do this without one."}
+	case len(r.roles) == 0:
+		return nil
+	}
+	for _, role := range r.roles {
+		if p.Has(role) {
+			return nil
+		}
+	}
+	return &forbidden{principal: p, roles: r.roles}
+}

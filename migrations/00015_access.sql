@@ -1,0 +1,48 @@
+-- +goose Up
+
+-- Who may use the service. Of a token only its hash is kept: whoever reads this table can use none of them. A row is
+-- never removed, because a service in which a token was ever made is closed for good.
+CREATE TABLE tokens (
+  id              text COLLATE "C" PRIMARY KEY,     -- the part of the token that it is found by
+  name            text COLLATE "C" NOT NULL,        -- of whoever has it: token:name is who did what it was used for
+  sha256          bytea NOT NULL,                   -- of the whole token
+  roles           text[] NOT NULL,                  -- what it may do
+  rate_limit      integer NOT NULL DEFAULT 0,       -- requests in a second; 0: as many as come
+  in_flight_limit integer NOT NULL DEFAULT 0,       -- requests at one time
+  byte_limit      bigint NOT NULL DEFAULT 0,        -- bytes of request bodies in a second
+  created_by      text NOT NULL,
+  created_at      timestamptz NOT NULL DEFAULT now(),
+  expires_at      timestamptz NOT NULL,
+  used_at         timestamptz,                      -- within an hour of the last time
+  replaced_at     timestamptz,                      -- another one has its name now; this one is good until it expires
+  revoked_at      timestamptz,
+  CONSTRAINT tokens_id CHECK (id ~ '^[0-9A-Za-z]{10}$'),
+  CONSTRAINT tokens_name CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'),
+  CONSTRAINT tokens_sha256 CHECK (length(sha256) = 32),
+  CONSTRAINT tokens_roles CHECK (roles <@ ARRAY['submit', 'read', 'operate', 'approve', 'settle', 'stock', 'delegate', 'admin']),
+  CONSTRAINT tokens_expires CHECK (expires_at <= created_at + interval '10 years'),
+  CONSTRAINT tokens_limits CHECK (rate_limit >= 0 AND in_flight_limit >= 0 AND byte_limit >= 0)
+);
+CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON tokens FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
+
+-- What was done with tokens, and what was denied. The verbs of orders, the changes of stock and the activations of policies
+-- have a history of their own.
+CREATE TABLE access_log (
+  entry_no  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at        timestamptz NOT NULL DEFAULT now(),
+  event     text COLLATE "C" NOT NULL,
+  actor     text NOT NULL,                -- who did it, or was denied it
+  address   inet,                         -- of the caller; null: through the database
+  operation text,                         -- of the API
+  subject   text,                         -- what it was done to, or asked for: a token, an order
+  detail    text,
+  times     integer NOT NULL DEFAULT 1,   -- how often it happened within the minute before
+  CONSTRAINT access_log_event CHECK (event <> ''),
+  CONSTRAINT access_log_times CHECK (times > 0)
+);
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON access_log FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
+
+-- +goose Down
+DROP TABLE access_log;
+DROP TABLE tokens;
