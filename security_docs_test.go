@@ -55,3 +55,11 @@ func testsOf(r repository) map[string][]string {
 	}
 	return tests
 }
+
+// TestToolchainIsNamed has an older go command fetch the release that we test with, with the fixes that it lacks.
+func TestToolchainIsNamed(t *testing.T) {
+	t.Parallel()
+	if !regexp.MustCompile(`(?m)^toolchain go1\.\d+\.\d+$`).MatchString(read(t, "go.mod")) {
+		t.Error("go.mod has no toolchain line")
+	}
+}

@@ -71,7 +71,7 @@ func (c *config) databaseFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: our own in --data-dir (also DATABASE_URL)")
 	f.StringVar(&c.DataDir, "data-dir", "", "where our own PostgreSQL keeps its data; empty: the usual place for this user")
 	f.StringVar(&c.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
-	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root")
+	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root; empty: the owner of its data, else pawl")
 	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&c.File, "config", "", "file of settings: YAML, the flags' names as keys")

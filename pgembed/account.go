@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -16,36 +18,81 @@ type account struct {
 	uid, gid uint32
 }
 
-// chooseAccount blames the setting for a user that won't do.
-func (s *Server) chooseAccount() (*account, error) {
-	chosen, err := chooseAccount(s.cfg.User, s.folders.data)
-	if err != nil && s.cfg.User != "" {
-		return nil, fmt.Errorf("%w: %w", ErrSetting, err)
-	}
-	return chosen, err
-}
+// ownName is the user that root makes for the server, unless another one was named.
+const ownName = "pawl"
 
-// chooseAccount returns nil unless we are root. The owner of existing data goes before the usual names: PostgreSQL
-// opens no folder of another user, and a user named postgres may have come with a package installed later.
-func chooseAccount(name, data string) (*account, error) {
+// nobody owns what belongs to no one, and anything may run as it. Linux uses its number for owners that it can't show, too.
+const nobody = 65534
+
+// chooseAccount returns nil unless we are root. The owner of existing data goes before our own user: PostgreSQL opens no
+// folder of another one.
+func (s *Server) chooseAccount(ctx context.Context) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	owner, err := ownerOf(data)
+	owner, err := ownerOf(s.folders.data)
 	if err != nil {
 		return nil, err
 	}
-	if name == "" && owner != nil {
-		return owner, nil
+	if s.cfg.User != "" {
+		chosen, err := namedAccount(s.cfg.User, owner, s.folders.data)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrSetting, err)
+		}
+		return chosen, nil
 	}
+	if owner == nil {
+		return s.ownAccount(ctx, ownName)
+	}
+	if owner.isNobody() {
+		return nil, fmt.Errorf("%s belongs to user %s, as which anything may run: give it to a user of its own (chown -R)", s.folders.data, owner.name)
+	}
+	return owner, nil
+}
+
+func namedAccount(name string, owner *account, data string) (*account, error) {
 	chosen, err := lookupAccount(name)
-	if err != nil {
+	switch {
+	case errors.Is(err, user.UnknownUserError(name)):
+		return nil, fmt.Errorf("there is no user %s to run PostgreSQL as", name)
+	case err != nil:
 		return nil, err
-	}
-	if owner != nil && owner.uid != chosen.uid {
-		return nil, fmt.Errorf("%s belongs to user %s: run PostgreSQL as that user, not as %s", data, owner.name, chosen.name)
+	case chosen.uid == 0:
+		return nil, fmt.Errorf("PostgreSQL refuses to run as root: name an unprivileged user, not %s", name)
+	case chosen.isNobody():
+		return nil, fmt.Errorf("anything may run as %s, and would read the database: name another user", name)
+	case owner != nil && owner.uid != chosen.uid:
+		return nil, fmt.Errorf("%s belongs to user %s: run PostgreSQL as that user, not as %s", data, owner.name, name)
 	}
 	return chosen, nil
+}
+
+func (a *account) isNobody() bool { return a.uid == nobody || a.name == "nobody" }
+
+// ownAccount is a user for our servers alone, made where there is none. Nobody and postgres would not do: whatever else
+// runs as one of them could read the data. A mere number would not do either: initdb wants a user with a name.
+func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) {
+	own, err := lookupAccount(name)
+	if !errors.Is(err, user.UnknownUserError(name)) {
+		return own, err
+	}
+	s.cfg.Log.Info("making a system user to run PostgreSQL as", "user", name)
+	printed, makeErr := makeUser(ctx, name)
+	if own, err = lookupAccount(name); err != nil { // another process may have made it
+		return nil, fmt.Errorf("PostgreSQL refuses to run as root, and a user %s for it can't be made (%w: %s): name an unprivileged user with --pg-user or PAWL_PG_USER",
+			name, makeErr, lastLines(strings.NewReader(printed)))
+	}
+	return own, nil
+}
+
+// makeUser makes a user who can't log in. useradd waits for others that change the users.
+func makeUser(ctx context.Context, name string) (printed string, err error) {
+	useradd, err := exec.LookPath("useradd")
+	if err != nil {
+		useradd = "/usr/sbin/useradd" // not every root has this in PATH
+	}
+	return output(ctx, command(useradd, nil, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent",
+		"--shell", "/usr/sbin/nologin", "--comment", "PostgreSQL of Pawl", name))
 }
 
 // ownerOf is the account that owns the data folder, nil where there is none or root made it for nobody in particular.
@@ -68,28 +115,18 @@ func ownerOf(data string) (*account, error) {
 	return owner, nil
 }
 
-// lookupAccount needs an entry in the user database: initdb refuses to run as a bare number.
+// lookupAccount returns a user.UnknownUserError for a name that nobody has.
 func lookupAccount(name string) (*account, error) {
-	names := []string{name}
-	if name == "" {
-		names = []string{"postgres", "nobody"}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, err
 	}
-	for _, n := range names {
-		u, err := user.Lookup(n)
-		if err != nil {
-			continue
-		}
-		uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
-		gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
-		if err := errors.Join(uidErr, gidErr); err != nil {
-			return nil, fmt.Errorf("look up user %s: %w", n, err)
-		}
-		if uid == 0 {
-			return nil, fmt.Errorf("PostgreSQL refuses to run as root: name an unprivileged user, not %s", n)
-		}
-		return &account{name: n, uid: uint32(uid), gid: uint32(gid)}, nil
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return nil, fmt.Errorf("look up user %s: %w", name, err)
 	}
-	return nil, fmt.Errorf("PostgreSQL refuses to run as root, and this machine has no user %q to run it as", names)
+	return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 
 // own makes path the account's, and never what a link there leads to.

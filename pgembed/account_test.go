@@ -3,10 +3,14 @@ package pgembed
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -14,24 +18,47 @@ import (
 func TestAsRoot(t *testing.T) {
 	t.Parallel()
 	onlyRoot(t)
+	t.Run("the server runs as a user of its own", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, Config{Dir: folder(t)})
+		u, err := user.LookupId(fmt.Sprint(ownerOfProcess(t, s.PID())))
+		if err != nil || u.Username != "pawl" {
+			t.Fatalf("runs as %v, %v", u, err)
+		}
+	})
 	t.Run("the server runs as the named user", func(t *testing.T) {
 		t.Parallel()
-		s := start(t, Config{Dir: folder(t), User: "nobody"})
-		if got, want := ownerOfProcess(t, s.PID()), lookup(t, "nobody").uid; got != want {
+		s := start(t, Config{Dir: folder(t), User: "daemon"})
+		if got, want := ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid; got != want {
 			t.Fatalf("runs as %d, not %d", got, want)
 		}
 	})
 	t.Run("existing data keeps its user", func(t *testing.T) {
 		t.Parallel()
 		dir := folder(t)
-		stop(t, start(t, Config{Dir: dir, User: "nobody"}))
+		stop(t, start(t, Config{Dir: dir, User: "daemon"}))
 		s := start(t, Config{Dir: dir})
-		if got, want := ownerOfProcess(t, s.PID()), lookup(t, "nobody").uid; got != want {
+		if got, want := ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid; got != want {
 			t.Fatalf("runs as %d, not %d", got, want)
 		}
 		stop(t, s)
-		_, err := Start(deadline(t), Config{Dir: dir, User: "daemon"})
-		wantError(t, err, "belongs to user nobody", "not as daemon")
+		_, err := Start(deadline(t), Config{Dir: dir, User: "bin"})
+		wantError(t, err, "belongs to user daemon", "not as bin")
+	})
+	t.Run("nobody is refused, and so is its data", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		_, err := Start(deadline(t), Config{Dir: dir, User: "nobody"})
+		wantError(t, err, "anything may run as nobody")
+		if !errors.Is(err, ErrSetting) {
+			t.Errorf("no wrong setting: %v", err)
+		}
+		data := filepath.Join(dir, "data")
+		if err := errors.Join(os.Mkdir(data, 0o700), lookup(t, "nobody").own(data)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = Start(deadline(t), Config{Dir: dir})
+		wantError(t, err, data, "as which anything may run", "chown")
 	})
 	t.Run("a user that does not exist, and root, are refused", func(t *testing.T) {
 		t.Parallel()
@@ -53,6 +80,35 @@ func TestAsRoot(t *testing.T) {
 		_, err := Start(deadline(t), Config{Dir: dir})
 		wantError(t, err, "cannot enter "+dir, "chmod o+x", "/var/lib/pawl")
 	})
+}
+
+// Processes that start together on a new machine make the user once.
+func TestMakingTheUser(t *testing.T) {
+	t.Parallel()
+	onlyRoot(t)
+	userdel, err := exec.LookPath("userdel")
+	if err != nil {
+		t.Skip("needs userdel, to clean up")
+	}
+	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	name := fmt.Sprint("pawl-test-", os.Getpid())
+	t.Cleanup(func() { _ = exec.Command(userdel, name).Run() }) // it may not have been made
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			a, err := s.ownAccount(deadline(t), name)
+			if err != nil || a.uid == 0 || a.isNobody() {
+				t.Errorf("%v, %v", a, err)
+			}
+		})
+	}
+	all.Wait()
+	users, err := os.ReadFile("/etc/passwd")
+	if line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1); err != nil || len(line) != 1 || !strings.HasSuffix(line[0], "/nologin") {
+		t.Errorf("%q, %v", line, err)
+	}
+	_, err = s.ownAccount(deadline(t), "no:name")
+	wantError(t, err, "can't be made", "useradd", "--pg-user")
 }
 
 func TestNewFoldersCanBePassedWhateverTheUmask(t *testing.T) { //nolint:paralleltest // the umask is the whole process's

@@ -2,8 +2,8 @@ package pgembed
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -87,6 +87,9 @@ func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error
 func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best binaries) {
 	for _, dir := range dirs {
 		bin, err := s.probe(ctx, dir)
+		if errors.Is(err, errUntrusted) {
+			s.cfg.Log.Warn("passing over a PostgreSQL server", "bin", dir, "reason", err)
+		}
 		if err == nil && (wanted == 0 || bin.major == wanted) && bin.major > best.major {
 			best = bin
 		}
@@ -96,9 +99,24 @@ func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best bi
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
+// locate finds the folder in which the programs of dir lie, behind all links.
+func locate(dir string) (string, error) {
+	postgres, err := trusted(filepath.Join(dir, "postgres"))
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Dir(postgres)
+	if _, err := trusted(dir); err != nil { // what lies beside it may be a library of it
+		return "", err
+	}
+	_, err = trusted(filepath.Join(dir, "initdb"))
+	return dir, err
+}
+
 // probe asks the server in dir for its version, as the user it will run as: who may not execute it can't use it.
 func (s *Server) probe(ctx context.Context, dir string) (binaries, error) {
-	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
+	dir, err := locate(dir)
+	if err != nil {
 		return binaries{}, err
 	}
 	printed, err := output(ctx, command(filepath.Join(dir, "postgres"), s.account, "--version"))

@@ -3,6 +3,7 @@ package pgembed
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestChoiceOfServer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := &Server{}
+			s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
 			if got := s.bestOf(deadline(t), c.dirs, c.wanted); got.dir != c.want {
 				t.Fatalf("chose %v", got)
 			}

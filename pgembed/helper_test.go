@@ -23,6 +23,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("PGEMBED_HELPER_DIR"); dir != "" {
 		os.Exit(helper(dir))
 	}
+	if url := os.Getenv("PGEMBED_HELPER_URL"); url != "" {
+		say(tryURL(url))
+		os.Exit(0)
+	}
 	for name, value := range foreign {
 		_ = os.Setenv(name, value)
 	}

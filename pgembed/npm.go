@@ -77,6 +77,9 @@ func (s *Server) cacheDir() (string, error) {
 	if err := makeFolder(dir); err != nil {
 		return "", fmt.Errorf("make cache folder: %w", err)
 	}
+	if _, err := trusted(dir); err != nil { // else the download would be in vain
+		return "", fmt.Errorf("use cache folder: %w", err)
+	}
 	return dir, nil
 }
 
@@ -116,18 +119,30 @@ func fetch(ctx context.Context, name, sha512, dir string) error {
 	return os.Rename(fresh, dir)
 }
 
+// npmVariables are what npm sees of our environment: its home, with the .npmrc of the user, and the way to the network.
+// The rest is kept from it: it holds our secrets, and NODE_OPTIONS and the like would have it run other programs.
+var npmVariables = []string{
+	"PATH", "HOME", "TMPDIR", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "npm_config_registry", "npm_config_cafile",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
 // npmInstall lets the machine's own npm download what the files in work say, with its registry, proxy and certificates,
 // compare the hash and unpack it, open to all whatever the umask: the server's user reads there.
 // One quick retry: without a network npm's own patience would hold up the answer for over a minute.
 func npmInstall(ctx context.Context, work string) error {
-	if _, err := exec.LookPath("npm"); err != nil {
+	npm, err := exec.LookPath("npm")
+	if err != nil {
 		return errors.New("npm is not installed")
+	}
+	if _, err := trusted(npm); err != nil {
+		return fmt.Errorf("npm is not run: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c",
 		"umask 022 && exec npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000")
 	cmd.Dir = work // not the caller's folder: its .npmrc is not ours to follow
+	cmd.Env = chosen(npmVariables)
 	cmd.WaitDelay = time.Second
 	var printed bytes.Buffer
 	cmd.Stderr = &printed

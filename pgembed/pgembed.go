@@ -2,13 +2,14 @@
 //
 // It is a default, not a toy: fsync, synchronous_commit and full_page_writes stay on, data pages carry checksums, and
 // an existing data folder is never initialised again or removed. The server listens on a unix socket only, in a folder
-// that no other user can enter; that folder's mode is the authentication.
+// that no other user can enter. Behind it, PostgreSQL asks the kernel who connects: only root and the user of this
+// process may do so without a password.
 //
 // The server ends with this process, also after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
 // PR_SET_PDEATHSIG); elsewhere the next Start finds the left-over server and stops it first.
 //
 // Supported are Linux and macOS, as root (the server then runs as an unprivileged user, because initdb and postgres
-// refuse root) and as an ordinary user.
+// refuse root) and as an ordinary user. Programs that somebody else could have put in the place of PostgreSQL are not run.
 package pgembed
 
 import (
@@ -47,8 +48,8 @@ type Config struct {
 	BinDir string
 	// CacheDir keeps the downloaded server. "" is pawl/postgres in the user's cache folder, /var/cache/pawl as root.
 	CacheDir string
-	// User is the account the server runs as when this process is root. "" takes the owner of an existing data folder,
-	// else postgres, else nobody. Other users run the server as themselves.
+	// User is the account the server runs as when this process is root, neither root nor nobody. "" takes the owner of an
+	// existing data folder, else the user pawl, which is made where there is none. Other users run the server as themselves.
 	User string
 	// Existing forbids to make anything where there is no data yet: Start returns an error that wraps ErrNoData.
 	Existing bool
@@ -109,8 +110,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// URL is the connection string of a database on this server, for pgx, database/sql and psql. It holds no password:
-// who may open the socket's folder may connect.
+// URL is the connection string of a database on this server, for pgx, database/sql and psql. It holds no password: root
+// and the user of this process may connect without one.
 func (s *Server) URL(database string) string {
 	return socketURL(s.folders.socket, port, database)
 }
@@ -167,7 +168,7 @@ func open(cfg Config) (*Server, error) {
 }
 
 func (s *Server) start(ctx context.Context) (version string, err error) {
-	if s.account, err = s.chooseAccount(); err != nil {
+	if s.account, err = s.chooseAccount(ctx); err != nil {
 		return "", err
 	}
 	if err := s.folders.prepare(s.account); err != nil {
@@ -190,6 +191,9 @@ func (s *Server) start(ctx context.Context) (version string, err error) {
 		if err := s.initialise(ctx); err != nil {
 			return "", err
 		}
+	}
+	if err := s.writeAccess(); err != nil {
+		return "", err
 	}
 	return s.run(ctx)
 }

@@ -37,15 +37,20 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 func command(path string, a *account, args ...string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Dir = "/"
-	cmd.Env = []string{"LC_ALL=C"}
-	for _, name := range []string{"PATH", "HOME", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
-		if value, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
-	}
+	cmd.Env = append(chosen([]string{"PATH", "HOME", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}), "LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential()}
 	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 	return cmd
+}
+
+// chosen are the variables of our environment with these names.
+func chosen(names []string) (env []string) {
+	for _, name := range names {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
 }
 
 // launch starts cmd. The kernel sends the death signal when the *thread* that started the child ends, so the goroutine

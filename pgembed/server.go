@@ -30,7 +30,7 @@ func (s *Server) initialise(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
-	args := []string{"-D", fresh, "-U", superuser, "--auth-local=trust", "--auth-host=reject", "-E", "UTF8", "--locale=C",
+	args := []string{"-D", fresh, "-U", superuser, "--auth-local=peer", "--auth-host=reject", "-E", "UTF8", "--locale=C",
 		"--data-checksums", "--no-instructions"}
 	if s.cfg.Settings["fsync"] == "off" {
 		args = append(args, "--no-sync")

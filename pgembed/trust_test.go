@@ -1,0 +1,156 @@
+package pgembed
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// plantedServer is a folder with a server in it that leaves a mark if it runs.
+func plantedServer(t *testing.T) (parent, dir string, ran func() bool) {
+	t.Helper()
+	parent = folder(t)
+	dir = filepath.Join(parent, "bin")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mark := filepath.Join(folder(t), "mark")
+	if err := os.Chmod(filepath.Dir(mark), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"postgres", "initdb"} {
+		writeProgram(t, filepath.Join(dir, name), fmt.Appendf(nil, "#!/bin/sh\ntouch %s\necho 'postgres (PostgreSQL) 17.2'\n", mark))
+	}
+	return parent, dir, func() bool { return exists(mark) }
+}
+
+func TestPlantedServerIsRefused(t *testing.T) {
+	t.Parallel()
+	mode := func(mode os.FileMode) func(*testing.T, string) error {
+		return func(_ *testing.T, path string) error { return os.Chmod(path, mode) }
+	}
+	anothers := func(t *testing.T, path string) error { t.Helper(); onlyRoot(t); return lookup(t, "daemon").own(path) }
+	group := func(t *testing.T, path string) error {
+		t.Helper()
+		onlyRoot(t)
+		return errors.Join(os.Chown(path, 0, int(lookup(t, "daemon").gid)), os.Chmod(path, 0o775))
+	}
+	for _, c := range []struct {
+		what, path, why string // path within the parent of the folder
+		change          func(*testing.T, string) error
+	}{
+		{"a folder of another user", "bin", "belongs to user", anothers},
+		{"a folder in one of another user", ".", "belongs to user", anothers},
+		{"a program of another user", "bin/postgres", "belongs to user", anothers},
+		{"the other program of another user", "bin/initdb", "belongs to user", anothers},
+		{"a folder that everybody may write", "bin", "written by everybody", mode(0o777)},
+		{"a folder in one that everybody may write", ".", "written by everybody", mode(0o777)},
+		{"a folder like /tmp", "bin", "written by everybody", mode(0o777 | os.ModeSticky)},
+		{"a program that everybody may write", "bin/postgres", "written by everybody", mode(0o777)},
+		{"a folder that another group may write", "bin", "written by group", group},
+		{"a folder in one that another group may write", ".", "written by group", group},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			parent, dir, ran := plantedServer(t)
+			if err := c.change(t, filepath.Join(parent, c.path)); err != nil {
+				t.Fatal(err)
+			}
+			wantRefused(t, dir, c.why)
+			link := filepath.Join(folder(t), "link")
+			if err := os.Symlink(dir, link); err != nil {
+				t.Fatal(err)
+			}
+			wantRefused(t, link, c.why)
+			if ran() {
+				t.Error("it ran")
+			}
+		})
+	}
+}
+
+// wantRefused looks at both ways to a server: found on the machine, and named in the settings.
+func wantRefused(t *testing.T, dir, why string) {
+	t.Helper()
+	var log strings.Builder
+	s := &Server{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != "" {
+		t.Errorf("%s is chosen", got.dir)
+	}
+	if !strings.Contains(log.String(), why) {
+		t.Errorf("the log does not say %q: %s", why, &log)
+	}
+	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
+	wantError(t, err, "somebody else could have put it there", why)
+	if !errors.Is(err, ErrSetting) {
+		t.Errorf("no wrong setting: %v", err)
+	}
+}
+
+func TestServersOfOurOwnAreRun(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(parent, dir string) error{
+		"in a folder that only we may write":            func(_, _ string) error { return nil },
+		"in a folder that only our own group may write": func(_, dir string) error { return os.Chmod(dir, 0o775) },
+		"below a folder like /tmp":                      func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			parent, dir, ran := plantedServer(t)
+			if err := change(parent, dir); err != nil {
+				t.Fatal(err)
+			}
+			s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+			if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != dir || !ran() {
+				t.Errorf("chosen: %v, ran: %v", got, ran())
+			}
+		})
+	}
+}
+
+func TestPlantedCacheIsRefused(t *testing.T) {
+	t.Parallel()
+	cache := folder(t)
+	if err := os.Chmod(cache, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, binDirs: listing()})
+	wantError(t, err, "use cache folder", cache, "chmod o-w")
+}
+
+// npm sees nothing of ours, and runs in a folder where only our own files tell it what to do.
+func TestNpmGetsACleanEnvironment(t *testing.T) {
+	bin, seen := folder(t), filepath.Join(folder(t), "seen")
+	writeProgram(t, filepath.Join(bin, "npm"), fmt.Appendf(nil, "#!/bin/sh\nexec >%s; env; ls -A\nexit 1\n", seen))
+	t.Setenv("PATH", bin+":/usr/bin:/bin")
+	t.Setenv("https_proxy", "http://proxy.example:3128")
+	hidden := []string{"NODE_OPTIONS", "NODE_PATH", "LD_PRELOAD_X", "DATABASE_URL", "PAWL_SECRET_STRIPE", "npm_config_script_shell", "npm_config_userconfig"}
+	for _, name := range hidden {
+		t.Setenv(name, "planted")
+	}
+	cache := folder(t)
+	if err := os.WriteFile(filepath.Join(cache, ".npmrc"), []byte("registry=http://127.0.0.1:1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(cache)
+	_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, binDirs: listing()})
+	wantError(t, err, "npm ci")
+	text, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(hidden, "planted", ".npmrc") {
+		if strings.Contains(string(text), name) {
+			t.Errorf("npm sees %s", name)
+		}
+	}
+	for _, want := range []string{"https_proxy=http://proxy.example:3128", "HOME=", "package-lock.json"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("npm does not see %s", want)
+		}
+	}
+}
