@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +43,7 @@ type config struct {
 	Policy          string
 
 	PublicURL string
+	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
 
 	Lease            time.Duration
 	RecoveryInterval time.Duration
@@ -83,6 +87,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
 	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
+	c.boundsFlags(f)
 	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
 	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
@@ -91,6 +96,13 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
 	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
+}
+
+// boundsFlags are those of every command that reads what a policy names.
+func (c *config) boundsFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "with which every variable begins that a policy may name as a secret")
+	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "folder of the files that a policy may name as secrets; empty: none")
+	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let calls of policies go to this machine and to private networks; without it, only while listening on loopback")
 }
 
 // load fills the flags that were not given from the environment and the file, and
@@ -116,6 +128,9 @@ func (c *config) load(cmd *cobra.Command) error {
 	errs = append(errs, unknown(file, cmd.Flags())...)
 	if err := errors.Join(errs...); err != nil {
 		return err
+	}
+	if flag := cmd.Flags().Lookup("allow-private"); flag != nil && !flag.Changed {
+		c.Bounds.AllowPrivate = c.onLoopback()
 	}
 	c.settings = shown(cmd.Flags())
 	return c.validate(cmd.Flags())
@@ -210,6 +225,8 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
 	check("response-timeout", c.ResponseTimeout >= 0 && c.ResponseTimeout <= time.Minute, "from 0s to 60s")
 	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
+	check("secret-env-prefix", envName.MatchString(c.Bounds.SecretEnvPrefix), "the beginning of the name of a variable, such as "+policy.SecretEnvPrefix)
+	check("secrets-dir", c.Bounds.SecretsDir == "" || filepath.IsAbs(c.Bounds.SecretsDir), "an absolute path")
 	check("lease", c.Lease >= time.Second, "at least 1s")
 	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
@@ -220,6 +237,14 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
 	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
 	return errors.Join(errs...)
+}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// onLoopback reports whether nobody but this machine reaches the service.
+func (c *config) onLoopback() bool {
+	ip, err := netip.ParseAddr(c.Listen)
+	return c.Listen == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // isWebAddress reports whether paths can be added to a text to make URLs of a website.

@@ -13,23 +13,28 @@ import (
 )
 
 func policyCheckCommand() *cobra.Command {
-	var order, currency string
+	var order string
+	cfg := config{Listen: "127.0.0.1"} // as `serve` does
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Find every mistake in a policy, and try it on an order",
 		Long: "Reads a policy (- is standard input), prints every mistake with its line and column, and exits with 1 if\n" +
-			"there is one. It needs no database and calls nobody.",
+			"there is one. It needs no database and calls nobody. Give it the settings that the service has: they bound which\n" +
+			"secrets and addresses a policy may name.",
 		Example: `  pawl policy check shop.yaml --order '{"amount": 700, "item": "car", "customerId": "bob"}'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := checkPolicy(args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+			if err == nil {
+				explainBounds(cmd.OutOrStdout(), p, cfg.Bounds)
+			}
 			if err != nil {
 				return err
 			}
 			if order == "" {
 				return nil
 			}
-			o, err := parseOrder(order, currency)
+			o, err := parseOrder(order, cfg.Currency)
 			if err != nil {
 				return usageError{fmt.Errorf("order: %w", err)}
 			}
@@ -37,8 +42,15 @@ func policyCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cfg.boundsFlags(cmd.Flags())
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cfg.load(cmd); err != nil {
+			return configError{err}
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&order, "order", "", "an order as `JSON`, as POST /api/orders/process takes it: print what would happen to it")
-	cmd.Flags().StringVar(&currency, "currency", "USD", "currency of an order that names none")
+	cmd.Flags().StringVar(&cfg.Currency, "currency", "USD", "currency of an order that names none")
 	return cmd
 }
 
@@ -60,12 +72,16 @@ func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, erro
 		return nil, err
 	}
 	fmt.Fprintf(out, "%s is a policy: charge %s, reserve %s, confirm %s\n", path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
+	return p, nil
+}
+
+// explainBounds prints which steps could not be done with these settings, on this machine.
+func explainBounds(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
 	for _, s := range fsm.Steps() {
-		if err := p.Usable(s); err != nil {
+		if err := bounds.Usable(p, s); err != nil {
 			fmt.Fprintf(out, "here it could not %v\n", err)
 		}
 	}
-	return p, nil
 }
 
 // maxPolicyFile bounds what is read of a file named by mistake; Parse says what is too long.

@@ -19,9 +19,9 @@ func TestPolicyCheck(t *testing.T) {
 	})
 	t.Run("says what a good one comes to, and what lacks here", func(t *testing.T) {
 		t.Parallel()
-		path := policyFile(t, "charge: {executor: stripe, secret: 'env:PAWL_TEST_NO_SUCH_SECRET'}\n")
+		path := policyFile(t, "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_NO_SUCH_SECRET'}\n")
 		matches(t, printed(t, "policy", "check", path), `.*/shop.yaml is a policy: charge stripe, reserve ledger, confirm ledger\n`+
-			`here it could not use stripe of charge: read secret: env:PAWL_TEST_NO_SUCH_SECRET is empty or not set\n`)
+			`here it could not use stripe of charge: read secret: env:PAWL_SECRET_TEST_NO_SUCH_SECRET is empty or not set\n`)
 	})
 	t.Run("needs a file", func(t *testing.T) {
 		t.Parallel()
@@ -32,7 +32,7 @@ func TestPolicyCheck(t *testing.T) {
 }
 
 const triedPolicy = `
-charge: {executor: stripe, secret: "env:PAWL_TEST_NO_SUCH_SECRET", capture: on_confirm}
+charge: {executor: stripe, secret: "env:PAWL_SECRET_TEST_NO_SUCH_SECRET", capture: on_confirm}
 reserve: {executor: http, url: "http://warehouse.internal/r", undoUrl: "http://warehouse.internal/u"}
 confirm: {executor: stripe}
 approval:

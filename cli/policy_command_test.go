@@ -55,7 +55,7 @@ func served(t *testing.T, query *db.Queries, text string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := usePolicy(t.Context(), query, source, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
+	if err := usePolicy(t.Context(), query, newPolicy{source: source, bounds: policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix}}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
 		t.Fatal(err)
 	}
 	return said.String()
@@ -146,15 +146,15 @@ func TestServePolicy(t *testing.T) {
 	})
 	t.Run("warns of a secret that can't be read", func(t *testing.T) {
 		t.Parallel()
-		said := served(t, db.New(dbtest.New(t).Pool), "charge: {executor: stripe, secret: 'env:PAWL_TEST_NO_SUCH_SECRET'}\n")
-		if !strings.Contains(said, "level=WARN") || !strings.Contains(said, "step=charge") || !strings.Contains(said, "PAWL_TEST_NO_SUCH_SECRET") {
+		said := served(t, db.New(dbtest.New(t).Pool), "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_NO_SUCH_SECRET'}\n")
+		if !strings.Contains(said, "level=WARN") || !strings.Contains(said, "step=charge") || !strings.Contains(said, "PAWL_SECRET_TEST_NO_SUCH_SECRET") {
 			t.Error(said)
 		}
 	})
 	t.Run("no file is no policy", func(t *testing.T) {
 		t.Parallel()
 		source, err := loadPolicy("")
-		if source != nil || err != nil || usePolicy(t.Context(), nil, source, nil) != nil {
+		if source != nil || err != nil || usePolicy(t.Context(), nil, newPolicy{}, nil) != nil {
 			t.Errorf("%q, %v", source, err)
 		}
 	})

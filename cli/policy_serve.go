@@ -27,13 +27,19 @@ func loadPolicy(path string) ([]byte, error) {
 	return source, nil
 }
 
+// newPolicy is the policy file of a service, and what it may name.
+type newPolicy struct {
+	source []byte // nil: there is none
+	bounds policy.Bounds
+}
+
 // usePolicy stores the policy of a service and makes a new one the active version. What
 // is not as whoever named the file may think is said.
-func usePolicy(ctx context.Context, query *db.Queries, source []byte, log *slog.Logger) error {
-	if source == nil {
+func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.Logger) error {
+	if of.source == nil {
 		return nil
 	}
-	used, err := store.Use(ctx, query, source, "serve")
+	used, err := store.Use(ctx, query, of.source, "serve")
 	if err != nil {
 		return databaseError(err)
 	}
@@ -44,12 +50,12 @@ func usePolicy(ctx context.Context, query *db.Queries, source []byte, log *slog.
 		log.Warn("the policy file was stored before and is not the active version", "version", used.Version, "active", used.Active,
 			"to_activate", fmt.Sprintf("pawl policy activate %d", used.Version))
 	}
-	p, err := policy.Parse(source)
+	p, err := policy.Parse(of.source)
 	if err != nil {
 		return err
 	}
 	for _, s := range fsm.Steps() {
-		if err := p.Usable(s); err != nil {
+		if err := of.bounds.Usable(p, s); err != nil {
 			log.Warn("orders will be held at a step that can't be done", "step", s, "error", err)
 		}
 	}

@@ -81,7 +81,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
 		return databaseError(err)
 	}
-	if err := usePolicy(ctx, db.New(pool), source, log); err != nil {
+	if err := usePolicy(ctx, db.New(pool), newPolicy{source, cfg.Bounds}, log); err != nil {
 		return err
 	}
 
@@ -97,7 +97,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
-		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()), Registerer: registry,
+		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
 	handler := httpapi.New(orders, httpapi.Config{

@@ -21,6 +21,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/httpapi"
+	"pawl/policy"
 	"pawl/policy/store"
 )
 
@@ -44,7 +45,7 @@ func watch(t *testing.T) *watched {
 	}
 	t.Cleanup(pool.Close)
 	w.query = db.New(pool)
-	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry})
+	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry, Bounds: policy.Bounds{AllowPrivate: true}})
 	registerMetrics(w.registry, w.orders, pool)
 	return w
 }

@@ -45,7 +45,7 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	}
 	cfg := p.Step(of)
 	pool := &callPool{e: e, step: of, policy: p, cfg: cfg}
-	pool.exec, pool.unusable = newExecutor(cfg, of)
+	pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds)
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
@@ -89,7 +89,7 @@ func (p *callPool) usable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.checked) > time.Second {
-		p.unusable, p.checked = p.policy.Usable(p.step), time.Now()
+		p.unusable, p.checked = p.e.cfg.Bounds.Usable(p.policy, p.step), time.Now()
 	}
 	return p.unusable
 }

@@ -18,6 +18,7 @@ import (
 	"pawl/fsm"
 	"pawl/ledger"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 // Config is what an engine can be told. Zero values mean the defaults.
@@ -29,6 +30,10 @@ type Config struct {
 	Currency         string        // of orders that name none; USD
 	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
 	Log              *slog.Logger
+
+	// Bounds is what policies may name: which secrets, which addresses. By default no file, no private address,
+	// and variables with policy.SecretEnvPrefix.
+	Bounds policy.Bounds
 
 	// Registerer takes the metrics that have labels. Nil means nobody reads them.
 	Registerer prometheus.Registerer
@@ -43,6 +48,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 20_000)
 	c.Currency = cmp.Or(c.Currency, "USD")
+	c.Bounds.SecretEnvPrefix = cmp.Or(c.Bounds.SecretEnvPrefix, policy.SecretEnvPrefix)
 	c.PublicURL = strings.TrimSuffix(cmp.Or(c.PublicURL, "http://localhost:3000"), "/")
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c

@@ -13,12 +13,12 @@ import (
 )
 
 // newExecutor makes the executor that a policy names for a remote step.
-func newExecutor(s *policy.Step, of fsm.Step) (provider.Executor, error) {
+func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
-		return endpoint.New(s, of), nil
+		return endpoint.New(s, of, within), nil
 	case policy.Stripe:
-		return stripe.New(s, of), nil
+		return stripe.New(s, of, within), nil
 	default:
 		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
 	}

@@ -10,7 +10,7 @@ import (
 func TestUnknownExecutors(t *testing.T) {
 	t.Parallel()
 	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
-		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge); err == nil {
+		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}); err == nil {
 			t.Errorf("%q is %v", name, e)
 		}
 	}

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -57,6 +59,7 @@ func startEngine(t testing.TB, url string, cfg engine.Config) *engine.Engine {
 // startOn starts an engine on a pool, and stops the engine after the test.
 func startOn(t testing.TB, pool *db.Pool, cfg engine.Config) *engine.Engine {
 	t.Helper()
+	cfg.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, cfg)
 	e.Start()
 	t.Cleanup(func() { stop(t, e) })

@@ -63,7 +63,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature
 	for _, name := range e.policies.webhookSecrets() {
-		secret, unreadable := name.Read()
+		secret, unreadable := e.cfg.Bounds.Read(name)
 		if unreadable != nil {
 			e.log.Warn("read the secret of webhooks", "error", unreadable)
 			continue

@@ -146,9 +146,9 @@ func TestCalls(t *testing.T) {
 }
 
 func TestStripeEvents(t *testing.T) {
-	t.Setenv("PAWL_TEST_WEBHOOK_OLD", "whsec_old")
-	t.Setenv("PAWL_TEST_WEBHOOK", "whsec_new")
-	t.Setenv("PAWL_TEST_KEY", "sk_test_1")
+	t.Setenv("PAWL_SECRET_TEST_WEBHOOK_OLD", "whsec_old")
+	t.Setenv("PAWL_SECRET_TEST_WEBHOOK", "whsec_new")
+	t.Setenv("PAWL_SECRET_TEST_KEY", "sk_test_1")
 	b := setup(t)
 	send := func(payload, secret string) answer {
 		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(payload), Secret: secret, Timestamp: time.Now()})
@@ -156,8 +156,8 @@ func TestStripeEvents(t *testing.T) {
 	}
 	event := `{"object":"event","id":"evt_1","type":"any","data":{"object":{"object":"payment_intent","id":"pi_1","metadata":{}}}}`
 	send(event, "whsec_new").wantProblem(t, 400, "bad_signature") // there is no policy that knows it
-	for _, name := range []string{"PAWL_TEST_WEBHOOK_OLD", "PAWL_TEST_WEBHOOK"} {
-		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_TEST_KEY, webhookSecret: env:"+name+"}")
+	for _, name := range []string{"PAWL_SECRET_TEST_WEBHOOK_OLD", "PAWL_SECRET_TEST_WEBHOOK"} {
+		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_SECRET_TEST_KEY, webhookSecret: env:"+name+"}")
 	}
 	b.serve(t, b.URL, engine.Config{}, Config{ResponseTimeout: patience})
 	for _, secret := range []string{"whsec_old", "whsec_new"} {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/policy"
 )
 
 // patience is how long a test waits for what must come about, however busy the machine is.
@@ -57,6 +59,7 @@ func open(t testing.TB, url string) *db.Pool {
 
 func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Config) {
 	t.Helper()
+	of.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, of)
 	e.Start()
 	b.engine, b.api = e, New(e, cfg)

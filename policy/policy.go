@@ -127,5 +127,5 @@ const (
 )
 
 // Secret names a secret: env:NAME or file:/path. It is read when it is used, so that it
-// can be replaced while the service runs.
+// can be replaced while the service runs, and only where Bounds allow it.
 type Secret string

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -149,7 +151,7 @@ func (m mapping) reach(how *Step) {
 
 const (
 	maxURL  = 2048
-	wantURL = "an absolute URL with http or https and a host, without a user, a password or a fragment"
+	wantURL = "an absolute URL with http or https and a host, without a user, a password or a fragment, and an IPv4 address as four decimal numbers"
 )
 
 // ParseURL reads the address of a provider or of a website. Its error does not repeat the
@@ -157,10 +159,23 @@ const (
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "" ||
-		strings.Contains(text, "#") {
+		strings.Contains(text, "#") || oddAddress(u.Hostname()) {
 		return nil, errors.New("not " + wantURL)
 	}
 	return u, nil
+}
+
+// oddAddress reports whether a host is a number that some programs take for an address and others for a name: 0x7f.1,
+// 2130706433, 127.1. Browsers read them as addresses: https://url.spec.whatwg.org/#ends-in-a-number-checker
+func oddAddress(host string) bool {
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	last := strings.ToLower(labels[len(labels)-1])
+	_, err := strconv.ParseUint(last, 0, 64)
+	if err != nil && !strings.HasPrefix(last, "0x") && strings.Trim(last, "0123456789") != "" {
+		return false
+	}
+	_, err = netip.ParseAddr(host)
+	return err != nil
 }
 
 func (m mapping) address(key string) (address string) {

@@ -11,22 +11,24 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"pawl/egress"
 )
 
 const (
-	dialTimeout = 10 * time.Second // ends a dial that its call has given up: it goes on, to serve the next call
-	maxHeader   = 64 << 10         // bytes of an answer's header
+	handshakeTimeout = 10 * time.Second
+	maxHeader        = 64 << 10 // bytes of an answer's header
 )
 
 // NewTransport returns a transport for this many calls at a time (0: 256). It talks to the host of a URL and to nobody
-// else: it uses no proxy of the environment and follows no redirect.
-func NewTransport(inFlight int) *http.Transport {
+// else: it uses no proxy of the environment and follows no redirect. Only with private it talks to private addresses.
+func NewTransport(inFlight int, private bool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one connection per call: its end says whose answer was lost
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext:            egress.Dialer(private).DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    dialTimeout,
+		TLSHandshakeTimeout:    handshakeTimeout,
 		MaxIdleConnsPerHost:    cmp.Or(inFlight, 256),
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeader,
@@ -86,6 +88,8 @@ func (x *Exchange) Lost() Result {
 func (x *Exchange) unconnected() Result {
 	var dial *net.OpError
 	switch {
+	case errors.Is(x.Err, egress.ErrRefused): // it counts: neither the address nor the setting goes away like an outage
+		return Retry{Code: "address_refused", Detail: x.Text(x.Err.Error()), Counts: true}
 	case errors.As(x.Err, &dial) && dial.Op == "dial":
 		return Retry{Code: "connection_failed", Detail: x.Text(x.Err.Error())}
 	case errors.Is(x.Ended, context.DeadlineExceeded):

@@ -456,7 +456,7 @@ func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 		}
 		t.Cleanup(func() { _ = sim.Close() })
 		return subject{
-			Executor: endpoint.New(new(policyOf(serve(sim))), of), of: of,
+			Executor: endpoint.New(new(policyOf(serve(sim))), of, local), of: of,
 			decline: func(c *provider.Call) { c.Item = "decline" },
 			books: func(c *provider.Call) (b books) {
 				for _, entry := range sim.Books(c.OrderID) {

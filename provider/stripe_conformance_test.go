@@ -32,7 +32,7 @@ func TestStripeConforms(t *testing.T) {
 				})
 				how := policy.Step{Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture}
 				return subject{
-					Executor: stripe.New(&how, fsm.Charge), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
+					Executor: stripe.New(&how, fsm.Charge, local), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
 					books: func(c *provider.Call) (b books) {
 						for _, entry := range sim.Books(c.OrderID) { // money that is only authorized counts
 							if entry.Key != stripe.EffectKey(c) {
@@ -65,10 +65,10 @@ func TestStripeCaptureConforms(t *testing.T) {
 		direct := httptest.NewServer(sim) // the charges are not what is tried
 		t.Cleanup(direct.Close)
 		how := policy.Step{Executor: policy.Stripe, URL: direct.URL, Secret: secretOf(t, "sk_test_123"), Capture: policy.CaptureOnConfirm}
-		charge := stripe.New(&how, fsm.Charge)
+		charge := stripe.New(&how, fsm.Charge, local)
 		how.URL = serve(sim)
 		return subject{
-			Executor: stripe.New(&how, fsm.Confirm), of: fsm.Confirm,
+			Executor: stripe.New(&how, fsm.Confirm, local), of: fsm.Confirm,
 			prepare: func(c *provider.Call) {
 				asCharge := *c
 				asCharge.Step = fsm.Charge

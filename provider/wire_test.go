@@ -19,6 +19,9 @@ import (
 	"pawl/provider"
 )
 
+// local are the bounds of tests: their providers are on this machine, their secrets in its temporary folder.
+var local = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}
+
 // request is what came over the wire.
 type request struct {
 	method, uri string

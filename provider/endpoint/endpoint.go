@@ -24,12 +24,13 @@ import (
 type endpoint struct {
 	transport *http.Transport
 	how       policy.Step
+	bounds    policy.Bounds
 }
 
 // New makes an executor of a step as a policy has it, by http or at the simulator. It is a Looker if and only if there is a
 // URL for look-ups. New calls nobody, and reads no secret: that is done with every call, so that it can be replaced.
-func New(s *policy.Step, of fsm.Step) provider.Executor {
-	e := endpoint{provider.NewTransport(s.InFlight), *s}
+func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
+	e := endpoint{provider.NewTransport(s.InFlight, within.AllowPrivate), *s, within}
 	if s.Executor == policy.Simulator {
 		e.how.URL, e.how.LookupURL = below(s.URL, string(of)), below(s.URL, "lookup")
 		if of != fsm.Confirm {
@@ -98,7 +99,7 @@ var errAddress = errors.New("the URL can't be used")
 // exchange signs a request, sends it and reads the answer. An error means that nothing
 // was sent.
 func (e *endpoint) exchange(c *provider.Call, request *http.Request, m message) (*answer, error) {
-	secret, key, err := signingKey(e.how.Secret)
+	secret, key, err := e.signingKey()
 	if err != nil {
 		return nil, err
 	}

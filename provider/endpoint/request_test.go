@@ -186,7 +186,7 @@ func TestAnAddressThatCantBeUsedSendsNothing(t *testing.T) {
 		"none": "", "another scheme": "file:///etc/passwd", "no host": "http:///do", "what is no URL": "http://hidden\x7f",
 	} {
 		for _, executor := range []policy.Executor{policy.HTTP, policy.Simulator} {
-			e := endpoint.New(&policy.Step{Executor: executor, URL: url}, fsm.Charge)
+			e := endpoint.New(&policy.Step{Executor: executor, URL: url}, fsm.Charge, local)
 			result, ok := e.Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
 			if !ok || !result.Counts || regexp.MustCompile("hidden").MatchString(result.Detail) {
 				t.Errorf("%s, by %s: %#v", name, executor, result)
@@ -202,11 +202,11 @@ func TestLookupURLMakesALooker(t *testing.T) {
 		false: {Executor: policy.HTTP, URL: url},
 		true:  {Executor: policy.HTTP, URL: url, LookupURL: url},
 	} {
-		if _, looks := endpoint.New(&s, fsm.Confirm).(provider.Looker); looks != of {
+		if _, looks := endpoint.New(&s, fsm.Confirm, local).(provider.Looker); looks != of {
 			t.Errorf("%+v is a Looker: %v", s, looks)
 		}
 	}
-	if _, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge).(provider.Looker); !looks {
+	if _, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local).(provider.Looker); !looks {
 		t.Error("the simulator can't be asked")
 	}
 }

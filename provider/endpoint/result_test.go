@@ -205,7 +205,7 @@ func TestAnswerToALookup(t *testing.T) {
 
 func lookerAt(t *testing.T, url string) provider.Looker {
 	t.Helper()
-	e := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, Secret: secretOf(t, secretText)}, fsm.Charge)
+	e := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, Secret: secretOf(t, secretText)}, fsm.Charge, local)
 	looker, ok := e.(provider.Looker)
 	if !ok {
 		t.Fatalf("%T can't be asked", e)

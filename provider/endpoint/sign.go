@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"pawl/policy"
 )
 
 // message is what a signature covers.
@@ -25,14 +23,11 @@ const secretPrefix = "whsec_"
 // errSecret has no cause: the text of a secret must not get into a log.
 var errSecret = errors.New("read secret: what follows whsec_ is not base64")
 
-// signingKey reads a secret and returns its text, which must never be shown, and the key of
+// signingKey reads the secret of the step and returns its text, which must never be shown, and the key of
 // the HMAC: what follows `whsec_` in base64, or the text itself. No secret at all: nothing is signed.
-func signingKey(secret policy.Secret) (text string, key []byte, err error) {
-	if secret == "" {
-		return "", nil, nil
-	}
-	text, err = secret.Read()
-	if err != nil {
+func (e *endpoint) signingKey() (text string, key []byte, err error) {
+	text, err = e.bounds.ReadKey(&e.how)
+	if err != nil || text == "" {
 		return "", nil, err
 	}
 	encoded, ok := strings.CutPrefix(text, secretPrefix)

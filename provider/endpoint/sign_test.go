@@ -4,8 +4,10 @@ import "testing"
 
 // The example of the Standard Webhooks libraries.
 func TestSignatureOfTheSpecification(t *testing.T) {
-	t.Setenv("STEP_TEST_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	_, key, err := signingKey("env:STEP_TEST_SECRET")
+	t.Setenv("PAWL_SECRET_TEST", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	e := endpointAt(t, "http://127.0.0.1/", 1)
+	e.how.Secret = "env:PAWL_SECRET_TEST"
+	_, key, err := e.signingKey()
 	if err != nil {
 		t.Fatal(err)
 	}

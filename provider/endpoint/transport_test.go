@@ -17,16 +17,19 @@ import (
 	"pawl/provider"
 )
 
+// local are the bounds of tests, whose providers are on this machine.
+var local = policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}
+
 // endpointAt is an executor at an address, its transport in reach.
 func endpointAt(tb testing.TB, url string, inFlight int) *endpoint {
 	tb.Helper()
-	return New(&policy.Step{URL: url, InFlight: inFlight}, fsm.Confirm).(*endpoint)
+	return New(&policy.Step{URL: url, InFlight: inFlight}, fsm.Confirm, local).(*endpoint)
 }
 
 func TestTransportUsesNoProxy(t *testing.T) {
 	t.Parallel()
 	// Addresses of this machine never go through a proxy, so that the wire can't show it.
-	if provider.NewTransport(1).Proxy != nil {
+	if provider.NewTransport(1, true).Proxy != nil {
 		t.Error("a proxy of the environment would see every order")
 	}
 }
@@ -80,12 +83,12 @@ func TestTransportKeepsAConnectionForEachCallInFlight(t *testing.T) {
 // BenchmarkCall measures the whole way of a call. The processor time, of both sides, is
 // what limits calls per second; the other side does next to nothing.
 func BenchmarkCall(b *testing.B) {
-	b.Setenv("STEP_TEST_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	b.Setenv("PAWL_SECRET_TEST", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	url := answerAll(b, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 48\r\n\r\n"+
 		`{"reference":"ch_1234567890","data":{"a":"bcd"}}`)
 	e := endpointAt(b, url, 64)
 	b.Cleanup(e.transport.CloseIdleConnections)
-	e.how.Secret = "env:STEP_TEST_SECRET"
+	e.how.Secret = "env:PAWL_SECRET_TEST"
 	b.ReportAllocs()
 	b.SetParallelism(32)
 	before := processorTime(b)

@@ -73,9 +73,12 @@ func again(c *provider.Call) *provider.Call {
 	return &next
 }
 
+// local are the bounds of tests: their providers are on this machine, their secrets in its temporary folder.
+var local = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}
+
 // atURL is an http executor whose URLs are all below one address.
 func atURL(url string, of fsm.Step, secret policy.Secret) provider.Executor {
-	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", RefundURL: url + "/refund", Secret: secret}, of)
+	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", RefundURL: url + "/refund", Secret: secret}, of, local)
 }
 
 func kind(r provider.Result) string {

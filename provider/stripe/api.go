@@ -20,15 +20,15 @@ const maxAnswer = 512 << 10
 // them. Only net/http sends a request again, with its key, when a kept connection is closed
 // on it; that is counted too.
 type api struct {
-	secret   policy.Secret
-	tells    bool // events come to a webhook
+	how      policy.Step
+	bounds   policy.Bounds
 	backends *stripe.Backends
 }
 
-func newAPI(s *policy.Step) *api {
+func newAPI(s *policy.Step, within policy.Bounds) *api {
 	config := &stripe.BackendConfig{
 		HTTPClient: &http.Client{
-			Transport:     transport{provider.NewTransport(s.InFlight)},
+			Transport:     transport{provider.NewTransport(s.InFlight, within.AllowPrivate)},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		LeveledLogger:     &stripe.LeveledLogger{Level: stripe.LevelNull}, // it would log whole answers
@@ -38,7 +38,7 @@ func newAPI(s *policy.Step) *api {
 	if s.URL != "" {
 		config.URL = stripe.String(s.URL)
 	}
-	return &api{s.Secret, s.WebhookSecret != "", stripe.NewBackendsWithConfig(config)}
+	return &api{*s, within, stripe.NewBackendsWithConfig(config)}
 }
 
 // transport bounds what is read of an answer, which the library reads to its end,
@@ -85,7 +85,7 @@ func (r *reply) refused() *provider.Refused {
 
 // send makes one request and sees to it that its answer is one.
 func (a *api) send(ctx context.Context, c *provider.Call, request func(context.Context, *stripe.Client, *reply) error) reply {
-	secret, err := a.secret.Read()
+	secret, err := a.bounds.ReadKey(&a.how)
 	if err != nil {
 		return reply{failed: provider.Unsent("secret_unusable", err)}
 	}

@@ -27,6 +27,9 @@ type stripeShop struct {
 	call            provider.Call
 }
 
+// local are the bounds of tests: their providers are on this machine, their secrets in its temporary folder.
+var local = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}
+
 func secretOf(t *testing.T) policy.Secret {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
@@ -42,8 +45,8 @@ func newStripeShop(t *testing.T, url, capture string) *stripeShop {
 		Installation: uuid.MustParse("8c5b0d5e-5f0a-4f5c-9a54-2f1d1c7c9d11"), OrderID: "o'rder \"1\"", Generation: 2,
 		Amount: decimal.MustParse("10.50"), Currency: "USD", PaymentMethod: "pm_card",
 	}}
-	how := policy.Step{Executor: policy.Stripe, URL: url, Secret: secretOf(t), Capture: capture, WebhookSecret: "env:TOLD"}
-	shop.charge, shop.confirm = stripe.New(&how, fsm.Charge), stripe.New(&how, fsm.Confirm)
+	how := policy.Step{Executor: policy.Stripe, URL: url, Secret: secretOf(t), Capture: capture, WebhookSecret: "env:PAWL_SECRET_TOLD"}
+	shop.charge, shop.confirm = stripe.New(&how, fsm.Charge, local), stripe.New(&how, fsm.Confirm, local)
 	return shop
 }
 
@@ -121,7 +124,7 @@ func TestStripeCharge(t *testing.T) {
 		f := newStripeProvider(t)
 		how := policy.Step{Executor: policy.Stripe, URL: f.URL, Secret: secretOf(t)}
 		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
-		shop.charge, shop.call.PaymentMethod = stripe.New(&how, fsm.Charge), slowBank
+		shop.charge, shop.call.PaymentMethod = stripe.New(&how, fsm.Charge, local), slowBank
 		want(t, "do", shop.do(), "unknown in_progress")
 		want(t, "lookup", shop.lookup(), "unknown in_progress")
 		f.happens("approve", "")

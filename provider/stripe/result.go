@@ -106,7 +106,7 @@ func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 
 // processing is what it means that Stripe is at work on an intent: an event says when it is done, or nobody does.
 func (a *api) processing(intent *stripe.PaymentIntent) provider.Result {
-	if a.tells {
+	if a.how.WebhookSecret != "" { // events come to a webhook
 		return provider.Waiting{Reference: intent.ID}
 	}
 	return provider.Unknown{Code: provider.InProgress, Detail: "the payment is being processed", Reference: intent.ID}

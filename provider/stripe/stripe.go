@@ -17,11 +17,11 @@ import (
 
 // New makes the executor of the charge or of the confirm step as a policy has it. New calls nobody, and reads no secret:
 // that is done with every call, so that it can be replaced.
-func New(s *policy.Step, of fsm.Step) provider.Looker {
+func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Looker {
 	if of == fsm.Confirm {
-		return &capture{newAPI(s)}
+		return &capture{newAPI(s, within)}
 	}
-	return &charge{newAPI(s), s.Capture == policy.CaptureOnConfirm}
+	return &charge{newAPI(s, within), s.Capture == policy.CaptureOnConfirm}
 }
 
 // The operations by which Stripe is asked, each with a key of its own.

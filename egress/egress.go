@@ -1,0 +1,78 @@
+// Package egress says where calls may go whose address somebody else has named: in a policy, or in a request to a
+// simulated provider.
+//
+// An address is judged when it is about to be dialed, after its name was resolved. So it does not matter how it was
+// written, nor that a name leads elsewhere the next time it is asked for.
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"code.dny.dev/ssrf"
+)
+
+// ErrRefused is the error of a dial to an address that may not be called.
+var ErrRefused = errors.New("calls may not go to this address")
+
+// dialTimeout ends a dial that its call has given up: it goes on, to serve the next call.
+const dialTimeout = 10 * time.Second
+
+// Dialer returns a dialer that connects to public addresses only or, with private, also to this machine and to the
+// networks of whoever runs it. Any other dial ends with ErrRefused, and nothing is sent.
+func Dialer(private bool) *net.Dialer {
+	return &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		return Check(to.Addr(), private)
+	}}
+}
+
+// Check returns nil for an address that may be called, else ErrRefused with the reason. With private, the networks that
+// are private may be called too, but never what stands for no machine or for many, nor what tells every program of a
+// cloud's machine that asks who it is.
+func Check(address netip.Addr, private bool) error {
+	address = address.Unmap().WithZone("")
+	if slices.Contains(metadataServices, address) {
+		return fmt.Errorf("%w: %s is the metadata service of a cloud", ErrRefused, address)
+	}
+	if slices.ContainsFunc(privateNetworks, func(network netip.Prefix) bool { return network.Contains(address) }) {
+		if private {
+			return nil
+		}
+		return fmt.Errorf("%w: %s is private, and --allow-private is not set", ErrRefused, address)
+	}
+	if err := public.SafeAddr(address); err != nil {
+		return fmt.Errorf("%w: %s is not a public address", ErrRefused, address)
+	}
+	return nil
+}
+
+// public knows the registries of special addresses.
+var public = ssrf.New(ssrf.WithAnyPort(), ssrf.WithAnyNetwork())
+
+// privateNetworks are this machine's own addresses and those that anybody may use at home.
+var privateNetworks = prefixes("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+
+// metadataServices are those that a list of special addresses does not have, or that are among the private ones.
+// Most clouds have theirs at 169.254.169.254, which is neither public nor private.
+var metadataServices = []netip.Addr{
+	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("fd20:ce::254"),    // Google Cloud
+}
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
