@@ -25,7 +25,7 @@ import (
 //	        │       └──→ access → db
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
-//	        └──→ pgembed, simulator, fsm/diagram
+//	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
 // its own: it uses the service as a customer does, and pgembed for its PostgreSQL.

@@ -55,7 +55,7 @@ func served(t *testing.T, query *db.Queries, text string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := usePolicy(t.Context(), query, newPolicy{source: source, bounds: policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix}}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
+	if err := usePolicy(t.Context(), query, newPolicy{source: source, bounds: policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
 		t.Fatal(err)
 	}
 	return said.String()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ func (r *replicas) launch() *process {
 	query.Set("application_name", fmt.Sprintf("%p-%d", r, r.started)) // for sign
 	database.RawQuery = query.Encode()
 	// The databases of the tests run with fsync off: our faults end processes, not the machine.
-	args := append([]string{"serve", "--database-url", database.String(), "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}, r.flags...)
+	args := append([]string{"serve", "--database-url", database.String(), "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss", "--secrets-dir", os.TempDir()}, r.flags...)
 	if r.clock != nil {
 		return launchProgram(r.t, stepped(), r.clock.env(), args...)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -143,4 +144,24 @@ func processorTime(b *testing.B) int64 {
 		b.Fatal(err)
 	}
 	return usage.Utime.Nano() + usage.Stime.Nano()
+}
+
+// TestCallsToPrivateAddresses: a name is judged by the address that it leads to. The call certainly did nothing, and it
+// counts, because waiting helps nobody.
+func TestCallsToPrivateAddresses(t *testing.T) {
+	t.Parallel()
+	var called atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
+	t.Cleanup(server.Close)
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	for _, url := range []string{server.URL, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port} {
+		e := New(&policy.Step{URL: url}, fsm.Confirm, policy.Bounds{})
+		r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Retry)
+		if !ok || r.Code != "address_refused" || !r.Counts || !strings.Contains(r.Detail, "--allow-private") {
+			t.Errorf("%s: %#v", url, r)
+		}
+	}
+	if n := called.Load(); n != 0 {
+		t.Errorf("called %d times", n)
+	}
 }
