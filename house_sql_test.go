@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var ordersWrite = regexp.MustCompile(`(?i)\b(insert\s+into|update)\s+(only\s+)?(public\.)?orders\b`)
+var ordersWrite = regexp.MustCompile(`(?i)\b(insert\s+into|update)\s+(only\s+)?(pawl\.)?orders\b`)
 
 func checkStatusDoors(r repository) (broken []string) {
 	movers := statusQueries(r)
@@ -38,8 +38,8 @@ func checkStatusDoors(r repository) (broken []string) {
 }
 
 var (
-	ordersInsert = regexp.MustCompile(`(?i)\binsert\s+into\s+orders\b`)
-	ordersSet    = regexp.MustCompile(`(?is)\bupdate\s+orders\b.*?\bset\b(.*?)\bwhere\b`)
+	ordersInsert = regexp.MustCompile(`(?i)\binsert\s+into\s+pawl\.orders\b`)
+	ordersSet    = regexp.MustCompile(`(?is)\bupdate\s+pawl\.orders\b.*?\bset\b(.*?)\bwhere\b`)
 	statusTarget = regexp.MustCompile(`(?i)(^|[\s,(])status\s*=`)
 )
 
@@ -114,14 +114,14 @@ var statementRules = []struct {
 	pattern *regexp.Regexp
 	why     string
 }{
-	{regexp.MustCompile(`(?i)\bdelete\s+from\s+(orders|transitions|charges|refunds|reservations|confirmations|step_calls|step_answers|late_undos|inventory|stock_movements)\b`), "the books are never deleted from"},
+	{regexp.MustCompile(`(?i)\bdelete\s+from\s+(pawl\.)?(orders|transitions|charges|refunds|reservations|confirmations|step_calls|step_answers|late_undos|inventory|stock_movements)\b`), "the books are never deleted from"},
 	{regexp.MustCompile(`(?i)\bmerge\s+into\b`), "sqlc drops the parameters of MERGE without a word"},
 	{regexp.MustCompile(`(?i)\bpg_(try_)?advisory_lock|\blisten\s|\bset\s+(session|local)\b|\bset_config\([^)]*false\s*\)`), "a session does not exist behind a transaction pooler"},
-	{regexp.MustCompile(`(?i)\bjoin\s+(rows\s+from\s*\()?unnest\b|\bfrom\s+orders\b[^;]*,\s*unnest\b`), "the planner reads the whole table: select by = ANY(array)"},
+	{regexp.MustCompile(`(?i)\bjoin\s+(rows\s+from\s*\()?unnest\b|\bfrom\s+pawl\.orders\b[^;]*,\s*unnest\b`), "the planner reads the whole table: select by = ANY(array)"},
 }
 
 var (
-	writes       = regexp.MustCompile(`(?i)\b(insert\s+into|update\s+\w+\s+(as\s+\w+\s+)?set|delete\s+from)\b`)
+	writes       = regexp.MustCompile(`(?i)\b(insert\s+into|update\s+[\w.]+\s+(as\s+\w+\s+)?set|delete\s+from)\b`)
 	hasParameter = regexp.MustCompile(`@\w|\$\d|sqlc\.n?arg`)
 )
 

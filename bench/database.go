@@ -33,10 +33,20 @@ func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database
 			return nil, fmt.Errorf("create database: %w", err)
 		}
 	}
-	if d.conn, err = pgx.Connect(ctx, d.url); err != nil {
+	if d.conn, err = connect(ctx, d.url); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	return d, nil
+}
+
+// connect finds the tables where this release has them, and where earlier ones and the baseline do.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["search_path"] = "pawl, public"
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // drop removes the database. It works when ctx has ended too.
@@ -79,7 +89,7 @@ type tableUse struct {
 func (d *database) tableUse(ctx context.Context) (tableUse, error) {
 	var u tableUse
 	err := d.conn.QueryRow(ctx, `SELECT n_tup_upd, n_tup_hot_upd, seq_scan FROM pg_stat_user_tables
-		WHERE schemaname = 'public' AND relname = 'orders'`).Scan(&u.Updates, &u.HOT, &u.SequentialScans)
+		WHERE schemaname IN ('pawl', 'public') AND relname = 'orders'`).Scan(&u.Updates, &u.HOT, &u.SequentialScans)
 	if err != nil {
 		return u, fmt.Errorf("read table statistics: %w", err)
 	}

@@ -14,7 +14,7 @@ SELECT t.id, t.name, t.sha256, t.roles, t.rate_limit, t.in_flight_limit, t.byte_
   (t.revoked_at IS NOT NULL)::boolean AS revoked,
   extract(epoch FROM t.expires_at - now())::double precision AS seconds_left,
   coalesce(t.used_at < now() - interval '1 hour', true)::boolean AS use_is_news
-FROM tokens AS t WHERE t.id = $1
+FROM pawl.tokens AS t WHERE t.id = $1
 `
 
 type TokenGetRow struct {
@@ -50,7 +50,7 @@ func (q *Queries) TokenGet(ctx context.Context, id string) (TokenGetRow, error) 
 }
 
 const tokenUsed = `-- name: TokenUsed :exec
-UPDATE tokens AS t SET used_at = now()
+UPDATE pawl.tokens AS t SET used_at = now()
 WHERE t.id = $1 AND (t.used_at IS NULL OR t.used_at < now() - interval '1 hour')
 `
 
@@ -61,7 +61,7 @@ func (q *Queries) TokenUsed(ctx context.Context, id string) error {
 }
 
 const tokensExist = `-- name: TokensExist :one
-SELECT EXISTS (SELECT FROM tokens)::boolean AS closed
+SELECT EXISTS (SELECT FROM pawl.tokens)::boolean AS closed
 `
 
 // Whether a token was ever made: from then on the service is closed, whatever became of the token.

@@ -15,7 +15,7 @@ import (
 
 const answerOf = `-- name: AnswerOf :one
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
-FROM step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3 AND w.operation = 'do'
+FROM pawl.step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3 AND w.operation = 'do'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
 
@@ -52,11 +52,11 @@ const answerStore = `-- name: AnswerStore :many
 WITH target AS MATERIALIZED (
   SELECT o.order_no, coalesce(o.generation = $1 AND o.status = $2
     AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = $3 AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.calls > 0
   FOR NO KEY UPDATE
 ), stored AS (
-  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
+  INSERT INTO pawl.step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
   SELECT t.order_no, $1, $4, $5, $6, nullif($7::text, ''), nullif($8::text, ''),
     nullif($9::text, ''), nullif($10::text, '')::jsonb
   FROM target AS t
@@ -66,7 +66,7 @@ WITH target AS MATERIALIZED (
     WHERE w.outcome = 'not_done' AND (w.consumed_at IS NOT NULL OR excluded.outcome <> 'not_done')
   RETURNING w.order_no
 ), touched AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + (o.ended_as IS NULL)::integer, fence = o.fence + t.wakes::integer,
     owner = CASE WHEN t.wakes THEN $11::uuid ELSE o.owner END,
     due_at = CASE WHEN t.wakes THEN clock_timestamp() + make_interval(secs => $12::float8) ELSE o.due_at END,
@@ -75,11 +75,11 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5, $13::text, $14::text,
     $15::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type AnswerStoreParams struct {
@@ -101,7 +101,7 @@ type AnswerStoreParams struct {
 }
 
 type AnswerStoreRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // Keeps an answer and, if the order waits at that step, wakes it for this process. It
@@ -136,56 +136,56 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 	for rows.Next() {
 		var i AnswerStoreRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -199,9 +199,9 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = $1 AND EXISTS (
-  SELECT FROM step_calls AS t
+  SELECT FROM pawl.step_calls AS t
   WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
 `
 
@@ -286,23 +286,23 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]O
 
 const lateUndoBegin = `-- name: LateUndoBegin :many
 WITH claimed AS MATERIALIZED (
-  SELECT u.order_no FROM late_undos AS u
+  SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.claims = $6 AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
+  UPDATE pawl.orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
   WHERE o.order_no = $1 AND o.seq = $7 AND EXISTS (SELECT 1 FROM claimed AS c)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.ended_as
 ), extended AS (
-  UPDATE late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => $8::float8)
+  UPDATE pawl.late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => $8::float8)
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $4
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
-SELECT k.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
   k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, '')
 FROM touched AS k
 ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
@@ -361,10 +361,10 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([
 
 const lateUndoFinish = `-- name: LateUndoFinish :exec
 WITH answered AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = $1::text, code = nullif($3::text, ''), detail = nullif($4::text, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = $1::text, code = nullif($3::text, ''), detail = nullif($4::text, '')
   WHERE t.order_no = $5 AND t.call = $9
 )
-UPDATE late_undos AS u SET
+UPDATE pawl.late_undos AS u SET
   finished_at = CASE WHEN $1::text = 'done' THEN now() END, due_at = now() + make_interval(secs => $2::float8),
   code = nullif($3::text, ''), detail = nullif($4::text, '')
 WHERE u.order_no = $5 AND u.generation = $6 AND u.step = $7 AND u.claims = $8 AND u.finished_at IS NULL
@@ -400,7 +400,7 @@ func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) 
 }
 
 const lateUndoIsOpen = `-- name: LateUndoIsOpen :one
-SELECT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $3
+SELECT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $3
   AND u.finished_at IS NULL)::boolean AS open
 `
 
@@ -418,13 +418,13 @@ func (q *Queries) LateUndoIsOpen(ctx context.Context, arg LateUndoIsOpenParams) 
 }
 
 const lateUndoOpen = `-- name: LateUndoOpen :many
-INSERT INTO late_undos AS u (order_no, generation, step, reason, reference)
-SELECT o.order_no, $1, $2, $3, nullif($4::text, '') FROM orders AS o
+INSERT INTO pawl.late_undos AS u (order_no, generation, step, reason, reference)
+SELECT o.order_no, $1, $2, $3, nullif($4::text, '') FROM pawl.orders AS o
 WHERE o.order_no = $5
   AND (o.generation > $1 OR o.ended_as IN ('failed', 'canceled') OR $2 = 'reserve' AND o.status = 'refunding')
-  AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE $2 = 'charge' AND c.order_no = o.order_no
+  AND NOT EXISTS (SELECT 1 FROM pawl.charges AS c WHERE $2 = 'charge' AND c.order_no = o.order_no
     AND c.generation = $1 AND c.refunded_at IS NULL)
-  AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE $2 = 'reserve' AND r.order_no = o.order_no
+  AND NOT EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE $2 = 'reserve' AND r.order_no = o.order_no
     AND r.generation = $1 AND r.released_at IS NULL)
 ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
     reference = coalesce(u.reference, excluded.reference), claims = 0, code = NULL, detail = NULL
@@ -472,23 +472,23 @@ func (q *Queries) LateUndoOpen(ctx context.Context, arg LateUndoOpenParams) ([]i
 
 const lateUndoSettle = `-- name: LateUndoSettle :many
 WITH settled AS MATERIALIZED (
-  SELECT u.order_no FROM late_undos AS u
+  SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $3 AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $4 AND EXISTS (SELECT 1 FROM settled AS s)
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), closed AS (
-  UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
+  UPDATE pawl.late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $3
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5::text,
     $6::text, $7::text, $8::text FROM touched AS k
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LateUndoSettleParams struct {
@@ -503,7 +503,7 @@ type LateUndoSettleParams struct {
 }
 
 type LateUndoSettleRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // A person has undone it by hand, and closes it. Written to the history of the order, which
@@ -528,56 +528,56 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 	for rows.Next() {
 		var i LateUndoSettleRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -591,17 +591,17 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 
 const lateUndosClaim = `-- name: LateUndosClaim :many
 WITH due AS MATERIALIZED (
-  SELECT u.order_no, u.generation, u.step FROM late_undos AS u
+  SELECT u.order_no, u.generation, u.step FROM pawl.late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => $2::float8), claims = u.claims + 1
+  UPDATE pawl.late_undos AS u SET due_at = now() + make_interval(secs => $2::float8), claims = u.claims + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
 SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list,
-  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
+  (SELECT t.policy FROM pawl.step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
-FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
+FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
 
 type LateUndosClaimParams struct {

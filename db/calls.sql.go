@@ -13,7 +13,7 @@ import (
 )
 
 const callFenced = `-- name: CallFenced :exec
-UPDATE step_calls AS t SET finished_at = now(), fenced = true, outcome = $1::text,
+UPDATE pawl.step_calls AS t SET finished_at = now(), fenced = true, outcome = $1::text,
   code = nullif($2::text, ''), detail = nullif($3::text, ''), reference = nullif($4::text, '')
 WHERE t.order_no = $5 AND t.call = $6 AND t.fence = $7 AND t.finished_at IS NULL
 `
@@ -46,11 +46,11 @@ func (q *Queries) CallFenced(ctx context.Context, arg CallFencedParams) error {
 const callsBegin = `-- name: CallsBegin :many
 
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + 1, calls = coalesce(o.calls, 0) + 1, take_overs = CASE WHEN $2::integer IS NULL THEN 0 ELSE o.take_overs END,
     retry_window_started_at = coalesce(o.retry_window_started_at, now()),
     in_doubt_since = CASE WHEN $3::text = 'lookup' OR $2::integer IS NOT NULL THEN o.in_doubt_since
@@ -62,12 +62,12 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce($2::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, $9::text, $3::text,
     CASE WHEN $3::text = 'undo' THEN nullif(($10::text[])[array_position($1::bigint[], m.order_no)], '') END
   FROM moved AS m
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'call' FROM moved AS m
 )
 SELECT m.order_no, m.seq, m.calls::integer AS call, m.in_doubt_since, now()::timestamptz AS at
@@ -143,7 +143,7 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 }
 
 const callsOf = `-- name: CallsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM step_calls AS t
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 ORDER BY t.call LIMIT $3
 `
 
@@ -203,40 +203,40 @@ WITH asked AS (
   UNION ALL
   SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), true, e.step
   FROM asked AS x CROSS JOIN LATERAL (
-    SELECT DISTINCT t.generation, t.step, t.policy FROM step_calls AS t
+    SELECT DISTINCT t.generation, t.step, t.policy FROM pawl.step_calls AS t
     WHERE t.order_no = x.order_no AND t.generation < x.generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
       AND NOT EXISTS (
-        SELECT 1 FROM step_calls AS u
+        SELECT 1 FROM pawl.step_calls AS u
         WHERE u.order_no = t.order_no AND u.generation = t.generation AND u.step = t.step AND u.operation = 'undo' AND u.outcome = 'done')
       AND NOT EXISTS (
-        SELECT 1 FROM step_answers AS w
+        SELECT 1 FROM pawl.step_answers AS w
         WHERE w.order_no = t.order_no AND w.generation = t.generation AND w.step = t.step AND w.operation = 'undo' AND w.outcome = 'done')
       AND NOT EXISTS (
-        SELECT 1 FROM late_undos AS l
+        SELECT 1 FROM pawl.late_undos AS l
         WHERE l.order_no = t.order_no AND l.generation = t.generation AND l.step = t.step AND l.finished_at IS NOT NULL)
   ) AS e
   WHERE x.operation = 'do' AND x.step <> 'confirm'
 )
 SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step, k.policy::integer AS policy, k.voids::boolean AS voids,
   coalesce(
-    (SELECT c.reference FROM charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
-    (SELECT r.reference FROM reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation),
-    (SELECT t.reference FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
+    (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
+    (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation),
+    (SELECT t.reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
        AND t.operation <> 'undo' AND t.refund IS NULL AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
-    (SELECT l.reference FROM late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
-    (SELECT w.reference FROM step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
+    (SELECT l.reference FROM pawl.late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
+    (SELECT w.reference FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
   -- Not EXISTS: the planner may hash that, and reads the whole table for it.
-  coalesce((SELECT true FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+  coalesce((SELECT true FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
-  coalesce((SELECT t.undo_reference FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
+  coalesce((SELECT t.undo_reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' ORDER BY t.started_at LIMIT 1), '')::text AS undo_named,
-  coalesce((SELECT min(t.started_at) FROM step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
+  coalesce((SELECT min(t.started_at) FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation
     AND t.step = k.step AND t.operation = 'do'), now())::timestamptz AS sent_at,
   coalesce(a.source, '')::text AS source, coalesce(a.outcome, '')::text AS outcome, coalesce(a.code, '')::text AS code,
   coalesce(a.detail, '')::text AS detail, coalesce(a.reference, '')::text AS answer_reference, coalesce(a.data::text, '')::text AS data
 FROM keys AS k LEFT JOIN LATERAL (
-  SELECT w.source, w.outcome, w.code, w.detail, w.reference, w.data FROM step_answers AS w
+  SELECT w.source, w.outcome, w.code, w.detail, w.reference, w.data FROM pawl.step_answers AS w
   WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.step AND w.operation = k.operation
     AND w.consumed_at IS NULL AND NOT k.voids LIMIT 1
 ) AS a ON true
@@ -325,11 +325,11 @@ WITH answers AS MATERIALIZED (
       unnest($9::text[]), unnest($10::text[]), unnest($11::text[]))
     AS x(order_no, hold, reason, delay, counts, cleared, outcome, code, detail, reference, action)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + 1, take_overs = 0,
     hold = nullif(a.hold, ''), hold_reason = nullif(a.reason, ''),
     owner = CASE WHEN a.hold = '' THEN o.owner END,
@@ -342,16 +342,16 @@ WITH answers AS MATERIALIZED (
     AND o.status = $12 AND o.fence = $13 AND o.seq = $14
   RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.calls
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
     detail = nullif(a.detail, ''), reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL AND a.outcome <> ''
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $15::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'), m.hold_reason FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `

@@ -63,12 +63,12 @@ func TestCheck(t *testing.T) {
 		{"a column that is gone", `ALTER TABLE step_calls DROP COLUMN undo_reference`, []string{`"undo_reference"`, "42703", "CallsBegin: "}},
 		{"a column of another type", `ALTER TABLE concurrency_keys ALTER COLUMN version TYPE text`,
 			[]string{"ConcurrencyGrant: ", "42"}},
-		{"a table that is gone", `DROP TABLE step_answers CASCADE`, []string{`"step_answers" does not exist`, "42P01", "AnswerStore: "}},
+		{"a table that is gone", `DROP TABLE step_answers CASCADE`, []string{`"pawl.step_answers" does not exist`, "42P01", "AnswerStore: "}},
 		{"a table that is a view now", `ALTER TABLE late_undos RENAME TO undos; CREATE VIEW late_undos AS SELECT DISTINCT * FROM undos`,
 			[]string{"LateUndo", "55000"}},
 		{"a function that is gone", `ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with`,
 			[]string{"starts_with(", "42883", "OrdersListHeld: "}},
-		{"no schema at all", `DROP SCHEMA public CASCADE`, []string{"of ", "; and ", " more", "42P01"}},
+		{"no schema at all", `DROP SCHEMA pawl CASCADE`, []string{"of ", "; and ", " more", "42P01"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -13,23 +13,23 @@ import (
 
 const concurrencyGrant = `-- name: ConcurrencyGrant :many
 WITH seen AS (
-  UPDATE concurrency_keys AS k SET version = k.version + 1 WHERE k.key = $1 AND k.version = $2
+  UPDATE pawl.concurrency_keys AS k SET version = k.version + 1 WHERE k.key = $1 AND k.version = $2
   RETURNING k.key
 ), held AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[]) AND o.hold = 'queued'
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), granted AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1, owner = $4::uuid, hold = NULL, hold_reason = NULL, permit_at = now(),
     due_at = clock_timestamp() + make_interval(secs => $5::float8)
   WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h WHERE EXISTS (SELECT 1 FROM seen AS s))) AND o.hold = 'queued'
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT g.order_no, g.seq, g.status, g.status, g.fence, 'permit' FROM granted AS g
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM granted AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM granted AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type ConcurrencyGrantParams struct {
@@ -41,7 +41,7 @@ type ConcurrencyGrantParams struct {
 }
 
 type ConcurrencyGrantRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // Gives permits to orders that were next when the version was read.
@@ -61,56 +61,56 @@ func (q *Queries) ConcurrencyGrant(ctx context.Context, arg ConcurrencyGrantPara
 	for rows.Next() {
 		var i ConcurrencyGrantRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (q *Queries) ConcurrencyGrant(ctx context.Context, arg ConcurrencyGrantPara
 
 const concurrencyKeysQueued = `-- name: ConcurrencyKeysQueued :many
 SELECT k.key FROM (
-  SELECT DISTINCT o.concurrency_key::text AS key FROM orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
+  SELECT DISTINCT o.concurrency_key::text AS key FROM pawl.orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
 ) AS k ORDER BY random() LIMIT $1
 `
 
@@ -152,13 +152,13 @@ func (q *Queries) ConcurrencyKeysQueued(ctx context.Context, most int32) ([]stri
 const concurrencyRead = `-- name: ConcurrencyRead :many
 
 WITH key_row AS (
-  INSERT INTO concurrency_keys AS k (key) VALUES ($1) ON CONFLICT (key) DO NOTHING RETURNING k.version
+  INSERT INTO pawl.concurrency_keys AS k (key) VALUES ($1) ON CONFLICT (key) DO NOTHING RETURNING k.version
 )
 SELECT o.order_no, coalesce(o.policy, 0)::integer AS policy,
-  coalesce((SELECT k.version FROM concurrency_keys AS k WHERE k.key = $1), (SELECT r.version FROM key_row AS r), 0)::bigint AS version,
-  (SELECT count(*) FROM orders AS u WHERE u.concurrency_key = $1 AND u.ended_as IS NULL
+  coalesce((SELECT k.version FROM pawl.concurrency_keys AS k WHERE k.key = $1), (SELECT r.version FROM key_row AS r), 0)::bigint AS version,
+  (SELECT count(*) FROM pawl.orders AS u WHERE u.concurrency_key = $1 AND u.ended_as IS NULL
     AND (u.status <> 'pending' OR u.permit_at IS NOT NULL)) AS under_way
-FROM orders AS o
+FROM pawl.orders AS o
 WHERE o.concurrency_key = $1 AND o.ended_as IS NULL AND o.hold = 'queued'
 ORDER BY o.concurrency_key, o.order_no LIMIT $2
 `

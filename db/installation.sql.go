@@ -24,7 +24,7 @@ func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
 }
 
 const installationID = `-- name: InstallationID :one
-SELECT i.id FROM installation AS i
+SELECT i.id FROM pawl.installation AS i
 `
 
 func (q *Queries) InstallationID(ctx context.Context) (uuid.UUID, error) {
@@ -35,7 +35,7 @@ func (q *Queries) InstallationID(ctx context.Context) (uuid.UUID, error) {
 }
 
 const installationSecret = `-- name: InstallationSecret :one
-SELECT i.id, i.callback_secret FROM installation AS i
+SELECT i.id, i.callback_secret FROM pawl.installation AS i
 `
 
 type InstallationSecretRow struct {

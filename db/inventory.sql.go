@@ -10,7 +10,7 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM inventory AS i WHERE i.item = $1
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1
 `
 
 func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, error) {
@@ -28,7 +28,7 @@ func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, err
 }
 
 const inventoryList = `-- name: InventoryList :many
-SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM inventory AS i
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i
 WHERE i.item > $1 ORDER BY i.item LIMIT $2
 `
 
@@ -66,18 +66,18 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 
 const inventoryMove = `-- name: InventoryMove :many
 WITH moved AS (
-  INSERT INTO inventory AS i (item, on_hand, tracked)
+  INSERT INTO pawl.inventory AS i (item, on_hand, tracked)
   SELECT $1::text, greatest($2::bigint, 0), true
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND ($2::bigint BETWEEN 0 AND 1000000000000 AND coalesce($3::bigint, 0) = 0
-      OR EXISTS (SELECT 1 FROM inventory AS j WHERE j.item = $1::text))
-    AND NOT EXISTS (SELECT 1 FROM stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text AND s.kind <> 'restock')
+      OR EXISTS (SELECT 1 FROM pawl.inventory AS j WHERE j.item = $1::text))
+    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text AND s.kind <> 'restock')
   ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + $2::bigint, tracked = true, version = i.version + 1
     WHERE i.on_hand + $2::bigint BETWEEN i.reserved AND 1000000000000
       AND ($3::bigint IS NULL OR i.version = $3::bigint)
   RETURNING i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item
 ), recorded AS (
-  INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
   SELECT m.item, m.version, $5::text, $2::bigint, m.on_hand, m.sold,
     $6::text, $7::text, $4::text
   FROM moved AS m
@@ -144,7 +144,7 @@ func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([
 }
 
 const stockMovementByRequest = `-- name: StockMovementByRequest :one
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM stock_movements AS s
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.request_id = $2::text AND s.kind <> 'restock'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
@@ -175,7 +175,7 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 }
 
 const stockMovementsOf = `-- name: StockMovementsOf :many
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM stock_movements AS s
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.version > $2 ORDER BY s.version LIMIT $3
 `
 

@@ -14,13 +14,13 @@ import (
 
 const leasesClaim = `-- name: LeasesClaim :many
 WITH due AS MATERIALIZED (
-  SELECT o.order_no, o.hold FROM orders AS o
+  SELECT o.order_no, o.hold FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.due_at <= now()
     AND (o.policy IS NULL OR o.policy = ANY($2::integer[])) -- only what this process can run
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
     -- Its driver left it in doubt, or died in the call: an answer nobody heard counts as one.
@@ -32,12 +32,12 @@ WITH due AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM due AS d)) AND o.due_at <= now()
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT c.order_no, c.seq, c.status, c.status, c.fence,
     CASE WHEN c.hold IS NOT NULL THEN 'hold' WHEN d.hold IS NOT NULL THEN 'wake' ELSE 'take_over' END, c.hold_reason
   FROM claimed AS c JOIN due AS d ON d.order_no = c.order_no
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM claimed AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM claimed AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LeasesClaimParams struct {
@@ -48,7 +48,7 @@ type LeasesClaimParams struct {
 }
 
 type LeasesClaimRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // Takes up those of the given orders that are due. An order taken over from a driver three
@@ -69,56 +69,56 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 	for rows.Next() {
 		var i LeasesClaimRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 
 const leasesDue = `-- name: LeasesDue :many
 
-SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM pawl.orders AS o
 WHERE o.due_at > $1::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT $2
 `
@@ -188,15 +188,15 @@ func (q *Queries) LeasesDueFloor(ctx context.Context) (time.Time, error) {
 
 const leasesRelease = `-- name: LeasesRelease :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
+  UPDATE pawl.orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = $2::uuid
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'release_lease' FROM moved AS m
 RETURNING order_no
 `
@@ -230,11 +230,11 @@ func (q *Queries) LeasesRelease(ctx context.Context, arg LeasesReleaseParams) ([
 
 const leasesRenew = `-- name: LeasesRenew :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE orders AS o SET due_at = greatest(o.due_at, clock_timestamp() + make_interval(secs => $1::float8))
+UPDATE pawl.orders AS o SET due_at = greatest(o.due_at, clock_timestamp() + make_interval(secs => $1::float8))
 WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = $2::uuid
 RETURNING o.order_no
 `
@@ -269,20 +269,20 @@ func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int
 
 const leasesTake = `-- name: LeasesTake :many
 WITH held AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.hold = $2::text
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1, owner = $3::uuid, hold = NULL, hold_reason = NULL,
     due_at = clock_timestamp() + make_interval(secs => $4::float8)
   WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h)) AND o.hold = $2::text
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT t.order_no, t.seq, t.status, t.status, t.fence, 'wake' FROM taken AS t
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM taken AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM taken AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LeasesTakeParams struct {
@@ -293,7 +293,7 @@ type LeasesTakeParams struct {
 }
 
 type LeasesTakeRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // Takes up orders out of a hold before its time, because what they waited for is there.
@@ -312,56 +312,56 @@ func (q *Queries) LeasesTake(ctx context.Context, arg LeasesTakeParams) ([]Lease
 	for rows.Next() {
 		var i LeasesTakeRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}

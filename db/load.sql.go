@@ -10,7 +10,7 @@ import (
 )
 
 const loadStored = `-- name: LoadStored :one
-SELECT count(*) AS orders FROM orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
+SELECT count(*) AS orders FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
 `
 
 // How many of these orders there are.

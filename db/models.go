@@ -121,3 +121,56 @@ type Transition struct {
 	RequestID     *string
 	PaymentMethod *string
 }
+
+type WrittenOrder struct {
+	OrderNo              int64
+	CreatedAt            time.Time
+	DueAt                *time.Time
+	FinishedAt           *time.Time
+	Owner                *uuid.UUID
+	Fence                int64
+	Generation           int32
+	Quantity             int32
+	Seq                  int32
+	TakeOvers            int16
+	Status               fsm.State
+	Hold                 *string
+	HoldReason           *string
+	StopRequested        *string
+	Outcome              *string
+	EndedAs              *fsm.State
+	FailureStep          *string
+	FailureCode          *string
+	FailureDetail        *string
+	OrderID              string
+	Currency             string
+	Item                 string
+	Amount               decimal.Decimal
+	Metadata             []byte
+	Policy               *int32
+	Calls                *int32
+	Retries              *int32
+	RetryWindowStartedAt *time.Time
+	InDoubtSince         *time.Time
+	StartAt              *time.Time
+	CompleteBy           *time.Time
+	ReservationTtl       *float64
+	ReservedUntil        *time.Time
+	ApprovalUntil        *time.Time
+	ApprovedAt           *time.Time
+	PermitAt             *time.Time
+	CustomerID           *string
+	PaymentMethod        *string
+	ConcurrencyKey       *string
+	Action               []byte
+	Refunds              *int32
+	ChargedAt            *time.Time
+	RefundedAt           *time.Time
+	ReservedAt           *time.Time
+	ReleasedAt           *time.Time
+	ChargeReference      *string
+	ReserveReference     *string
+	ChargeInDoubt        *bool
+	ReserveInDoubt       *bool
+	RefundList           []byte
+}

@@ -45,7 +45,9 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	if pooled && !strings.Contains(url, "default_query_exec_mode") {
+	if !pooled {
+		fixSearchPath(config.ConnConfig)
+	} else if !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -62,6 +64,33 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 // BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	return p.pool.BeginTx(ctx, options)
+}
+
+// searchPath finds what is PostgreSQL's own, and nothing of anybody else: an operator that somebody plants in a schema he
+// may create in is never taken for the one that a statement means. What is ours is named with its schema.
+const searchPath = "pg_catalog, pg_temp"
+
+// fixSearchPath does so for every connection made with config. A pooler takes no such setting: it would have to
+// keep servers apart by it.
+func fixSearchPath(config *pgx.ConnConfig) {
+	config.RuntimeParams["search_path"] = searchPath
+}
+
+// ConnectConfig is ParseConfig for connections whose search_path is as that of a Pool: with the tables of ours to be named
+// with their schema. It asks the database whether there is a pooler in between.
+func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
+	config, err := ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	pooled, err := behindPooler(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to database: %w", err)
+	}
+	if !pooled {
+		fixSearchPath(config)
+	}
+	return config, nil
 }
 
 // behindPooler finds out whether somebody stands between us and the server: a pooler

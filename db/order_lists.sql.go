@@ -13,12 +13,12 @@ import (
 const orderNoAt = `-- name: OrderNoAt :one
 
 WITH RECURSIVE halves AS (
-  SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM orders AS o
+  SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM pawl.orders AS o
   UNION ALL
   SELECT CASE WHEN m.before THEN m.middle ELSE m.last_before END, CASE WHEN m.before THEN m.first_after ELSE m.middle END
   FROM (
     SELECT h.last_before, h.first_after, (h.last_before + h.first_after) / 2 AS middle, coalesce((
-      SELECT o.created_at FROM orders AS o
+      SELECT o.created_at FROM pawl.orders AS o
       WHERE o.order_no >= (h.last_before + h.first_after) / 2 ORDER BY o.order_no LIMIT 1) < $1, false) AS before
     FROM halves AS h WHERE h.first_after - h.last_before > 1
     OFFSET 0
@@ -54,13 +54,13 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 
 const ordersList = `-- name: OrdersList :many
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint
     AND CASE WHEN o.created_at >= $3::timestamptz AND o.created_at < $4::timestamptz
       AND o.status = ANY($5::text[]) THEN true END
   ORDER BY o.order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -156,7 +156,7 @@ func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order
 
 const ordersListCustomer = `-- name: OrdersListCustomer :many
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.customer_id IS NOT NULL
     AND (o.customer_id, o.order_no) > ($1::text, $2::bigint) AND (o.customer_id, o.order_no) < ($1::text, $3::bigint)
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
@@ -164,7 +164,7 @@ WITH page AS MATERIALIZED (
       AND ($7::text IS NULL OR o.item = $7::text) THEN true END
   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $8
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -263,7 +263,7 @@ func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomer
 
 const ordersListHeld = `-- name: OrdersListHeld :many
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($1::text, $2::bigint) AND (o.hold, o.order_no) < ($1::text, $3::bigint)
     AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
       AND ($6::text = '' OR starts_with(o.hold_reason, $6::text))
@@ -272,7 +272,7 @@ WITH page AS MATERIALIZED (
       AND ($9::text IS NULL OR o.customer_id = $9::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT $10
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -375,28 +375,28 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 
 const ordersListItem = `-- name: OrdersListItem :many
 WITH reserved AS MATERIALIZED (
-  SELECT v.order_no FROM reservations AS v
+  SELECT v.order_no FROM pawl.reservations AS v
   WHERE 'completed' = ANY($1::text[])
     AND (v.item, v.order_no) > ($2::text, $3::bigint) AND (v.item, v.order_no) < ($2::text, $4::bigint)
     AND v.generation = (
-      SELECT u.generation FROM orders AS u
+      SELECT u.generation FROM pawl.orders AS u
       WHERE u.order_no = v.order_no AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
         AND u.status = ANY($1::text[]))
   ORDER BY v.item DESC, v.order_no DESC LIMIT $7
 ), failed AS MATERIALIZED (
-  SELECT f.order_no FROM orders AS f
+  SELECT f.order_no FROM pawl.orders AS f
   WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
     AND (f.item, f.order_no) > ($2::text, $3::bigint) AND (f.item, f.order_no) < ($2::text, $4::bigint)
     AND CASE WHEN f.created_at >= $5::timestamptz AND f.created_at < $6::timestamptz THEN true END
   ORDER BY f.item DESC, f.order_no DESC LIMIT $7
 ), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM orders AS c
+  SELECT c.order_no FROM pawl.orders AS c
   WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
     AND (c.item, c.order_no) > ($2::text, $3::bigint) AND (c.item, c.order_no) < ($2::text, $4::bigint)
     AND CASE WHEN c.created_at >= $5::timestamptz AND c.created_at < $6::timestamptz THEN true END
   ORDER BY c.item DESC, c.order_no DESC LIMIT $7
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item, u.created_at FROM orders AS u
+  SELECT u.order_no, u.status, u.item, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
     AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
@@ -407,7 +407,7 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
   ORDER BY order_no DESC LIMIT $7
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `
@@ -505,19 +505,19 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 
 const ordersListUncompleted = `-- name: OrdersListUncompleted :many
 WITH failed AS MATERIALIZED (
-  SELECT f.order_no FROM orders AS f
+  SELECT f.order_no FROM pawl.orders AS f
   WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
     AND (f.ended_as, f.order_no) > ('failed', $2::bigint) AND (f.ended_as, f.order_no) < ('failed', $3::bigint)
     AND CASE WHEN f.created_at >= $4::timestamptz AND f.created_at < $5::timestamptz THEN true END
   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $6
 ), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM orders AS c
+  SELECT c.order_no FROM pawl.orders AS c
   WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
     AND (c.ended_as, c.order_no) > ('canceled', $2::bigint) AND (c.ended_as, c.order_no) < ('canceled', $3::bigint)
     AND CASE WHEN c.created_at >= $4::timestamptz AND c.created_at < $5::timestamptz THEN true END
   ORDER BY c.ended_as DESC, c.order_no DESC LIMIT $6
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.created_at FROM orders AS u
+  SELECT u.order_no, u.status, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
     AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
@@ -527,7 +527,7 @@ WITH failed AS MATERIALIZED (
     AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
   ORDER BY order_no DESC LIMIT $6
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC
 `

@@ -14,11 +14,11 @@ import (
 
 const ordersCharge = `-- name: OrdersCharge :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'reserving' ELSE 'canceled' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -30,10 +30,10 @@ WITH locked AS MATERIALIZED (
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount)
   SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -85,15 +85,15 @@ func (q *Queries) OrdersCharge(ctx context.Context, arg OrdersChargeParams) ([]O
 
 const ordersChargeOne = `-- name: OrdersChargeOne :many
 WITH moved AS (
-  UPDATE orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
-  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
+  UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
+  WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount)
   SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -144,11 +144,11 @@ func (q *Queries) OrdersChargeOne(ctx context.Context, arg OrdersChargeOneParams
 
 const ordersConfirm = `-- name: OrdersConfirm :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'completed' ELSE 'releasing' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -160,7 +160,7 @@ WITH locked AS MATERIALIZED (
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT m.item, sum(m.quantity) FROM moved AS m
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY m.item ORDER BY m.item
@@ -169,7 +169,7 @@ WITH locked AS MATERIALIZED (
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
     sold = i.sold + excluded.reserved, version = i.version + 1
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -223,13 +223,13 @@ func (q *Queries) OrdersConfirm(ctx context.Context, arg OrdersConfirmParams) ([
 
 const ordersConfirmOne = `-- name: OrdersConfirmOne :many
 WITH moved AS (
-  UPDATE orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
     ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL
-  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
+  WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT m.item, m.quantity FROM moved AS m
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET
@@ -237,7 +237,7 @@ WITH moved AS (
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
     sold = i.sold + excluded.reserved, version = i.version + 1
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -288,11 +288,11 @@ func (q *Queries) OrdersConfirmOne(ctx context.Context, arg OrdersConfirmOnePara
 
 const ordersHold = `-- name: OrdersHold :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     hold = $1::text, hold_reason = nullif($2::text, ''), seq = o.seq + 1, owner = NULL, take_overs = 0,
     due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $4::float8 > 0
         THEN now() + make_interval(secs => $4::float8)
@@ -306,7 +306,7 @@ WITH locked AS MATERIALIZED (
     AND o.status = $5 AND o.fence = $6 AND o.seq = $7
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE $1::text WHEN 'attention' THEN 'hold' ELSE $1::text END,
   nullif($2::text, '') FROM moved AS m
 ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
@@ -367,11 +367,11 @@ func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]Order
 
 const ordersRefund = `-- name: OrdersRefund :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'),
     ended_as = coalesce(o.outcome, 'failed'),
     seq = o.seq + 1, take_overs = 0, finished_at = now(), due_at = NULL, owner = NULL
@@ -379,14 +379,14 @@ WITH locked AS MATERIALIZED (
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), returned AS (
-  UPDATE charges AS c SET refunded_at = now()
+  UPDATE pawl.charges AS c SET refunded_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
-  INSERT INTO refunds (order_no, generation, currency, amount)
+  INSERT INTO pawl.refunds (order_no, generation, currency, amount)
   SELECT r.order_no, r.generation, r.currency, r.amount FROM returned AS r ORDER BY r.order_no
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -439,28 +439,28 @@ func (q *Queries) OrdersRefund(ctx context.Context, arg OrdersRefundParams) ([]O
 
 const ordersRelease = `-- name: OrdersRelease :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
     outcome = coalesce(o.outcome, 'failed')
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), released AS (
-  UPDATE reservations AS r SET released_at = now()
+  UPDATE pawl.reservations AS r SET released_at = now()
   WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
   RETURNING r.item, r.quantity
 ), returned AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT r.item, sum(r.quantity) FROM released AS r
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY r.item ORDER BY r.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved - excluded.reserved
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -517,11 +517,11 @@ WITH asked AS (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity, o.stop_requested,
     (o.status = $2 AND o.fence = $3 AND o.seq = $4) AS expected
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stock AS MATERIALIZED (
-  SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM inventory AS i
+  SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM pawl.inventory AS i
   WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.expected AND l.stop_requested IS NULL))
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.item FOR NO KEY UPDATE
@@ -538,20 +538,20 @@ WITH asked AS (
 ), taken AS (
   -- An item seen for the first time gets its row here. The condition is the last
   -- word on stock: it sees the row as it is now.
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT d.item, sum(d.quantity) FROM decided AS d WHERE d.fits GROUP BY d.item ORDER BY d.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), stopped AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
     failure_step = CASE WHEN o.stop_requested IS NULL THEN 'reserve' END,
@@ -562,10 +562,10 @@ WITH asked AS (
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, NULL FROM moved AS m
 UNION ALL
 SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
@@ -630,11 +630,11 @@ WITH asked AS (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity,
     (o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL) AS asks
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
   WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY l.item ORDER BY l.item
@@ -642,17 +642,17 @@ WITH asked AS (
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -705,27 +705,27 @@ func (q *Queries) OrdersReserveAll(ctx context.Context, arg OrdersReserveAllPara
 
 const ordersReserveOne = `-- name: OrdersReserveOne :many
 WITH asking AS MATERIALIZED (
-  SELECT o.order_no, o.item, o.quantity FROM orders AS o
+  SELECT o.order_no, o.item, o.quantity FROM pawl.orders AS o
   WHERE o.order_no = $1 AND o.status = $2 AND o.fence = $3 AND o.seq = $4
     AND o.stop_requested IS NULL
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = (SELECT a.order_no FROM asking AS a, taken AS t)
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
@@ -778,11 +778,11 @@ func (q *Queries) OrdersReserveOne(ctx context.Context, arg OrdersReserveOnePara
 const ordersStart = `-- name: OrdersStart :many
 
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'charging' ELSE 'canceled' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -794,7 +794,7 @@ WITH locked AS MATERIALIZED (
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `

@@ -19,7 +19,7 @@ WITH incoming AS (
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]))
     AS x(order_id, amount, currency, item, quantity, metadata)
 ), admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT i.order_id, 'charging', 1, $7::uuid, clock_timestamp() + make_interval(secs => $8::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
   FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -27,7 +27,7 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
     lag(a.order_no, 1, $9::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
@@ -92,14 +92,14 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 
 const ordersAdmitOne = `-- name: OrdersAdmitOne :many
 WITH admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT $1::text, 'charging', 1, $2::uuid, clock_timestamp() + make_interval(secs => $3::float8),
     ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb
   WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $9::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -170,7 +170,7 @@ WITH incoming AS (
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
 ), admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
@@ -191,15 +191,15 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.refunds
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
     lag(a.order_no, 1, $20::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
-  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM admitted AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM admitted AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrdersAdmitWithTermsParams struct {
@@ -226,7 +226,7 @@ type OrdersAdmitWithTermsParams struct {
 }
 
 type OrdersAdmitWithTermsRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // The same for orders that bring more: a policy, a customer, times, a key of which only
@@ -264,56 +264,56 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 	for rows.Next() {
 		var i OrdersAdmitWithTermsRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -326,7 +326,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -414,7 +414,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -497,7 +497,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 }
 
 const ordersLast = `-- name: OrdersLast :one
-SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM orders AS o
+SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM pawl.orders AS o
 `
 
 // The order that was admitted last, by whomever; 0 when there is none.
@@ -512,7 +512,7 @@ const ordersWatched = `-- name: OrdersWatched :many
 SELECT o.order_no, o.owner,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
-FROM orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
 type OrdersWatchedRow struct {

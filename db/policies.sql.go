@@ -13,9 +13,9 @@ import (
 const policiesList = `-- name: PoliciesList :many
 SELECT p.version, p.created_at, p.source, a.at AS activated_at, a.actor,
   coalesce(a.activation_no = max(a.activation_no) OVER (), false)::boolean AS active
-FROM policies AS p
-LEFT JOIN policy_activations AS a
-  ON a.activation_no = (SELECT max(x.activation_no) FROM policy_activations AS x WHERE x.version = p.version)
+FROM pawl.policies AS p
+LEFT JOIN pawl.policy_activations AS a
+  ON a.activation_no = (SELECT max(x.activation_no) FROM pawl.policy_activations AS x WHERE x.version = p.version)
 ORDER BY p.version
 `
 
@@ -57,7 +57,7 @@ func (q *Queries) PoliciesList(ctx context.Context) ([]PoliciesListRow, error) {
 }
 
 const policiesUnknown = `-- name: PoliciesUnknown :many
-SELECT p.version, p.source FROM policies AS p
+SELECT p.version, p.source FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce($1::integer[], '{}')) ORDER BY p.version
 `
 
@@ -89,10 +89,10 @@ func (q *Queries) PoliciesUnknown(ctx context.Context, known []int32) ([]Policie
 }
 
 const policyActivate = `-- name: PolicyActivate :exec
-INSERT INTO policy_activations (version, actor)
-SELECT p.version, $1::text FROM policies AS p
+INSERT INTO pawl.policy_activations (version, actor)
+SELECT p.version, $1::text FROM pawl.policies AS p
 WHERE p.version = $2
-  AND p.version IS DISTINCT FROM (SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
+  AND p.version IS DISTINCT FROM (SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
 `
 
 type PolicyActivateParams struct {
@@ -107,7 +107,7 @@ func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) 
 }
 
 const policyActive = `-- name: PolicyActive :one
-SELECT a.version FROM policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
+SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
 `
 
 // The active version; no row when there has never been one.
@@ -119,7 +119,7 @@ func (q *Queries) PolicyActive(ctx context.Context) (int32, error) {
 }
 
 const policyGet = `-- name: PolicyGet :one
-SELECT p.source FROM policies AS p WHERE p.version = $1
+SELECT p.source FROM pawl.policies AS p WHERE p.version = $1
 `
 
 func (q *Queries) PolicyGet(ctx context.Context, version int32) (string, error) {
@@ -133,19 +133,19 @@ const policyStore = `-- name: PolicyStore :many
 WITH given AS (
   SELECT g.source, sha256(convert_to(g.source, 'UTF8')) AS hash FROM (SELECT $1::text AS source) AS g
 ), stored AS (
-  INSERT INTO policies (hash, source)
+  INSERT INTO pawl.policies (hash, source)
   SELECT g.hash, g.source FROM given AS g
-  WHERE NOT EXISTS (SELECT FROM policies AS p WHERE p.hash = g.hash)
+  WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash)
   ON CONFLICT (hash) DO NOTHING
   RETURNING policies.version
 ), found AS (
   SELECT s.version, true AS created FROM stored AS s
   UNION ALL
-  SELECT p.version, false FROM policies AS p JOIN given AS g ON g.hash = p.hash
+  SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash
 ), activated AS (
-  INSERT INTO policy_activations (version, actor)
+  INSERT INTO pawl.policy_activations (version, actor)
   SELECT f.version, $2::text FROM found AS f
-  WHERE f.created OR NOT EXISTS (SELECT FROM policy_activations)
+  WHERE f.created OR NOT EXISTS (SELECT FROM pawl.policy_activations)
   RETURNING policy_activations.version
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,

@@ -31,22 +31,22 @@ const providerKeys = `-- name: ProviderKeys :many
 SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
-    SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
+    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
   CASE k.step
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
-LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
-LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, item, executor, reference, data, in_doubt FROM reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '') AS r
+LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, item, executor, reference, data, in_doubt FROM pawl.reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '') AS r
   ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
-LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM confirmations AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.executor <> '') AS f
+LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM pawl.confirmations AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.executor <> '') AS f
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
 ORDER BY k.order_no, k.generation, k.step
 `
@@ -119,11 +119,11 @@ SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.refund
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
-JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, refunds FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.refunds AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
   ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.refund
 ORDER BY f.order_no, f.generation, f.number
 `

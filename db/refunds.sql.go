@@ -15,30 +15,30 @@ import (
 const refundAsk = `-- name: RefundAsk :many
 
 WITH touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
   WHERE o.order_no = $1 AND o.seq = $2 AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), asked AS (
-  INSERT INTO refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
-  SELECT k.order_no, k.generation, k.refunds, c.currency, $3::money_amount,
+  INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
+  SELECT k.order_no, k.generation, k.refunds, c.currency, $3::pawl.money_amount,
     CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, $4::integer,
     $5::text, $6::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
-  FROM touched AS k JOIN charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
+  FROM touched AS k JOIN pawl.charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
 ), restocked AS ( -- only here are units put back
-  UPDATE inventory AS i SET on_hand = i.on_hand + $4::integer, version = i.version + 1
+  UPDATE pawl.inventory AS i SET on_hand = i.on_hand + $4::integer, version = i.version + 1
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND $4::integer > 0
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
-  INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
   SELECT r.item, r.version, 'restock', $4::integer, r.on_hand, r.sold, $7::text,
     $5::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
     $7::text, $5::text, $6::text FROM touched AS k
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type RefundAskParams struct {
@@ -53,7 +53,7 @@ type RefundAskParams struct {
 }
 
 type RefundAskRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // Refunds that somebody asked for. They never move an order: they raise its seq, because its
@@ -80,56 +80,56 @@ func (q *Queries) RefundAsk(ctx context.Context, arg RefundAskParams) ([]RefundA
 	for rows.Next() {
 		var i RefundAskRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -143,25 +143,25 @@ func (q *Queries) RefundAsk(ctx context.Context, arg RefundAskParams) ([]RefundA
 
 const refundBegin = `-- name: RefundBegin :many
 WITH claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state FROM pawl.refunds AS f
   WHERE f.order_no = $1 AND f.generation = $5 AND f.number = $6 AND f.claims = $7 AND f.due_at IS NOT NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => $8::float8),
+  UPDATE pawl.refunds AS f SET due_at = clock_timestamp() + make_interval(secs => $8::float8),
     state = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN $4::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1 FROM begun AS b WHERE o.order_no = $1 AND b.changed
+  UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM begun AS b WHERE o.order_no = $1 AND b.changed
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'call', 'refund ' || $6::integer FROM touched AS k
 )
-INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, refund)
-SELECT b.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, refund)
+SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
   $2, b.generation, $3::integer, 'charge', $4::text, b.number
 FROM begun AS b
 RETURNING call, started_at
@@ -216,25 +216,25 @@ func (q *Queries) RefundBegin(ctx context.Context, arg RefundBeginParams) ([]Ref
 
 const refundFinish = `-- name: RefundFinish :exec
 WITH answered AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = $1::text, code = nullif($2::text, ''),
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = $1::text, code = nullif($2::text, ''),
     detail = nullif($3::text, ''), reference = nullif($4::text, '')
   WHERE t.order_no = $5 AND t.call = $6
 ), claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM pawl.refunds AS f
   WHERE f.order_no = $5 AND f.generation = $7 AND f.number = $8 AND f.claims = $9
   FOR UPDATE
 ), finished AS (
-  UPDATE refunds AS f SET state = $10::text, code = nullif($2::text, ''), detail = nullif($3::text, ''),
+  UPDATE pawl.refunds AS f SET state = $10::text, code = nullif($2::text, ''), detail = nullif($3::text, ''),
     reference = coalesce(nullif($4::text, ''), f.reference), sent_at = CASE WHEN NOT $11::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT $12::boolean THEN now() + make_interval(secs => $13::float8) END,
     finished_at = CASE WHEN NOT $10::text IN ('done', 'failed') THEN NULL WHEN f.state = $10::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.number, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = $5 AND f.changed
+  UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = $5 AND f.changed
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.state AS refund_state, f.code
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'answer', concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
 FROM touched AS k
 `
@@ -277,7 +277,7 @@ func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) erro
 }
 
 const refundHint = `-- name: RefundHint :many
-UPDATE refunds AS f SET due_at = now()
+UPDATE pawl.refunds AS f SET due_at = now()
 WHERE f.order_no = $1 AND f.generation = $2 AND f.request_id = $3::text
   AND f.executor = $4::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
 RETURNING f.number
@@ -319,16 +319,16 @@ func (q *Queries) RefundHint(ctx context.Context, arg RefundHintParams) ([]int32
 
 const refundSettle = `-- name: RefundSettle :many
 WITH open AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.order_no = $1 AND f.number = $2 AND f.state IN ('pending', 'in_doubt', 'accepted')
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $3 AND EXISTS (SELECT 1 FROM open AS f)
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), settled AS (
-  UPDATE refunds AS f SET claims = f.claims + 1,
+  UPDATE pawl.refunds AS f SET claims = f.claims + 1,
     state = CASE $4::text WHEN 'done' THEN 'done' WHEN 'refused' THEN 'failed' ELSE 'pending' END,
     finished_at = CASE WHEN $4::text <> 'not_done' THEN now() END,
     due_at = CASE WHEN $4::text = 'not_done' THEN now() END,
@@ -337,11 +337,11 @@ WITH open AS MATERIALIZED (
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
     $9::text, $10::text, $11::text FROM touched AS k
 )
-SELECT full_orders.order_no, full_orders.created_at, full_orders.due_at, full_orders.finished_at, full_orders.owner, full_orders.fence, full_orders.generation, full_orders.quantity, full_orders.seq, full_orders.take_overs, full_orders.status, full_orders.hold, full_orders.hold_reason, full_orders.stop_requested, full_orders.outcome, full_orders.ended_as, full_orders.failure_step, full_orders.failure_code, full_orders.failure_detail, full_orders.order_id, full_orders.currency, full_orders.item, full_orders.amount, full_orders.metadata, full_orders.policy, full_orders.calls, full_orders.retries, full_orders.retry_window_started_at, full_orders.in_doubt_since, full_orders.start_at, full_orders.complete_by, full_orders.reservation_ttl, full_orders.reserved_until, full_orders.approval_until, full_orders.approved_at, full_orders.permit_at, full_orders.customer_id, full_orders.payment_method, full_orders.concurrency_key, full_orders.action, full_orders.refunds, full_orders.charged_at, full_orders.refunded_at, full_orders.reserved_at, full_orders.released_at, full_orders.charge_reference, full_orders.reserve_reference, full_orders.charge_in_doubt, full_orders.reserve_in_doubt, full_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, no_effects AS e) AS full_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type RefundSettleParams struct {
@@ -359,7 +359,7 @@ type RefundSettleParams struct {
 }
 
 type RefundSettleRow struct {
-	Order Order
+	WrittenOrder WrittenOrder
 }
 
 // A person has looked at the provider, and says what became of a refund. Not done: it is sent
@@ -387,56 +387,56 @@ func (q *Queries) RefundSettle(ctx context.Context, arg RefundSettleParams) ([]R
 	for rows.Next() {
 		var i RefundSettleRow
 		if err := rows.Scan(
-			&i.Order.OrderNo,
-			&i.Order.CreatedAt,
-			&i.Order.DueAt,
-			&i.Order.FinishedAt,
-			&i.Order.Owner,
-			&i.Order.Fence,
-			&i.Order.Generation,
-			&i.Order.Quantity,
-			&i.Order.Seq,
-			&i.Order.TakeOvers,
-			&i.Order.Status,
-			&i.Order.Hold,
-			&i.Order.HoldReason,
-			&i.Order.StopRequested,
-			&i.Order.Outcome,
-			&i.Order.EndedAs,
-			&i.Order.FailureStep,
-			&i.Order.FailureCode,
-			&i.Order.FailureDetail,
-			&i.Order.OrderID,
-			&i.Order.Currency,
-			&i.Order.Item,
-			&i.Order.Amount,
-			&i.Order.Metadata,
-			&i.Order.Policy,
-			&i.Order.Calls,
-			&i.Order.Retries,
-			&i.Order.RetryWindowStartedAt,
-			&i.Order.InDoubtSince,
-			&i.Order.StartAt,
-			&i.Order.CompleteBy,
-			&i.Order.ReservationTtl,
-			&i.Order.ReservedUntil,
-			&i.Order.ApprovalUntil,
-			&i.Order.ApprovedAt,
-			&i.Order.PermitAt,
-			&i.Order.CustomerID,
-			&i.Order.PaymentMethod,
-			&i.Order.ConcurrencyKey,
-			&i.Order.Action,
-			&i.Order.Refunds,
-			&i.Order.ChargedAt,
-			&i.Order.RefundedAt,
-			&i.Order.ReservedAt,
-			&i.Order.ReleasedAt,
-			&i.Order.ChargeReference,
-			&i.Order.ReserveReference,
-			&i.Order.ChargeInDoubt,
-			&i.Order.ReserveInDoubt,
-			&i.Order.RefundList,
+			&i.WrittenOrder.OrderNo,
+			&i.WrittenOrder.CreatedAt,
+			&i.WrittenOrder.DueAt,
+			&i.WrittenOrder.FinishedAt,
+			&i.WrittenOrder.Owner,
+			&i.WrittenOrder.Fence,
+			&i.WrittenOrder.Generation,
+			&i.WrittenOrder.Quantity,
+			&i.WrittenOrder.Seq,
+			&i.WrittenOrder.TakeOvers,
+			&i.WrittenOrder.Status,
+			&i.WrittenOrder.Hold,
+			&i.WrittenOrder.HoldReason,
+			&i.WrittenOrder.StopRequested,
+			&i.WrittenOrder.Outcome,
+			&i.WrittenOrder.EndedAs,
+			&i.WrittenOrder.FailureStep,
+			&i.WrittenOrder.FailureCode,
+			&i.WrittenOrder.FailureDetail,
+			&i.WrittenOrder.OrderID,
+			&i.WrittenOrder.Currency,
+			&i.WrittenOrder.Item,
+			&i.WrittenOrder.Amount,
+			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.Policy,
+			&i.WrittenOrder.Calls,
+			&i.WrittenOrder.Retries,
+			&i.WrittenOrder.RetryWindowStartedAt,
+			&i.WrittenOrder.InDoubtSince,
+			&i.WrittenOrder.StartAt,
+			&i.WrittenOrder.CompleteBy,
+			&i.WrittenOrder.ReservationTtl,
+			&i.WrittenOrder.ReservedUntil,
+			&i.WrittenOrder.ApprovalUntil,
+			&i.WrittenOrder.ApprovedAt,
+			&i.WrittenOrder.PermitAt,
+			&i.WrittenOrder.CustomerID,
+			&i.WrittenOrder.PaymentMethod,
+			&i.WrittenOrder.ConcurrencyKey,
+			&i.WrittenOrder.Action,
+			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargedAt,
+			&i.WrittenOrder.RefundedAt,
+			&i.WrittenOrder.ReservedAt,
+			&i.WrittenOrder.ReleasedAt,
+			&i.WrittenOrder.ChargeReference,
+			&i.WrittenOrder.ReserveReference,
+			&i.WrittenOrder.ChargeInDoubt,
+			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.RefundList,
 		); err != nil {
 			return nil, err
 		}
@@ -450,16 +450,16 @@ func (q *Queries) RefundSettle(ctx context.Context, arg RefundSettleParams) ([]R
 
 const refundsClaim = `-- name: RefundsClaim :many
 WITH due AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE refunds AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
+  UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list
-FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no
+FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
 
 type RefundsClaimParams struct {

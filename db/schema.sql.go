@@ -10,7 +10,7 @@ import (
 )
 
 const schemaOrders = `-- name: SchemaOrders :one
-SELECT count(*) AS orders FROM orders
+SELECT count(*) AS orders FROM pawl.orders
 `
 
 // How many orders would go with the schema.
@@ -37,7 +37,7 @@ func (q *Queries) SchemaServices(ctx context.Context, service string) (int64, er
 
 const schemaState = `-- name: SchemaState :one
 SELECT
-  coalesce((SELECT max(g.version_id) FROM goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
+  coalesce((SELECT max(g.version_id) FROM public.goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
   ARRAY(
     SELECT n.privilege || ' on ' || n.name
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS n(privilege, name)

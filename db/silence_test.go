@@ -217,7 +217,7 @@ func cutOffWaiting(t *testing.T, pool *db.Pool, watcher *pgxpool.Pool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := pool.Exec(ctx, `UPDATE installation SET created_at = created_at WHERE singleton = $1`, true)
+		_, err := pool.Exec(ctx, `UPDATE pawl.installation SET created_at = created_at WHERE singleton = $1`, true)
 		ended <- err
 	}()
 	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })

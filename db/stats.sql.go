@@ -10,7 +10,7 @@ import (
 )
 
 const lateUndosCount = `-- name: LateUndosCount :one
-SELECT count(*) AS open FROM (SELECT 1 FROM late_undos AS u WHERE u.finished_at IS NULL LIMIT $1) AS counted
+SELECT count(*) AS open FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT $1) AS counted
 `
 
 // How many effects that were reported too late are not undone yet.
@@ -22,7 +22,7 @@ func (q *Queries) LateUndosCount(ctx context.Context, most int32) (int64, error)
 }
 
 const orderAge = `-- name: OrderAge :one
-SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS o WHERE o.order_no = $1), 0)::float8 AS seconds
+SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = $1), 0)::float8 AS seconds
 `
 
 // How old an order is; 0: there is none.
@@ -36,11 +36,11 @@ func (q *Queries) OrderAge(ctx context.Context, orderNo int64) (float64, error) 
 const ordersHeldStats = `-- name: OrdersHeldStats :many
 
 SELECT h.hold::text AS hold,
-  (SELECT count(*) FROM (SELECT 1 FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $1) AS counted) AS orders,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $1) AS counted) AS orders,
   (SELECT coalesce(max(extract(epoch FROM now() - since)), 0)::float8 FROM (
-    SELECT (SELECT t.at FROM transitions AS t WHERE t.order_no = o.order_no AND t.seq = o.seq) AS since
-    FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $2) AS held) AS longest,
-  coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT 1), 0)::float8 AS oldest
+    SELECT (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.seq = o.seq) AS since
+    FROM pawl.orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT $2) AS held) AS longest,
+  coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.hold = h.hold ORDER BY o.order_no LIMIT 1), 0)::float8 AS oldest
 FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS h(hold)
 `
 
@@ -86,7 +86,7 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 
 const refundsOpen = `-- name: RefundsOpen :one
 SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
-FROM (SELECT f.created_at, f.state FROM refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
+FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
 `
 
 type RefundsOpenRow struct {

@@ -12,12 +12,12 @@ import (
 const paymentMethodOf = `-- name: PaymentMethodOf :one
 SELECT coalesce((
     SELECT r.payment_method FROM (
-      SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM transitions AS t
+      SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM pawl.transitions AS t
       WHERE t.order_no = $1 AND t.from_status = 'failed' AND t.to_status = 'pending'
     ) AS r
     WHERE r.generation > $2::integer AND r.payment_method IS NOT NULL ORDER BY r.generation LIMIT 1
   ), o.payment_method, '')::text AS payment_method
-FROM orders AS o WHERE o.order_no = $1
+FROM pawl.orders AS o WHERE o.order_no = $1
 `
 
 type PaymentMethodOfParams struct {
@@ -35,9 +35,9 @@ func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams
 }
 
 const transitionByRequest = `-- name: TransitionByRequest :one
-SELECT t.order_no, t.seq, t.verb, (SELECT count(*) FROM transitions AS r
+SELECT t.order_no, t.seq, t.verb, (SELECT count(*) FROM pawl.transitions AS r
     WHERE r.order_no = t.order_no AND r.seq <= t.seq AND r.from_status = 'failed' AND r.to_status = 'pending')::integer AS generation
-FROM transitions AS t
+FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.request_id = $2::text
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1
@@ -70,7 +70,7 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 }
 
 const transitionsOf = `-- name: TransitionsOf :many
-SELECT t.order_no, t.at, t.fence, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method FROM transitions AS t
+SELECT t.order_no, t.at, t.fence, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2
   AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT $4

@@ -18,21 +18,21 @@ WITH answered AS (
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
     count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
-  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
     bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
-  FROM step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 AND w.consumed_at IS NOT NULL
+  FROM pawl.step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 AND w.consumed_at IS NOT NULL
   GROUP BY w.order_no, w.generation, w.step
 ), effects AS (
   SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
-  FROM charges AS c WHERE c.order_no BETWEEN $2 AND $3 AND c.executor IS NOT NULL
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3 AND c.executor IS NOT NULL
   UNION ALL
   SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), r.released_at IS NOT NULL
-  FROM reservations AS r WHERE r.order_no BETWEEN $2 AND $3 AND r.executor IS NOT NULL
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN $2 AND $3 AND r.executor IS NOT NULL
   UNION ALL
   SELECT k.order_no, k.generation, 'confirm', false, false
-  FROM confirmations AS k WHERE k.order_no BETWEEN $2 AND $3
+  FROM pawl.confirmations AS k WHERE k.order_no BETWEEN $2 AND $3
 ), matched AS (
   SELECT coalesce(e.order_no, a.order_no) AS order_no, coalesce(e.generation, a.generation) AS generation,
     coalesce(e.step, a.step) AS step, coalesce(a.calls, 0) AS calls, coalesce(a.numbered, 0) AS numbered, a.last,
@@ -56,9 +56,9 @@ WITH answered AS (
     CASE WHEN t.oldest < 0 OR t.newest > o.generation THEN 'called for in a generation that the order never had' END,
     CASE WHEN k.order_no IS NOT NULL AND o.status <> 'completed' THEN 'confirmed, but ' || o.status
       WHEN k.generation <> o.generation THEN 'confirmed in another generation' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN totals AS t ON t.order_no = o.order_no
-  LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM confirmations AS f WHERE f.order_no BETWEEN $2 AND $3) AS k ON k.order_no = o.order_no
+  LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM pawl.confirmations AS f WHERE f.order_no BETWEEN $2 AND $3) AS k ON k.order_no = o.order_no
   WHERE o.order_no BETWEEN $2 AND $3
 )
 SELECT coalesce(sum(j.calls), 0)::bigint AS checked, count(j.fault) AS violations,
@@ -110,11 +110,11 @@ WITH promised AS (
 ), effects AS (
   SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of,
     coalesce(c.in_doubt, false) AS doubted, c.executor, c.capture IS NOT NULL AS authorized, c.captured_at IS NOT NULL AS captured
-  FROM charges AS c WHERE c.order_no BETWEEN $2 AND $3
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3
   UNION ALL
   SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item,
     coalesce(r.in_doubt, false), r.executor, false, false
-  FROM reservations AS r WHERE r.order_no BETWEEN $2 AND $3
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN $2 AND $3
 ), counted AS (
   SELECT o.order_no, o.order_id, o.status, o.policy,
     count(*) FILTER (WHERE e.is_charge AND e.stands) AS charges,
@@ -130,7 +130,7 @@ WITH promised AS (
     bool_or(e.stands AND e.doubted) AS doubted,
     bool_or(e.executor IS NOT NULL) AS remote, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
     bool_or(e.stands AND e.authorized AND NOT e.captured) AS authorized, bool_or(e.captured) AS captured
-  FROM orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
+  FROM pawl.orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
   WHERE o.order_no BETWEEN $2 AND $3 GROUP BY o.order_no
 ), judged AS (
   SELECT n.order_no, n.order_id, n.status, nullif(concat_ws(', ',
@@ -207,15 +207,15 @@ func (q *Queries) VerifyEffects(ctx context.Context, arg VerifyEffectsParams) ([
 
 const verifyExtent = `-- name: VerifyExtent :one
 SELECT
-  coalesce((SELECT min(o.order_no) FROM orders AS o), 0)::bigint AS first_order,
-  coalesce((SELECT max(o.order_no) FROM orders AS o), 0)::bigint AS last_order,
+  coalesce((SELECT min(o.order_no) FROM pawl.orders AS o), 0)::bigint AS first_order,
+  coalesce((SELECT max(o.order_no) FROM pawl.orders AS o), 0)::bigint AS last_order,
   coalesce(greatest(
-    (SELECT max(o.order_no) FROM orders AS o), (SELECT max(t.order_no) FROM transitions AS t),
-    (SELECT max(c.order_no) FROM charges AS c), (SELECT max(f.order_no) FROM refunds AS f),
-    (SELECT max(r.order_no) FROM reservations AS r), (SELECT max(k.order_no) FROM confirmations AS k),
-    (SELECT max(a.order_no) FROM step_calls AS a), (SELECT max(w.order_no) FROM step_answers AS w),
-    (SELECT max(u.order_no) FROM late_undos AS u)), 0)::bigint AS last_number,
-  (SELECT count(*) FROM inventory AS i)::bigint AS items
+    (SELECT max(o.order_no) FROM pawl.orders AS o), (SELECT max(t.order_no) FROM pawl.transitions AS t),
+    (SELECT max(c.order_no) FROM pawl.charges AS c), (SELECT max(f.order_no) FROM pawl.refunds AS f),
+    (SELECT max(r.order_no) FROM pawl.reservations AS r), (SELECT max(k.order_no) FROM pawl.confirmations AS k),
+    (SELECT max(a.order_no) FROM pawl.step_calls AS a), (SELECT max(w.order_no) FROM pawl.step_answers AS w),
+    (SELECT max(u.order_no) FROM pawl.late_undos AS u)), 0)::bigint AS last_number,
+  (SELECT count(*) FROM pawl.inventory AS i)::bigint AS items
 `
 
 type VerifyExtentRow struct {
@@ -241,8 +241,8 @@ func (q *Queries) VerifyExtent(ctx context.Context) (VerifyExtentRow, error) {
 
 const verifyItemsEnd = `-- name: VerifyItemsEnd :one
 SELECT coalesce(least(
-  (SELECT i.item FROM inventory AS i WHERE i.item > $1 ORDER BY i.item OFFSET $2 LIMIT 1),
-  (SELECT r.item FROM reservations AS r WHERE r.item > $1 ORDER BY r.item OFFSET $3 LIMIT 1)), '')::text AS item
+  (SELECT i.item FROM pawl.inventory AS i WHERE i.item > $1 ORDER BY i.item OFFSET $2 LIMIT 1),
+  (SELECT r.item FROM pawl.reservations AS r WHERE r.item > $1 ORDER BY r.item OFFSET $3 LIMIT 1)), '')::text AS item
 `
 
 type VerifyItemsEndParams struct {
@@ -265,12 +265,12 @@ WITH judged AS (
   SELECT o.order_id, u.created_at, CASE WHEN u.created_at < now() - make_interval(secs => $2::float8)
     THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
       || ', tried ' || u.claims || ' times' || coalesce(', last ' || u.code, '') END AS fault
-  FROM late_undos AS u JOIN orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
+  FROM pawl.late_undos AS u JOIN pawl.orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
   UNION ALL
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => $2::float8)
     THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
-  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
+  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -308,12 +308,12 @@ WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
-  FROM charges AS c WHERE c.order_no BETWEEN $1 AND $2
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN $1 AND $2
   UNION ALL
   SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END, CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
-  FROM refunds AS f WHERE f.order_no BETWEEN $1 AND $2
+  FROM pawl.refunds AS f WHERE f.order_no BETWEEN $1 AND $2
   UNION ALL
-  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM orders AS o WHERE o.order_no BETWEEN $1 AND $2
+  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN $1 AND $2
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
@@ -378,15 +378,15 @@ func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]Ver
 
 const verifyNextNumber = `-- name: VerifyNextNumber :one
 SELECT n.order_no::bigint AS order_no FROM (
-  SELECT min(o.order_no) AS order_no FROM orders AS o WHERE o.order_no >= $1
-  UNION ALL SELECT min(t.order_no) FROM transitions AS t WHERE t.order_no >= $1
-  UNION ALL SELECT min(c.order_no) FROM charges AS c WHERE c.order_no >= $1
-  UNION ALL SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= $1
-  UNION ALL SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= $1
-  UNION ALL SELECT min(k.order_no) FROM confirmations AS k WHERE k.order_no >= $1
-  UNION ALL SELECT min(a.order_no) FROM step_calls AS a WHERE a.order_no >= $1
-  UNION ALL SELECT min(w.order_no) FROM step_answers AS w WHERE w.order_no >= $1
-  UNION ALL SELECT min(u.order_no) FROM late_undos AS u WHERE u.order_no >= $1
+  SELECT min(o.order_no) AS order_no FROM pawl.orders AS o WHERE o.order_no >= $1
+  UNION ALL SELECT min(t.order_no) FROM pawl.transitions AS t WHERE t.order_no >= $1
+  UNION ALL SELECT min(c.order_no) FROM pawl.charges AS c WHERE c.order_no >= $1
+  UNION ALL SELECT min(f.order_no) FROM pawl.refunds AS f WHERE f.order_no >= $1
+  UNION ALL SELECT min(r.order_no) FROM pawl.reservations AS r WHERE r.order_no >= $1
+  UNION ALL SELECT min(k.order_no) FROM pawl.confirmations AS k WHERE k.order_no >= $1
+  UNION ALL SELECT min(a.order_no) FROM pawl.step_calls AS a WHERE a.order_no >= $1
+  UNION ALL SELECT min(w.order_no) FROM pawl.step_answers AS w WHERE w.order_no >= $1
+  UNION ALL SELECT min(u.order_no) FROM pawl.late_undos AS u WHERE u.order_no >= $1
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1
 `
 
@@ -400,15 +400,15 @@ func (q *Queries) VerifyNextNumber(ctx context.Context, start int64) (int64, err
 
 const verifyNumbers = `-- name: VerifyNumbers :one
 WITH named AS (
-  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM transitions AS t
+  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN $2 AND $3 AND t.previous_no IS NOT NULL GROUP BY t.previous_no
 ), judged AS (
   SELECT n.order_no,
     CASE WHEN o.order_no IS NULL
-      AND (n.order_no >= $2 OR (SELECT p.order_no FROM orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      AND (n.order_no >= $2 OR (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = n.order_no) IS NULL)
       THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
   FROM named AS n
-  LEFT JOIN (SELECT q.order_no FROM orders AS q WHERE q.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
+  LEFT JOIN (SELECT q.order_no FROM pawl.orders AS q WHERE q.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -445,27 +445,27 @@ func (q *Queries) VerifyNumbers(ctx context.Context, arg VerifyNumbersParams) (V
 
 const verifyOrphans = `-- name: VerifyOrphans :one
 WITH children AS (
-  SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM transitions AS t
+  SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN $2 AND $3 GROUP BY t.order_no
   UNION ALL
-  SELECT 'charges', c.order_no, count(*) FROM charges AS c WHERE c.order_no BETWEEN $2 AND $3 GROUP BY c.order_no
+  SELECT 'charges', c.order_no, count(*) FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3 GROUP BY c.order_no
   UNION ALL
-  SELECT 'refunds', f.order_no, count(*) FROM refunds AS f WHERE f.order_no BETWEEN $2 AND $3 GROUP BY f.order_no
+  SELECT 'refunds', f.order_no, count(*) FROM pawl.refunds AS f WHERE f.order_no BETWEEN $2 AND $3 GROUP BY f.order_no
   UNION ALL
-  SELECT 'reservations', r.order_no, count(*) FROM reservations AS r WHERE r.order_no BETWEEN $2 AND $3 GROUP BY r.order_no
+  SELECT 'reservations', r.order_no, count(*) FROM pawl.reservations AS r WHERE r.order_no BETWEEN $2 AND $3 GROUP BY r.order_no
   UNION ALL
-  SELECT 'confirmations', k.order_no, count(*) FROM confirmations AS k WHERE k.order_no BETWEEN $2 AND $3 GROUP BY k.order_no
+  SELECT 'confirmations', k.order_no, count(*) FROM pawl.confirmations AS k WHERE k.order_no BETWEEN $2 AND $3 GROUP BY k.order_no
   UNION ALL
-  SELECT 'step_calls', a.order_no, count(*) FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no
+  SELECT 'step_calls', a.order_no, count(*) FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 GROUP BY a.order_no
   UNION ALL
-  SELECT 'step_answers', w.order_no, count(*) FROM step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 GROUP BY w.order_no
+  SELECT 'step_answers', w.order_no, count(*) FROM pawl.step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 GROUP BY w.order_no
   UNION ALL
-  SELECT 'late_undos', u.order_no, count(*) FROM late_undos AS u WHERE u.order_no BETWEEN $2 AND $3 GROUP BY u.order_no
+  SELECT 'late_undos', u.order_no, count(*) FROM pawl.late_undos AS u WHERE u.order_no BETWEEN $2 AND $3 GROUP BY u.order_no
 ), judged AS (
   SELECT n.order_no, n.rows, n.source,
     CASE WHEN o.order_no IS NULL THEN n.rows || ' rows in ' || n.source || ', no order' END AS fault
   FROM children AS n
-  LEFT JOIN (SELECT p.order_no FROM orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
+  LEFT JOIN (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
 )
 SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -507,7 +507,7 @@ WITH edges AS (
   SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash,
     row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
     lag(t.at) OVER along AS last_at, lead(t.seq) OVER along IS NULL AS ends
-  FROM transitions AS t WHERE t.order_no BETWEEN $4 AND $5
+  FROM pawl.transitions AS t WHERE t.order_no BETWEEN $4 AND $5
   WINDOW along AS (PARTITION BY t.order_no ORDER BY t.seq)
 ), paths AS (
   SELECT s.order_no, count(*) AS length,
@@ -542,7 +542,7 @@ WITH edges AS (
     CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN paths AS p ON p.order_no = o.order_no
   WHERE o.order_no BETWEEN $4 AND $5
 )
@@ -618,7 +618,7 @@ WITH judged AS (
       WHEN o.status = 'canceled' AND o.stop_requested IS NULL AND o.failure_code IS NULL THEN 'canceled without a reason'
       WHEN o.status = 'completed' AND (o.failure_step IS NOT NULL OR o.failure_code IS NOT NULL) THEN 'completed with a failure'
       WHEN o.status = 'completed' AND o.stop_requested IS NOT NULL THEN 'completed after a request to stop' END), '') AS fault
-  FROM orders AS o WHERE o.order_no BETWEEN $2 AND $3
+  FROM pawl.orders AS o WHERE o.order_no BETWEEN $2 AND $3
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -660,13 +660,13 @@ WITH matched AS (
       WHEN c.order_no IS NULL THEN 'generation ' || f.generation || ': refund without a refunded charge'
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
-  FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
+  FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
   SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
     (array_agg(a.outcome ORDER BY a.call) FILTER (WHERE a.outcome IN ('done', 'refused')))[1] AS last
-  FROM step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
 ), asked AS (
   SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.refund) AS number, f.generation,
     CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
@@ -678,7 +678,7 @@ WITH matched AS (
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.refund = f.number
 ), within AS (
   SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
@@ -687,13 +687,13 @@ WITH matched AS (
     string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
-  SELECT t.order_no, count(*) AS verbs FROM transitions AS t
+  SELECT t.order_no, count(*) AS verbs FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN $2 AND $3 AND t.verb = 'refund' GROUP BY t.order_no
 ), charged AS (
-  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM charges AS g
+  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM pawl.charges AS g
   WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NULL
 ), sold AS (
-  SELECT r.order_no, r.generation, r.quantity FROM reservations AS r
+  SELECT r.order_no, r.generation, r.quantity FROM pawl.reservations AS r
   WHERE r.order_no BETWEEN $2 AND $3 AND r.released_at IS NULL AND r.executor IS NULL
 ), limited AS (
   SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
@@ -706,7 +706,7 @@ WITH matched AS (
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
     CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
     CASE WHEN w.restock > coalesce(s.quantity, 0) THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN within AS w ON w.order_no = o.order_no
   LEFT JOIN told AS t ON t.order_no = o.order_no
   LEFT JOIN charged AS c ON c.order_no = o.order_no AND c.generation = o.generation
@@ -714,7 +714,7 @@ WITH matched AS (
   WHERE o.order_no BETWEEN $2 AND $3
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.refunds AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   JOIN limited AS l ON l.order_no = o.order_no
   LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m GROUP BY m.order_no) AS p ON p.order_no = o.order_no
   WHERE o.order_no BETWEEN $2 AND $3
@@ -792,21 +792,21 @@ func (q *Queries) VerifySettings(ctx context.Context) (VerifySettingsRow, error)
 
 const verifyStock = `-- name: VerifyStock :one
 WITH unfinished AS (
-  SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
+  SELECT o.order_no FROM pawl.orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
-  SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
+  SELECT h.order_no FROM pawl.orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
 ), held AS (
-  SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
+  SELECT r.item, sum(r.quantity) AS quantity FROM pawl.reservations AS r
   WHERE r.released_at IS NULL AND r.executor IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
     AND r.item > $2 AND ($3::text = '' OR r.item <= $3::text)
   GROUP BY r.item
 ), standing AS (
-  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM reservations AS a
+  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM pawl.reservations AS a
   WHERE a.executor IS NULL AND a.item > $2 AND ($3::text = '' OR a.item <= $3::text)
   GROUP BY a.item
 ), movements AS (
   SELECT m.item, m.version, m.at, m.kind, m.request_id, m.change, m.on_hand, m.sold, lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
-  FROM stock_movements AS m WHERE m.item > $2 AND ($3::text = '' OR m.item <= $3::text)
+  FROM pawl.stock_movements AS m WHERE m.item > $2 AND ($3::text = '' OR m.item <= $3::text)
   WINDOW along AS (PARTITION BY m.item ORDER BY m.version)
 ), moved AS (
   SELECT s.item, sum(s.change) AS change, max(s.version) AS version, min(s.at) AS began,
@@ -815,7 +815,7 @@ WITH unfinished AS (
   FROM movements AS s GROUP BY s.item
 ), restocks AS (
   SELECT o.item, 'refund ' || f.number || ' of ' || o.order_id AS request_id, f.restock AS units, f.created_at
-  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no
+  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
   WHERE f.restock IS NOT NULL AND o.item > $2 AND ($3::text = '' OR o.item <= $3::text)
 ), returned AS (
   SELECT coalesce(s.item, r.item) AS item, min(coalesce(s.request_id, r.request_id)) AS broken
@@ -825,7 +825,7 @@ WITH unfinished AS (
   WHERE s.change IS DISTINCT FROM r.units AND (s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
   GROUP BY coalesce(s.item, r.item)
 ), stocked AS (
-  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM inventory AS i
+  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM pawl.inventory AS i
   WHERE i.item > $2 AND ($3::text = '' OR i.item <= $3::text)
 ), judged AS (
   SELECT coalesce(i.item, d.item, m.item) AS item, CASE
@@ -891,7 +891,7 @@ WITH judged AS (
   SELECT o.order_id, o.due_at,
     CASE WHEN o.due_at < now() - make_interval(secs => $2::float8)
       THEN o.status || ', due for ' || date_trunc('second', now() - o.due_at) END AS fault
-  FROM orders AS o WHERE o.due_at IS NOT NULL
+  FROM pawl.orders AS o WHERE o.due_at IS NOT NULL
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.due_at) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -929,14 +929,14 @@ WITH moves AS (
   SELECT t.order_no,
     count(*) FILTER (WHERE t.from_status = 'refunding' AND t.to_status IN ('failed', 'canceled')) AS refunds,
     count(*) FILTER (WHERE t.from_status = 'releasing' AND t.to_status = 'refunding') AS releases
-  FROM transitions AS t
+  FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN $2 AND $3 AND t.from_status IN ('refunding', 'releasing')
   GROUP BY t.order_no
 ), refunded AS (
-  SELECT c.order_no, count(*) AS rows FROM charges AS c
+  SELECT c.order_no, count(*) AS rows FROM pawl.charges AS c
   WHERE c.order_no BETWEEN $2 AND $3 AND c.refunded_at IS NOT NULL GROUP BY c.order_no
 ), released AS (
-  SELECT r.order_no, count(*) AS rows FROM reservations AS r
+  SELECT r.order_no, count(*) AS rows FROM pawl.reservations AS r
   WHERE r.order_no BETWEEN $2 AND $3 AND r.released_at IS NOT NULL GROUP BY r.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(m.refunds, 0) + coalesce(m.releases, 0) AS undone, nullif(concat_ws(', ',
@@ -944,7 +944,7 @@ WITH moves AS (
       THEN coalesce(c.rows, 0) || ' charges refunded by ' || coalesce(m.refunds, 0) || ' moves' END,
     CASE WHEN coalesce(r.rows, 0) <> coalesce(m.releases, 0)
       THEN coalesce(r.rows, 0) || ' reservations released by ' || coalesce(m.releases, 0) || ' moves' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN moves AS m ON m.order_no = o.order_no
   LEFT JOIN refunded AS c ON c.order_no = o.order_no
   LEFT JOIN released AS r ON r.order_no = o.order_no

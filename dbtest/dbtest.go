@@ -13,6 +13,7 @@ package dbtest
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -27,7 +28,8 @@ const releaseLimit = 10 * time.Second
 
 // Database is a database that belongs to one test.
 type Database struct {
-	// URL is for pgx, for the service under test and, on a failure, for psql.
+	// URL is for pgx, for the service under test and, on a failure, for psql. A test finds the tables of `pawl` without
+	// that name; the service, whose connections have a search_path of their own, does not.
 	URL string
 	// Pool has at most 8 connections. It is closed after the test.
 	Pool *pgxpool.Pool
@@ -42,14 +44,26 @@ func New(t testing.TB) *Database {
 	if err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}
-	url := s.database(t, template)
-	return &Database{URL: url, Pool: openPool(t, url)}
+	found := findsTables(s.database(t, template))
+	return &Database{URL: found, Pool: openPool(t, found)}
 }
 
 // Empty creates a database without any tables and returns its URL. It is dropped after the test. Safe for parallel tests.
 func Empty(t testing.TB) string {
 	t.Helper()
 	return use(t).database(t, "template1")
+}
+
+// findsTables is the url with a search_path on which SQL of tests finds the tables.
+func findsTables(database string) string {
+	u, err := url.Parse(database)
+	if err != nil {
+		panic(err) // it is ours
+	}
+	query := u.Query()
+	query.Set("options", "-csearch_path=pawl,public")
+	u.RawQuery = query.Encode()
+	return u.String()
 }
 
 // database copies a template for the time of a test.
@@ -67,9 +81,9 @@ func (s *server) database(t testing.TB, template string) string {
 	return s.url(name)
 }
 
-func openPool(t testing.TB, url string) *pgxpool.Pool {
+func openPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
+	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}

@@ -24,7 +24,7 @@ func tables(t *testing.T, url string) (names []string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	rows, err := conn.Query(t.Context(), "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'")
+	rows, err := conn.Query(t.Context(), "SELECT tablename::text FROM pg_tables WHERE schemaname IN ('pawl', 'public')")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,23 +105,23 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		byID[r.orderID] = r
 	}
 	var driven, begun, held []*run
-	for _, row := range rows {
-		r := byID[row.Order.OrderID]
-		delete(byID, row.Order.OrderID)
-		r.order, r.complete = row.Order, true // nothing of it was done yet
+	for _, o := range writtenOrders(rows) {
+		r := byID[o.OrderID]
+		delete(byID, o.OrderID)
+		r.order, r.complete = o, true // nothing of it was done yet
 		r.markKnown()
 		switch {
-		case row.Order.Hold != nil:
+		case o.Hold != nil:
 			held = append(held, r)
-			e.held(*row.Order.Hold, 1)
-		case row.Order.Calls != nil:
+			e.held(*o.Hold, 1)
+		case o.Calls != nil:
 			begun = append(begun, r)
 		default:
 			driven = append(driven, r)
 		}
 	}
 	if n := len(rows); n > 0 {
-		e.lastAdmitted.Store(new(rows[n-1].Order.OrderNo))
+		e.lastAdmitted.Store(new(rows[n-1].WrittenOrder.OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
 	e.runs.own(begun)

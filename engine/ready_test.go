@@ -25,8 +25,8 @@ func TestReady(t *testing.T) {
 		{"one that a newer release has migrated", `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)`, ""},
 		{"an older one", `DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)`, "this program needs"},
 		{"one that goose does not know", `DROP TABLE goose_db_version`, "42P01"},
-		{"one without a table", `DROP TABLE refunds CASCADE`, "SELECT on refunds, INSERT on refunds, UPDATE on refunds"},
-		{"one whose orders can't be moved", `REVOKE UPDATE ON orders FROM ready`, "UPDATE on orders"},
+		{"one without a table", `DROP TABLE refunds CASCADE`, "SELECT on pawl.refunds, INSERT on pawl.refunds, UPDATE on pawl.refunds"},
+		{"one whose orders can't be moved", `REVOKE UPDATE ON orders FROM ready`, "UPDATE on pawl.orders"},
 		{"one whose versions can't be read", `REVOKE SELECT ON goose_db_version FROM ready`, "42501"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,8 +56,8 @@ func TestReady(t *testing.T) {
 func TestReadyLooksAtEveryTable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	all := column[string](t, b.Pool, `SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%'
-		UNION ALL SELECT viewname::text FROM pg_views WHERE schemaname = 'public' ORDER BY 1`)
+	all := column[string](t, b.Pool, `SELECT 'pawl.' || tablename::text FROM pg_tables WHERE schemaname = 'pawl'
+		UNION ALL SELECT 'pawl.' || viewname::text FROM pg_views WHERE schemaname = 'pawl' ORDER BY 1`)
 	if looked := engine.NeededTables(); !slices.Equal(all, looked) {
 		t.Errorf("Ready looks at %q, the tables are %q", looked, all)
 	}
@@ -78,7 +78,8 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 			}
 		}
 	})
-	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role)
+	b.exec(t, `GRANT USAGE ON SCHEMA pawl TO `+role)
+	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA pawl, public TO `+role)
 	u, err := url.Parse(b.URL)
 	if err != nil {
 		t.Fatal(err)

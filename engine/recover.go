@@ -130,10 +130,10 @@ func (e *Engine) claim(orderNos []int64) int {
 }
 
 // writtenOrders are what a statement that writes orders returned of them.
-func writtenOrders[R ~struct{ Order orders.Order }](rows []R) []orders.Order {
+func writtenOrders[R ~struct{ WrittenOrder db.WrittenOrder }](rows []R) []orders.Order {
 	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
-		found[i] = struct{ Order orders.Order }(row).Order
+		found[i] = orders.Order(struct{ WrittenOrder db.WrittenOrder }(row).WrittenOrder)
 	}
 	return found
 }

@@ -54,7 +54,7 @@ func TestMissingGrant(t *testing.T) {
 			role := b.role("poor")
 			b.exec(t, `REVOKE INSERT ON `+c.table+` FROM `+role)
 			comeAgain(t, ask(t, e, requests("order", 200)...), 200)
-			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "INSERT on "+c.table) {
+			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "INSERT on pawl."+c.table) {
 				t.Errorf("it says of itself: %v", err)
 			}
 			if _, err := e.Process(t.Context(), request("one more")); !errors.Is(err, engine.ErrNotMigrated) {

@@ -51,8 +51,8 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if err != nil {
 		return orders.Unavailable("take up an order", err)
 	}
-	for _, row := range rows {
-		e.driveClaimed([]orders.Order{row.Order})
+	for _, o := range writtenOrders(rows) {
+		e.driveClaimed([]orders.Order{o})
 		e.watches.add(nil)
 	}
 	return nil

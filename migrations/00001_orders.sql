@@ -1,59 +1,63 @@
 -- +goose Up
 
+-- All that is ours has a schema of its own, and is named with it: what somebody else creates in a
+-- schema that a search_path finds, a table or an operator, is never taken for ours. Views for people are in `books`.
+CREATE SCHEMA pawl;
+
 -- One row for ever: part of every key sent downstream, so that a database that
 -- was dropped and made again never re-uses a key a provider still remembers.
-CREATE TABLE installation (
+CREATE TABLE pawl.installation (
   singleton  boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   id         uuid NOT NULL DEFAULT gen_random_uuid(),
   created_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO installation DEFAULT VALUES;
+INSERT INTO pawl.installation DEFAULT VALUES;
 
 -- What a value may be, said once, as types. PostgreSQL keeps the check of a domain ready
 -- for the next statement; the text of a CHECK of a table it reads anew for every statement
 -- that writes the table, whatever columns that sets, and so it does with the condition of
 -- a trigger. At one order at a time that was a fifth of its work.
-CREATE DOMAIN order_status AS text COLLATE "C" CONSTRAINT order_status CHECK (VALUE IN
+CREATE DOMAIN pawl.order_status AS text COLLATE "C" CONSTRAINT order_status CHECK (VALUE IN
   ('pending', 'charging', 'reserving', 'confirming', 'completed',
    'releasing', 'refunding', 'failed', 'canceled'));
-CREATE DOMAIN order_hold AS text COLLATE "C" CONSTRAINT order_hold CHECK (VALUE IN
+CREATE DOMAIN pawl.order_hold AS text COLLATE "C" CONSTRAINT order_hold CHECK (VALUE IN
   ('retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention'));
-CREATE DOMAIN order_stop AS text COLLATE "C" CONSTRAINT order_stop CHECK (VALUE IN ('cancel', 'pause', 'deadline'));
-CREATE DOMAIN order_outcome AS text COLLATE "C" CONSTRAINT order_outcome CHECK (VALUE IN ('failed', 'canceled'));
-CREATE DOMAIN order_step AS text COLLATE "C" CONSTRAINT order_step CHECK (VALUE IN ('charge', 'reserve', 'confirm'));
-CREATE DOMAIN given_name AS text COLLATE "C" CONSTRAINT given_name CHECK (VALUE <> '');
-CREATE DOMAIN currency_code AS text COLLATE "C" CONSTRAINT currency_code CHECK (VALUE ~ '^[A-Z]{3}$');
-CREATE DOMAIN money_amount AS numeric CONSTRAINT money_amount CHECK (VALUE >= 0 AND VALUE < 1e15 AND scale(VALUE) <= 4);
-CREATE DOMAIN item_quantity AS integer CONSTRAINT item_quantity CHECK (VALUE >= 1);
-CREATE DOMAIN take_over_count AS smallint CONSTRAINT take_over_count CHECK (VALUE >= 0);
-CREATE DOMAIN moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE));
+CREATE DOMAIN pawl.order_stop AS text COLLATE "C" CONSTRAINT order_stop CHECK (VALUE IN ('cancel', 'pause', 'deadline'));
+CREATE DOMAIN pawl.order_outcome AS text COLLATE "C" CONSTRAINT order_outcome CHECK (VALUE IN ('failed', 'canceled'));
+CREATE DOMAIN pawl.order_step AS text COLLATE "C" CONSTRAINT order_step CHECK (VALUE IN ('charge', 'reserve', 'confirm'));
+CREATE DOMAIN pawl.given_name AS text COLLATE "C" CONSTRAINT given_name CHECK (VALUE <> '');
+CREATE DOMAIN pawl.currency_code AS text COLLATE "C" CONSTRAINT currency_code CHECK (VALUE ~ '^[A-Z]{3}$');
+CREATE DOMAIN pawl.money_amount AS numeric CONSTRAINT money_amount CHECK (VALUE >= 0 AND VALUE < 1e15 AND scale(VALUE) <= 4);
+CREATE DOMAIN pawl.item_quantity AS integer CONSTRAINT item_quantity CHECK (VALUE >= 1);
+CREATE DOMAIN pawl.take_over_count AS smallint CONSTRAINT take_over_count CHECK (VALUE >= 0);
+CREATE DOMAIN pawl.moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE));
 
 -- An order is its row. Columns that every move writes stand together, so that
 -- the WAL record of a move holds little more than them.
-CREATE TABLE orders (
+CREATE TABLE pawl.orders (
   order_no       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  created_at     moment NOT NULL DEFAULT now(),
-  due_at         moment,                          -- when anybody may pick the order up
-  finished_at    moment,
+  created_at     pawl.moment NOT NULL DEFAULT now(),
+  due_at         pawl.moment,                          -- when anybody may pick the order up
+  finished_at    pawl.moment,
   owner          uuid,                            -- the process that drives it
   fence          bigint NOT NULL DEFAULT 0,       -- raised by every claim
   generation     integer NOT NULL DEFAULT 0,      -- raised by every redrive
-  quantity       item_quantity NOT NULL DEFAULT 1,
+  quantity       pawl.item_quantity NOT NULL DEFAULT 1,
   seq            integer NOT NULL DEFAULT 1,      -- raised by every write, number of its history row
-  take_overs     take_over_count NOT NULL DEFAULT 0, -- claims since the last move
-  status         order_status NOT NULL,
-  hold           order_hold,                      -- what a waiting order waits for
+  take_overs     pawl.take_over_count NOT NULL DEFAULT 0, -- claims since the last move
+  status         pawl.order_status NOT NULL,
+  hold           pawl.order_hold,                      -- what a waiting order waits for
   hold_reason    text,
-  stop_requested order_stop,
-  outcome        order_outcome,                   -- fixed by the first undo move
-  ended_as       order_status,                    -- written by the final move only
-  failure_step   order_step,
+  stop_requested pawl.order_stop,
+  outcome        pawl.order_outcome,                   -- fixed by the first undo move
+  ended_as       pawl.order_status,                    -- written by the final move only
+  failure_step   pawl.order_step,
   failure_code   text,
   failure_detail text,
-  order_id       given_name NOT NULL UNIQUE,
-  currency       currency_code NOT NULL,
-  item           given_name NOT NULL,
-  amount         money_amount NOT NULL,
+  order_id       pawl.given_name NOT NULL UNIQUE,
+  currency       pawl.currency_code NOT NULL,
+  item           pawl.given_name NOT NULL,
+  amount         pawl.money_amount NOT NULL,
   metadata       jsonb
 ) WITH (
   -- Three versions of a row fit beside the first, so moves stay on the page (HOT).
@@ -66,22 +70,23 @@ CREATE TABLE orders (
 -- The table begins with 128 empty pages. While it is smaller than an index look-up is
 -- dear, a plan reads all of it, and connections keep such a plan while it grows: ten
 -- times slower, for minutes. Nothing of this depends on settings or on statistics.
-ALTER TABLE orders SET (fillfactor = 10);
-INSERT INTO orders (due_at, status, order_id, currency, item, amount, failure_detail)
+ALTER TABLE pawl.orders SET (fillfactor = 10);
+INSERT INTO pawl.orders (due_at, status, order_id, currency, item, amount, failure_detail)
 SELECT now(), 'pending', page::text, 'XXX', 'x', 0, repeat('x', 900) FROM generate_series(1, 128) AS page;
-DELETE FROM orders;
-ALTER TABLE orders SET (fillfactor = 50);
-ALTER TABLE orders ALTER COLUMN order_no RESTART;
+DELETE FROM pawl.orders;
+ALTER TABLE pawl.orders SET (fillfactor = 50);
+ALTER TABLE pawl.orders ALTER COLUMN order_no RESTART;
 
 -- No index holds a column that a move changes, but for the first and the final
 -- move: status, seq and fence stay out of all of them, and of their predicates.
-CREATE INDEX orders_due ON orders (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX orders_held ON orders (hold, order_no) WHERE hold IS NOT NULL;
-CREATE INDEX orders_ended ON orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
-CREATE INDEX orders_ended_item ON orders (item, order_no) WHERE ended_as IN ('failed', 'canceled');
+CREATE INDEX orders_due ON pawl.orders (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX orders_held ON pawl.orders (hold, order_no) WHERE hold IS NOT NULL;
+CREATE INDEX orders_ended ON pawl.orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
+CREATE INDEX orders_ended_item ON pawl.orders (item, order_no) WHERE ended_as IN ('failed', 'canceled');
 
 -- +goose Down
-DROP TABLE orders;
-DROP TABLE installation;
-DROP DOMAIN order_status, order_hold, order_stop, order_outcome, order_step, given_name, currency_code,
-  money_amount, item_quantity, take_over_count, moment;
+DROP TABLE pawl.orders;
+DROP TABLE pawl.installation;
+DROP DOMAIN pawl.order_status, pawl.order_hold, pawl.order_stop, pawl.order_outcome, pawl.order_step, pawl.given_name, pawl.currency_code,
+  pawl.money_amount, pawl.item_quantity, pawl.take_over_count, pawl.moment;
+DROP SCHEMA pawl;

@@ -9,13 +9,13 @@
 -- A change of the machine is a new migration; a test compares the two.
 
 -- +goose StatementBegin
-CREATE FUNCTION refuse_order_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_order_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION 'order %: what an order is about does not change', OLD.order_id
     USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
 END $$;
 
-CREATE FUNCTION guard_order() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.guard_order() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP = 'INSERT' THEN
     IF NEW.status NOT IN ('pending', 'charging') OR NEW.generation <> 0 OR NEW.fence < 0 OR NEW.seq < 1 THEN
@@ -71,31 +71,31 @@ END $$;
 -- 'confirming1completedcompleted3' the end; these words and the two others overlap and
 -- make one text. What is no part of it goes to the function. In comparisons, and with a CHECK
 -- beside it, this made PostgreSQL work a twelfth more for a lone order.
-CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, hold, due_at, owner, ended_as ON orders FOR EACH ROW WHEN (
+CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, hold, due_at, owner, ended_as ON pawl.orders FOR EACH ROW WHEN (
   strpos('pending1charging1reserving1confirming1completedcompleted3',
     concat(OLD.status, NEW.seq - OLD.seq, NEW.status, NEW.hold, NEW.ended_as, num_nulls(NEW.hold, NEW.owner, NEW.due_at))) = 0
-) EXECUTE FUNCTION guard_order();
+) EXECUTE FUNCTION pawl.guard_order();
 
 -- In the same way: an order that starts at once has generation 0, fence 1, seq 1, no hold and no end.
-CREATE TRIGGER orders_guard_insert AFTER INSERT ON orders FOR EACH ROW WHEN (
+CREATE TRIGGER orders_guard_insert AFTER INSERT ON pawl.orders FOR EACH ROW WHEN (
   concat(NEW.status, NEW.generation, NEW.fence, NEW.seq, NEW.hold, NEW.ended_as) <> 'charging011' OR NEW.due_at IS NULL
-) EXECUTE FUNCTION guard_order();
+) EXECUTE FUNCTION pawl.guard_order();
 
 -- Claims and redrives set these, moves do not.
-CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON orders FOR EACH ROW WHEN (
+CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON pawl.orders FOR EACH ROW WHEN (
   NEW.fence - OLD.fence NOT IN (0, 1) OR NEW.generation <> OLD.generation
-) EXECUTE FUNCTION guard_order();
+) EXECUTE FUNCTION pawl.guard_order();
 
-CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, created_at, amount, currency, item, quantity ON orders
+CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, created_at, amount, currency, item, quantity ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.order_no <> OLD.order_no OR NEW.order_id <> OLD.order_id OR NEW.created_at <> OLD.created_at
   OR NEW.amount <> OLD.amount OR NEW.currency <> OLD.currency OR NEW.item <> OLD.item OR NEW.quantity <> OLD.quantity
-) EXECUTE FUNCTION refuse_order_change();
+) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- +goose Down
-DROP TRIGGER orders_guard_insert ON orders;
-DROP TRIGGER orders_guard_input ON orders;
-DROP TRIGGER orders_guard_claim ON orders;
-DROP TRIGGER orders_guard ON orders;
-DROP FUNCTION guard_order();
-DROP FUNCTION refuse_order_change();
+DROP TRIGGER orders_guard_insert ON pawl.orders;
+DROP TRIGGER orders_guard_input ON pawl.orders;
+DROP TRIGGER orders_guard_claim ON pawl.orders;
+DROP TRIGGER orders_guard ON pawl.orders;
+DROP FUNCTION pawl.guard_order();
+DROP FUNCTION pawl.refuse_order_change();

@@ -5,7 +5,7 @@
 -- status (a take-over, a hold, a request to stop). An order that starts at once
 -- begins with pending to charging; one admitted to wait begins with null to
 -- pending.
-CREATE TABLE transitions (
+CREATE TABLE pawl.transitions (
   order_no    bigint NOT NULL,
   at          timestamptz NOT NULL DEFAULT now(),
   fence       bigint NOT NULL,
@@ -26,4 +26,4 @@ CREATE TABLE transitions (
 );
 
 -- +goose Down
-DROP TABLE transitions;
+DROP TABLE pawl.transitions;

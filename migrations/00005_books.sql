@@ -9,21 +9,21 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
        o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
        o.created_at::timestamptz, o.finished_at::timestamptz
-FROM orders o;
+FROM pawl.orders o;
 
 CREATE VIEW books.transitions AS
 SELECT o.order_id::text, t.seq, t.from_status, t.to_status, t.at, t.fence, t.verb,
        coalesce(t.actor, 'system') AS actor, t.reason, t.request_id,
        CASE WHEN t.payment_method IS NOT NULL THEN 'changed' END AS payment_method
-FROM orders o JOIN transitions t ON t.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no;
 
 CREATE VIEW books.charges AS
 SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at
-FROM orders o JOIN charges c ON c.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.charges c ON c.order_no = o.order_no;
 
 CREATE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at
-FROM orders o JOIN refunds r ON r.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
 
 -- state: held (counts in inventory.reserved), sold (its order is completed), released.
 CREATE VIEW books.reservations AS
@@ -31,12 +31,12 @@ SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
        CASE WHEN r.released_at IS NOT NULL THEN 'released'
             WHEN o.status = 'completed' THEN 'sold' ELSE 'held' END AS state,
        r.created_at, r.released_at
-FROM orders o JOIN reservations r ON r.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.reservations r ON r.order_no = o.order_no;
 
 CREATE VIEW books.inventory AS
 SELECT i.item, i.on_hand::bigint, i.reserved::bigint, i.tracked,
        CASE WHEN i.tracked THEN i.on_hand - i.reserved END AS available
-FROM inventory i;
+FROM pawl.inventory i;
 
 -- The two views of a single table would take writes and pass them on.
 -- +goose StatementBegin

@@ -2,7 +2,7 @@
 
 -- How orders are done, as text: every version that was ever in use. An order keeps
 -- the version it started with, so a version is never changed and never removed.
-CREATE TABLE policies (
+CREATE TABLE pawl.policies (
   version    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at timestamptz NOT NULL DEFAULT now(),
   hash       bytea NOT NULL UNIQUE,
@@ -11,27 +11,27 @@ CREATE TABLE policies (
 );
 
 -- Which version new orders start with: that of the newest row.
-CREATE TABLE policy_activations (
+CREATE TABLE pawl.policy_activations (
   activation_no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  version       integer NOT NULL REFERENCES policies,
+  version       integer NOT NULL REFERENCES pawl.policies,
   at            timestamptz NOT NULL DEFAULT now(),
   actor         text NOT NULL CHECK (actor <> '')
 );
 
 -- +goose StatementBegin
-CREATE FUNCTION refuse_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION '% is only added to: orders keep the policy they started with', TG_TABLE_NAME
     USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER immutable BEFORE UPDATE OR DELETE OR TRUNCATE ON policies
-FOR EACH STATEMENT EXECUTE FUNCTION refuse_policy_change();
-CREATE TRIGGER immutable BEFORE UPDATE OR DELETE OR TRUNCATE ON policy_activations
-FOR EACH STATEMENT EXECUTE FUNCTION refuse_policy_change();
+CREATE TRIGGER immutable BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.policies
+FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
+CREATE TRIGGER immutable BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.policy_activations
+FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 
 -- +goose Down
-DROP TABLE policy_activations;
-DROP TABLE policies;
-DROP FUNCTION refuse_policy_change();
+DROP TABLE pawl.policy_activations;
+DROP TABLE pawl.policies;
+DROP FUNCTION pawl.refuse_policy_change();

@@ -1,14 +1,14 @@
 -- +goose Up
 
 -- Tokens of callbacks are derived from it; whoever has it can answer for a provider.
-ALTER TABLE installation ADD COLUMN callback_secret bytea NOT NULL
+ALTER TABLE pawl.installation ADD COLUMN callback_secret bytea NOT NULL
   DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
 
 -- What remote steps, people and clocks need to know of an order. All of it
 -- may be null, so that an order that stays in the database pays nothing for it. There are
 -- no checks on these columns: PostgreSQL reads the text of every check of a table anew for
 -- every statement that writes it. What they would say, `pawl verify` looks for.
-ALTER TABLE orders
+ALTER TABLE pawl.orders
   ADD COLUMN policy          integer,          -- version it started with; null: the ledger for every step
   ADD COLUMN calls           integer,          -- calls ever made for it; the number of the last one
   ADD COLUMN retries         integer,          -- retries asked for in the present retry window by answers that count
@@ -27,25 +27,25 @@ ALTER TABLE orders
   ADD COLUMN action          jsonb;            -- what the customer has to do
 
 -- One index for both kinds of deadline: every index of a table costs every statement that writes it.
-CREATE INDEX orders_expiry ON orders (least(complete_by, reserved_until))
+CREATE INDEX orders_expiry ON pawl.orders (least(complete_by, reserved_until))
   WHERE (complete_by IS NOT NULL OR reserved_until IS NOT NULL) AND ended_as IS NULL;
-CREATE INDEX orders_concurrency ON orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
-CREATE INDEX orders_customer ON orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
+CREATE INDEX orders_concurrency ON pawl.orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
+CREATE INDEX orders_customer ON pawl.orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
 -- Costs nothing on the way of an order: it fires only where a statement names a column. A failed order may start anew
 -- with another payment method.
-CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON orders
+CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.customer_id IS DISTINCT FROM OLD.customer_id
   OR NEW.payment_method IS DISTINCT FROM OLD.payment_method AND NEW.generation = OLD.generation
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
-) EXECUTE FUNCTION refuse_order_change();
+) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- The audit of calls: a row is committed before its call and closed with the answer. One
 -- that was never closed belongs to a call whose process died or was stopped in it, or to
 -- one that was not made, because nobody heard that its row was committed. An order's calls
 -- are numbered through, over all its steps.
-CREATE TABLE step_calls (
+CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,
   started_at  timestamptz NOT NULL DEFAULT now(),
   finished_at timestamptz,
@@ -69,7 +69,7 @@ CREATE TABLE step_calls (
 
 -- Answers that did not come with a call: of a callback, a webhook, a person. Whoever
 -- next picks the order up uses them instead of calling.
-CREATE TABLE step_answers (
+CREATE TABLE pawl.step_answers (
   order_no    bigint NOT NULL,
   answered_at timestamptz NOT NULL DEFAULT now(),
   consumed_at timestamptz,
@@ -89,7 +89,7 @@ CREATE TABLE step_answers (
 
 -- Somebody reported an effect that the books say is absent or undone: it is undone at
 -- its provider, again if need be, without moving the order.
-CREATE TABLE late_undos (
+CREATE TABLE pawl.late_undos (
   order_no    bigint NOT NULL,
   created_at  timestamptz NOT NULL DEFAULT now(),
   due_at      timestamptz NOT NULL DEFAULT now(),
@@ -103,25 +103,25 @@ CREATE TABLE late_undos (
   CONSTRAINT late_undos_pkey PRIMARY KEY (order_no, generation, step),
   CONSTRAINT late_undos_words CHECK (step IN ('charge', 'reserve'))
 );
-CREATE INDEX late_undos_due ON late_undos (due_at) WHERE finished_at IS NULL;
+CREATE INDEX late_undos_due ON pawl.late_undos (due_at) WHERE finished_at IS NULL;
 
 -- One row per key of a concurrency limit; version is what grants compare and set.
-CREATE TABLE concurrency_keys (
+CREATE TABLE pawl.concurrency_keys (
   key     text COLLATE "C" PRIMARY KEY,
   version bigint NOT NULL DEFAULT 0
 );
 
 -- executor is null for what the ledger did. in_doubt: written by the move that undid it,
 -- without knowing whether it had happened.
-ALTER TABLE charges
+ALTER TABLE pawl.charges
   ADD COLUMN executor text COLLATE "C", ADD COLUMN reference text, ADD COLUMN data jsonb,
   ADD COLUMN in_doubt boolean, ADD COLUMN capture text COLLATE "C", ADD COLUMN captured_at timestamptz;
-ALTER TABLE refunds ADD COLUMN reference text;
-ALTER TABLE reservations
+ALTER TABLE pawl.refunds ADD COLUMN reference text;
+ALTER TABLE pawl.reservations
   ADD COLUMN executor text COLLATE "C", ADD COLUMN reference text, ADD COLUMN data jsonb, ADD COLUMN in_doubt boolean;
 
 -- A remote confirmation; that of the ledger is the final move itself.
-CREATE TABLE confirmations (
+CREATE TABLE pawl.confirmations (
   order_no   bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
   generation integer NOT NULL,
@@ -132,19 +132,19 @@ CREATE TABLE confirmations (
 );
 
 -- +goose Down
-DROP TABLE confirmations;
-ALTER TABLE reservations DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt;
-ALTER TABLE refunds DROP COLUMN reference;
-ALTER TABLE charges DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt,
+DROP TABLE pawl.confirmations;
+ALTER TABLE pawl.reservations DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt;
+ALTER TABLE pawl.refunds DROP COLUMN reference;
+ALTER TABLE pawl.charges DROP COLUMN executor, DROP COLUMN reference, DROP COLUMN data, DROP COLUMN in_doubt,
   DROP COLUMN capture, DROP COLUMN captured_at;
-DROP TABLE concurrency_keys;
-DROP TABLE late_undos;
-DROP TABLE step_answers;
-DROP TABLE step_calls;
-DROP TRIGGER orders_guard_terms ON orders;
-ALTER TABLE orders
+DROP TABLE pawl.concurrency_keys;
+DROP TABLE pawl.late_undos;
+DROP TABLE pawl.step_answers;
+DROP TABLE pawl.step_calls;
+DROP TRIGGER orders_guard_terms ON pawl.orders;
+ALTER TABLE pawl.orders
   DROP COLUMN policy, DROP COLUMN calls, DROP COLUMN retries, DROP COLUMN retry_window_started_at, DROP COLUMN in_doubt_since,
   DROP COLUMN start_at, DROP COLUMN complete_by, DROP COLUMN reservation_ttl, DROP COLUMN reserved_until,
   DROP COLUMN approval_until, DROP COLUMN approved_at, DROP COLUMN permit_at, DROP COLUMN customer_id, DROP COLUMN payment_method,
   DROP COLUMN concurrency_key, DROP COLUMN action;
-ALTER TABLE installation DROP COLUMN callback_secret;
+ALTER TABLE pawl.installation DROP COLUMN callback_secret;

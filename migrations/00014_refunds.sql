@@ -2,17 +2,17 @@
 
 -- Refunds that somebody asked for, of orders that are completed. They share the table with the
 -- refund that undoes a charge: that one has the number 0, and is done when it is written.
-CREATE DOMAIN refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VALUE IN
+CREATE DOMAIN pawl.refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VALUE IN
   ('pending', 'in_doubt', 'accepted', 'done', 'failed'));
 
-ALTER TABLE refunds
+ALTER TABLE pawl.refunds
   ADD COLUMN number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   ADD COLUMN claims      integer NOT NULL DEFAULT 0,
-  ADD COLUMN state       refund_state NOT NULL DEFAULT 'done',
+  ADD COLUMN state       pawl.refund_state NOT NULL DEFAULT 'done',
   ADD COLUMN due_at      timestamptz,          -- when it is to be sent, or looked up; null: nobody acts
   ADD COLUMN sent_at     timestamptz,          -- when the key was sent that may have had its effect
   ADD COLUMN finished_at timestamptz,          -- when it was done or had failed
-  ADD COLUMN restock     item_quantity,        -- units that were put back into stock
+  ADD COLUMN restock     pawl.item_quantity,        -- units that were put back into stock
   ADD COLUMN executor    text COLLATE "C",     -- null: the ledger
   ADD COLUMN reason      text,
   ADD COLUMN request_id  text,
@@ -20,22 +20,22 @@ ALTER TABLE refunds
   ADD COLUMN detail      text,
   DROP CONSTRAINT refunds_pkey,
   ADD CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation, number);
-CREATE UNIQUE INDEX refunds_request ON refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- its key is made of it
-CREATE INDEX refunds_due ON refunds (due_at) WHERE due_at IS NOT NULL;
+CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- its key is made of it
+CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
 
 -- Empty pages, for the reason given at orders: what is due is looked for all the time.
-ALTER TABLE refunds SET (vacuum_truncate = false, fillfactor = 10);
-INSERT INTO refunds (order_no, generation, currency, amount)
+ALTER TABLE pawl.refunds SET (vacuum_truncate = false, fillfactor = 10);
+INSERT INTO pawl.refunds (order_no, generation, currency, amount)
 SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
 SELECT set_config('pawl.archive', 'on', true); -- rows of the books are removed by an archive alone
-DELETE FROM refunds;
-ALTER TABLE refunds RESET (fillfactor);
+DELETE FROM pawl.refunds;
+ALTER TABLE pawl.refunds RESET (fillfactor);
 
 -- How many refunds were asked for, and so the number of the last one. Null: none.
-ALTER TABLE orders ADD COLUMN refunds integer;
+ALTER TABLE pawl.orders ADD COLUMN refunds integer;
 
 -- +goose StatementBegin
-CREATE FUNCTION guard_refund() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   charged numeric;
   asked numeric;
@@ -44,19 +44,19 @@ DECLARE
 BEGIN
   -- The charge is written and not just locked: then a transaction with an older snapshot fails
   -- here, and does not add up what it can't see all of.
-  UPDATE charges AS c SET refunded_at = c.refunded_at
+  UPDATE pawl.charges AS c SET refunded_at = c.refunded_at
   WHERE c.order_no = NEW.order_no AND c.generation = NEW.generation AND c.currency = NEW.currency AND c.refunded_at IS NULL
     AND c.executor IS NOT DISTINCT FROM NEW.executor
-    AND EXISTS (SELECT FROM orders AS o WHERE o.order_no = NEW.order_no AND o.generation = NEW.generation AND o.status = 'completed')
+    AND EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_no = NEW.order_no AND o.generation = NEW.generation AND o.status = 'completed')
   RETURNING c.amount INTO charged;
   SELECT sum(f.amount) FILTER (WHERE f.state <> 'failed'), coalesce(sum(f.restock), 0) INTO asked, restocked
-  FROM refunds AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
+  FROM pawl.refunds AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
   IF charged IS NULL OR asked > charged OR NEW.amount = 0 OR coalesce(NEW.request_id, '') = '' THEN
     RAISE EXCEPTION 'order_no %: refunds of % in all, of a charge of %', NEW.order_no, asked, coalesce(charged, 0)
       USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
   END IF;
   IF NEW.restock IS NOT NULL THEN
-    SELECT coalesce(sum(r.quantity), 0) INTO sold FROM reservations AS r
+    SELECT coalesce(sum(r.quantity), 0) INTO sold FROM pawl.reservations AS r
     WHERE r.order_no = NEW.order_no AND r.generation = NEW.generation AND r.released_at IS NULL AND r.executor IS NULL;
     IF restocked > sold THEN
       RAISE EXCEPTION 'order_no %: % units put back, % sold from this stock', NEW.order_no, restocked, sold
@@ -66,7 +66,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
-CREATE FUNCTION refuse_refund_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_refund_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION 'order_no %: what refund % is about does not change, nor what has failed', OLD.order_no, OLD.number
     USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
@@ -74,15 +74,15 @@ END $$;
 -- +goose StatementEnd
 
 -- The sum of all refunds that have not failed stays within the charge, and the units within the order.
-CREATE TRIGGER refunds_guard AFTER INSERT ON refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION guard_refund();
-CREATE TRIGGER refunds_guard_change AFTER UPDATE ON refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
+CREATE TRIGGER refunds_guard AFTER INSERT ON pawl.refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_refund();
+CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
   (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
   <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
-) EXECUTE FUNCTION refuse_refund_change();
+) EXECUTE FUNCTION pawl.refuse_refund_change();
 
 -- A call may be about a refund. Such calls have numbers below zero, as all that move no order.
-ALTER TABLE step_calls
+ALTER TABLE pawl.step_calls
   ADD COLUMN refund integer,
   DROP CONSTRAINT step_calls_words,
   ADD CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
@@ -91,21 +91,21 @@ ALTER TABLE step_calls
     AND (outcome IS NULL) = (finished_at IS NULL));
 
 -- An order as the service reads it, with the refunds that were asked for.
-DROP VIEW no_effects, full_orders;
-CREATE VIEW full_orders AS
+DROP VIEW pawl.no_effects, pawl.full_orders;
+CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
   (CASE WHEN o.refunds IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
-    FROM refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
+    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
+FROM pawl.orders AS o
+LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
 
 -- The same columns where no effect is read: a statement that writes orders adds them to the rows it returns.
-CREATE VIEW no_effects AS
+CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
   NULL::jsonb AS refund_list;
@@ -114,54 +114,54 @@ CREATE OR REPLACE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference,
   r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
   r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail
-FROM orders o JOIN refunds r ON r.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
 
 CREATE OR REPLACE VIEW books.step_calls AS
 SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
        a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.refund
-FROM orders o JOIN step_calls a ON a.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 -- +goose Down
 DROP VIEW books.step_calls, books.refunds;
-DROP VIEW no_effects, full_orders;
+DROP VIEW pawl.no_effects, pawl.full_orders;
 SELECT set_config('pawl.archive', 'on', true); -- rows of the books are removed by an archive alone
-DELETE FROM refunds WHERE number <> 0;
-DELETE FROM step_calls WHERE refund IS NOT NULL;
-ALTER TABLE step_calls
+DELETE FROM pawl.refunds WHERE number <> 0;
+DELETE FROM pawl.step_calls WHERE refund IS NOT NULL;
+ALTER TABLE pawl.step_calls
   DROP COLUMN refund,
   DROP CONSTRAINT step_calls_words,
   ADD CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
     AND operation IN ('do', 'undo', 'lookup')
     AND outcome IN ('done', 'refused', 'retry', 'waiting', 'unknown')
     AND (outcome IS NULL) = (finished_at IS NULL));
-ALTER TABLE orders DROP COLUMN refunds;
-DROP TRIGGER refunds_guard_change ON refunds;
-DROP TRIGGER refunds_guard ON refunds;
-DROP FUNCTION refuse_refund_change();
-DROP FUNCTION guard_refund();
-ALTER TABLE refunds
+ALTER TABLE pawl.orders DROP COLUMN refunds;
+DROP TRIGGER refunds_guard_change ON pawl.refunds;
+DROP TRIGGER refunds_guard ON pawl.refunds;
+DROP FUNCTION pawl.refuse_refund_change();
+DROP FUNCTION pawl.guard_refund();
+ALTER TABLE pawl.refunds
   DROP CONSTRAINT refunds_pkey,
   DROP COLUMN number, DROP COLUMN claims, DROP COLUMN state, DROP COLUMN due_at, DROP COLUMN sent_at, DROP COLUMN finished_at,
   DROP COLUMN restock, DROP COLUMN executor, DROP COLUMN reason, DROP COLUMN request_id, DROP COLUMN code, DROP COLUMN detail,
   ADD CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation);
-DROP DOMAIN refund_state;
+DROP DOMAIN pawl.refund_state;
 
 CREATE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference
-FROM orders o JOIN refunds r ON r.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
 
 CREATE VIEW books.step_calls AS
 SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
        a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced
-FROM orders o JOIN step_calls a ON a.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
-CREATE VIEW full_orders AS
+CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt
-FROM orders AS o
-LEFT JOIN charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
+FROM pawl.orders AS o
+LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
 
-CREATE VIEW no_effects AS
+CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt;

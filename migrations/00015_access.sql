@@ -2,7 +2,7 @@
 
 -- Who may use the service. Of a token only its hash is kept: whoever reads this table can use none of them. A row is
 -- never removed, because a service in which a token was ever made is closed for good.
-CREATE TABLE tokens (
+CREATE TABLE pawl.tokens (
   id              text COLLATE "C" PRIMARY KEY,     -- the part of the token that it is found by
   name            text COLLATE "C" NOT NULL,        -- of whoever has it: token:name is who did what it was used for
   sha256          bytea NOT NULL,                   -- of the whole token
@@ -23,12 +23,12 @@ CREATE TABLE tokens (
   CONSTRAINT tokens_expires CHECK (expires_at <= created_at + interval '10 years'),
   CONSTRAINT tokens_limits CHECK (rate_limit >= 0 AND in_flight_limit >= 0 AND byte_limit >= 0)
 );
-CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
-CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON tokens FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
+CREATE UNIQUE INDEX tokens_current ON pawl.tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.tokens FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- What was done with tokens, and what was denied. The verbs of orders, the changes of stock and the activations of policies
 -- have a history of their own.
-CREATE TABLE access_log (
+CREATE TABLE pawl.access_log (
   entry_no  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT now(),
   event     text COLLATE "C" NOT NULL,
@@ -41,8 +41,8 @@ CREATE TABLE access_log (
   CONSTRAINT access_log_event CHECK (event <> ''),
   CONSTRAINT access_log_times CHECK (times > 0)
 );
-CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON access_log FOR EACH STATEMENT EXECUTE FUNCTION refuse_removal();
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.access_log FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- +goose Down
-DROP TABLE access_log;
-DROP TABLE tokens;
+DROP TABLE pawl.access_log;
+DROP TABLE pawl.tokens;

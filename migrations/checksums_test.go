@@ -48,7 +48,7 @@ func newer(t *testing.T, table string) fs.FS {
 	t.Helper()
 	return build(t, func(files fstest.MapFS) {
 		files[fmt.Sprintf("%05d_newer.sql", migrations.Version()+1)] = &fstest.MapFile{
-			Data: []byte("-- +goose Up\nCREATE TABLE " + table + " ();\n-- +goose Down\nDROP TABLE " + table + ";\n"),
+			Data: []byte("-- +goose Up\nCREATE TABLE public." + table + " ();\n-- +goose Down\nDROP TABLE public." + table + ";\n"),
 		}
 	})
 }
@@ -56,7 +56,7 @@ func newer(t *testing.T, table string) fs.FS {
 // recorded are the checksums in the database, by version.
 func recorded(t *testing.T, url string) string {
 	t.Helper()
-	return ask(t, url, `SELECT coalesce(string_agg(version || ' ' || sha256, E'\n' ORDER BY version), '') FROM migration_checksums`)
+	return ask(t, url, `SELECT coalesce(string_agg(version || ' ' || sha256, E'\n' ORDER BY version), '') FROM pawl.migration_checksums`)
 }
 
 // sums are those of the files in the folder.
@@ -100,7 +100,7 @@ func TestChecksums(t *testing.T) {
 		t.Parallel()
 		url := dbtest.Empty(t)
 		up(t, url)
-		ask(t, url, `WITH gone AS (DELETE FROM migration_checksums WHERE version IN (2, 11) RETURNING 1) SELECT count(*)::text FROM gone`)
+		ask(t, url, `WITH gone AS (DELETE FROM pawl.migration_checksums WHERE version IN (2, 11) RETURNING 1) SELECT count(*)::text FROM gone`)
 		up(t, url)
 		if got, want := recorded(t, url), sums(t); got != want {
 			t.Errorf("recorded\n%s\nwant\n%s", got, want)

@@ -26,6 +26,9 @@ import (
 //go:embed *.sql
 var files embed.FS
 
+// versionTable is where the stock command keeps what it applied, on a database with the search_path that it was made with.
+const versionTable = "public.goose_db_version"
+
 // Version is the newest migration that this binary holds.
 func Version() int64 {
 	entries, err := files.ReadDir(".") // sorted by name
@@ -118,7 +121,7 @@ func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 
 // with opens what a command needs: goose, and a connection for the checksums.
 func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
-	config, err := db.ParseConfig(url)
+	config, err := db.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -128,12 +131,13 @@ func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider,
 	defer sqlDB.Close()
 	// The lease is short, so that a process killed while it migrates holds up the next
 	// start for seconds only; a beat renews it during a long migration.
-	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(200*time.Millisecond, 300),
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableName("public.goose_lock"),
+		lock.WithTableLockTimeout(200*time.Millisecond, 300),
 		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
 	if err != nil {
 		return fmt.Errorf("make migration lock: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, goose.WithLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, goose.WithTableName(versionTable), goose.WithLocker(locker))
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}

@@ -62,7 +62,7 @@ func TestVersion(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	var stored int64
-	if err := conn.QueryRow(t.Context(), `SELECT max(version_id) FROM goose_db_version`).Scan(&stored); err != nil || stored != migrations.Version() {
+	if err := conn.QueryRow(t.Context(), `SELECT max(version_id) FROM public.goose_db_version`).Scan(&stored); err != nil || stored != migrations.Version() {
 		t.Errorf("the newest migration is %d, applied is %d: %v", migrations.Version(), stored, err)
 	}
 }
@@ -110,7 +110,7 @@ func TestDownAsksFirst(t *testing.T) {
 		if told.Name != applied[len(applied)-1] || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
 			t.Errorf("%+v", told)
 		}
-		if told.Name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM refunds WHERE number <> 0") {
+		if told.Name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM pawl.refunds WHERE number <> 0") {
 			t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 		}
 		down(t, url)
@@ -186,7 +186,7 @@ func whole(t *testing.T, url string) {
 	if twice != "0" {
 		t.Errorf("%s versions applied twice", twice)
 	}
-	if installations := ask(t, url, `SELECT count(*)::text FROM installation`); installations != "1" {
+	if installations := ask(t, url, `SELECT count(*)::text FROM pawl.installation`); installations != "1" {
 		t.Errorf("%s installations", installations)
 	}
 }
@@ -238,13 +238,13 @@ func schema(t *testing.T, url string) string {
 		SELECT format('%s %s.%s %s %s', c.relkind, n.nspname, c.relname, a.attname, format_type(a.atttypid, a.atttypmod))
 			|| ' ' || coalesce(c.reloptions::text, '')
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-		WHERE n.nspname IN ('public', 'books') AND c.relname NOT LIKE 'goose%'
+		WHERE n.nspname IN ('pawl', 'public', 'books') AND c.relname NOT LIKE 'goose%'
 		UNION ALL SELECT pg_get_constraintdef(o.oid) FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
-		WHERE o.connamespace = 'public'::regnamespace AND c.relname NOT LIKE 'goose%'
-		UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%'
+		WHERE o.connamespace = to_regnamespace('pawl') AND c.relname NOT LIKE 'goose%'
+		UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'pawl'
 		UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
-		UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-		UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = 'books') AS lines(line)`)
+		UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = to_regnamespace('pawl')
+		UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname IN ('pawl', 'books')) AS lines(line)`)
 }
 
 func ask(t *testing.T, url, query string) (text string) {

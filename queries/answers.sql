@@ -2,9 +2,9 @@
 
 -- name: AnswerTarget :many
 -- The order that a callback is about, if that step was ever called for in that generation.
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = @order_no AND EXISTS (
-  SELECT FROM step_calls AS t
+  SELECT FROM pawl.step_calls AS t
   WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
 
 -- name: AnswerStore :many
@@ -17,11 +17,11 @@ WHERE o.order_no = @order_no AND EXISTS (
 WITH target AS MATERIALIZED (
   SELECT o.order_no, coalesce(o.generation = @generation AND o.status = @waiting_in
     AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.calls > 0
   FOR NO KEY UPDATE
 ), stored AS (
-  INSERT INTO step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
+  INSERT INTO pawl.step_answers AS w (order_no, generation, step, source, outcome, code, detail, reference, data)
   SELECT t.order_no, @generation, @step, @source, @outcome, nullif(@code::text, ''), nullif(@detail::text, ''),
     nullif(@ref::text, ''), nullif(@data::text, '')::jsonb
   FROM target AS t
@@ -31,7 +31,7 @@ WITH target AS MATERIALIZED (
     WHERE w.outcome = 'not_done' AND (w.consumed_at IS NOT NULL OR excluded.outcome <> 'not_done')
   RETURNING w.order_no
 ), touched AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + (o.ended_as IS NULL)::integer, fence = o.fence + t.wakes::integer,
     owner = CASE WHEN t.wakes THEN @owner::uuid ELSE o.owner END,
     due_at = CASE WHEN t.wakes THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE o.due_at END,
@@ -40,17 +40,17 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
     sqlc.narg('request_id')::text FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: AnswerOf :one
 -- What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
 -- answer was taken does not send it again.
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
-FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do'
+FROM pawl.step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: LateUndoOpen :many
@@ -58,13 +58,13 @@ FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generati
 -- in them, or may still come to, or its undoing is under way already and knows as much.
 -- Where the charge is being refunded, nothing is reserved any more. One that is opened
 -- again is tried, and told of, like a new one.
-INSERT INTO late_undos AS u (order_no, generation, step, reason, reference)
-SELECT o.order_no, @generation, @step, @reason, nullif(@ref::text, '') FROM orders AS o
+INSERT INTO pawl.late_undos AS u (order_no, generation, step, reason, reference)
+SELECT o.order_no, @generation, @step, @reason, nullif(@ref::text, '') FROM pawl.orders AS o
 WHERE o.order_no = @order_no
   AND (o.generation > @generation OR o.ended_as IN ('failed', 'canceled') OR @step = 'reserve' AND o.status = 'refunding')
-  AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE @step = 'charge' AND c.order_no = o.order_no
+  AND NOT EXISTS (SELECT 1 FROM pawl.charges AS c WHERE @step = 'charge' AND c.order_no = o.order_no
     AND c.generation = @generation AND c.refunded_at IS NULL)
-  AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
+  AND NOT EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE @step = 'reserve' AND r.order_no = o.order_no
     AND r.generation = @generation AND r.released_at IS NULL)
 ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_at = now(), reason = excluded.reason,
     reference = coalesce(u.reference, excluded.reference), claims = 0, code = NULL, detail = NULL
@@ -76,17 +76,17 @@ RETURNING order_no;
 -- call. claims tells one claim from the next. It is undone where it was done, not where an undo was
 -- last sent from.
 WITH due AS MATERIALIZED (
-  SELECT u.order_no, u.generation, u.step FROM late_undos AS u
+  SELECT u.order_no, u.generation, u.step FROM pawl.late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = u.claims + 1
+  UPDATE pawl.late_undos AS u SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = u.claims + 1
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
 SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, sqlc.embed(o),
-  (SELECT t.policy FROM step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
+  (SELECT t.policy FROM pawl.step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
    AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
-FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
+FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: LateUndoBegin :many
 -- The audit of such a call, committed before it as any. Numbers below zero: those above
@@ -95,23 +95,23 @@ FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
 -- the undo says is to be taken back was looked up after that read, and the driver may have
 -- begun an undo of the same key with another name. For his part he finds seq raised.
 WITH claimed AS MATERIALIZED (
-  SELECT u.order_no FROM late_undos AS u
+  SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
+  UPDATE pawl.orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
   WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM claimed AS c)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.ended_as
 ), extended AS (
-  UPDATE late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+  UPDATE pawl.late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = @order_no AND u.generation = @generation AND u.step = @step
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
-SELECT k.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
   k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@undo_reference::text, '')
 FROM touched AS k
 ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
@@ -121,10 +121,10 @@ RETURNING call, started_at;
 -- Keeps the answer. One that was closed, opened again or claimed by somebody else
 -- meanwhile is left to them.
 WITH answered AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
   WHERE t.order_no = @order_no AND t.call = @call
 )
-UPDATE late_undos AS u SET
+UPDATE pawl.late_undos AS u SET
   finished_at = CASE WHEN @outcome::text = 'done' THEN now() END, due_at = now() + make_interval(secs => @delay::float8),
   code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
 WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL;
@@ -134,24 +134,24 @@ WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step A
 -- may have ended. No row: it is not open any more, or the order was written to since it was
 -- read.
 WITH settled AS MATERIALIZED (
-  SELECT u.order_no FROM late_undos AS u
+  SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM settled AS s)
   RETURNING o.*
 ), closed AS (
-  UPDATE late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
+  UPDATE pawl.late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = @order_no AND u.generation = @generation AND u.step = @step
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: LateUndoIsOpen :one
-SELECT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step
+SELECT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step
   AND u.finished_at IS NULL)::boolean AS open;

@@ -1,5 +1,5 @@
 -- name: InstallationID :one
-SELECT i.id FROM installation AS i;
+SELECT i.id FROM pawl.installation AS i;
 
 -- name: BackendPID :one
 -- The server process behind this connection.
@@ -7,4 +7,4 @@ SELECT pg_backend_pid()::integer AS pid;
 
 -- name: InstallationSecret :one
 -- Who we are to providers, and what tokens of callbacks are derived from.
-SELECT i.id, i.callback_secret FROM installation AS i;
+SELECT i.id, i.callback_secret FROM pawl.installation AS i;

@@ -6,7 +6,7 @@
 -- Finds orders to claim. The floor keeps the scan away from the dead entries that
 -- finished orders leave in the index; now() and not clock_timestamp(), because only a
 -- stable value bounds an index scan.
-SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM pawl.orders AS o
 WHERE o.due_at > @floor::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT @most;
 
@@ -19,13 +19,13 @@ SELECT (now() - interval '5 seconds')::timestamptz AS floor;
 -- times without a move is held: whatever it does to its driver, it does it no more. One
 -- whose hold has run out is woken, which says nothing against it.
 WITH due AS MATERIALIZED (
-  SELECT o.order_no, o.hold FROM orders AS o
+  SELECT o.order_no, o.hold FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND o.due_at <= now()
     AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[])) -- only what this process can run
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
     -- Its driver left it in doubt, or died in the call: an answer nobody heard counts as one.
@@ -37,22 +37,22 @@ WITH due AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM due AS d)) AND o.due_at <= now()
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT c.order_no, c.seq, c.status, c.status, c.fence,
     CASE WHEN c.hold IS NOT NULL THEN 'hold' WHEN d.hold IS NOT NULL THEN 'wake' ELSE 'take_over' END, c.hold_reason
   FROM claimed AS c JOIN due AS d ON d.order_no = c.order_no
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM claimed AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM claimed AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: LeasesRenew :many
 -- The one write without seq and history: it is idempotent. A lease that outlasts a call
 -- is not cut short.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE orders AS o SET due_at = greatest(o.due_at, clock_timestamp() + make_interval(secs => @lease_seconds::float8))
+UPDATE pawl.orders AS o SET due_at = greatest(o.due_at, clock_timestamp() + make_interval(secs => @lease_seconds::float8))
 WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = @owner::uuid
 RETURNING o.order_no;
 
@@ -60,32 +60,32 @@ RETURNING o.order_no;
 -- Hands orders back, due at once: the next replica that looks takes them over. To hand
 -- back is no failure of its driver, so it takes the claim it came with off the count.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
+  UPDATE pawl.orders AS o SET due_at = now(), owner = NULL, seq = o.seq + 1, take_overs = greatest(o.take_overs - 1, 0)
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = @owner::uuid
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'release_lease' FROM moved AS m
 RETURNING order_no;
 
 -- name: LeasesTake :many
 -- Takes up orders out of a hold before its time, because what they waited for is there.
 WITH held AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND o.hold = @hold::text
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1, owner = @owner::uuid, hold = NULL, hold_reason = NULL,
     due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
   WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h)) AND o.hold = @hold::text
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT t.order_no, t.seq, t.status, t.status, t.fence, 'wake' FROM taken AS t
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM taken AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM taken AS w, pawl.no_effects AS e) AS written_orders;

@@ -1,3 +1,3 @@
 -- name: LoadStored :one
 -- How many of these orders there are.
-SELECT count(*) AS orders FROM orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);
+SELECT count(*) AS orders FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);

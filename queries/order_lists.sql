@@ -14,12 +14,12 @@
 -- Finds, by halving, where created_at passes a time: at the first number after last_before
 -- stands an order that was created before it, at first_after one that was not, or none.
 WITH RECURSIVE halves AS (
-  SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM orders AS o
+  SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM pawl.orders AS o
   UNION ALL
   SELECT CASE WHEN m.before THEN m.middle ELSE m.last_before END, CASE WHEN m.before THEN m.first_after ELSE m.middle END
   FROM (
     SELECT h.last_before, h.first_after, (h.last_before + h.first_after) / 2 AS middle, coalesce((
-      SELECT o.created_at FROM orders AS o
+      SELECT o.created_at FROM pawl.orders AS o
       WHERE o.order_no >= (h.last_before + h.first_after) / 2 ORDER BY o.order_no LIMIT 1) < @at, false) AS before
     FROM halves AS h WHERE h.first_after - h.last_before > 1
     OFFSET 0
@@ -31,13 +31,13 @@ SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS 
 -- All orders, or those of some statuses with completed among them, as nearly all are: along
 -- the primary key.
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
       AND o.status = ANY(@statuses::text[]) THEN true END
   ORDER BY o.order_no DESC LIMIT @most
 )
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -46,19 +46,19 @@ ORDER BY o.order_no DESC;
 -- the final move wrote. Those in a state that does not last are due some time or held; they
 -- are few, and all of them are looked at.
 WITH failed AS MATERIALIZED (
-  SELECT f.order_no FROM orders AS f
+  SELECT f.order_no FROM pawl.orders AS f
   WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
     AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
     AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @most
 ), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM orders AS c
+  SELECT c.order_no FROM pawl.orders AS c
   WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
     AND (c.ended_as, c.order_no) > ('canceled', @after::bigint) AND (c.ended_as, c.order_no) < ('canceled', @before::bigint)
     AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
   ORDER BY c.ended_as DESC, c.order_no DESC LIMIT @most
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.created_at FROM orders AS u
+  SELECT u.order_no, u.status, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
     AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
@@ -68,7 +68,7 @@ WITH failed AS MATERIALIZED (
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
   ORDER BY order_no DESC LIMIT @most
 )
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
@@ -76,28 +76,28 @@ ORDER BY o.order_no DESC;
 -- Orders for an item: completed ones are among those that reserved it. The others ended
 -- without it, or are on their way.
 WITH reserved AS MATERIALIZED (
-  SELECT v.order_no FROM reservations AS v
+  SELECT v.order_no FROM pawl.reservations AS v
   WHERE 'completed' = ANY(@statuses::text[])
     AND (v.item, v.order_no) > (@item::text, @after::bigint) AND (v.item, v.order_no) < (@item::text, @before::bigint)
     AND v.generation = (
-      SELECT u.generation FROM orders AS u
+      SELECT u.generation FROM pawl.orders AS u
       WHERE u.order_no = v.order_no AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
         AND u.status = ANY(@statuses::text[]))
   ORDER BY v.item DESC, v.order_no DESC LIMIT @most
 ), failed AS MATERIALIZED (
-  SELECT f.order_no FROM orders AS f
+  SELECT f.order_no FROM pawl.orders AS f
   WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
     AND (f.item, f.order_no) > (@item::text, @after::bigint) AND (f.item, f.order_no) < (@item::text, @before::bigint)
     AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
   ORDER BY f.item DESC, f.order_no DESC LIMIT @most
 ), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM orders AS c
+  SELECT c.order_no FROM pawl.orders AS c
   WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
     AND (c.item, c.order_no) > (@item::text, @after::bigint) AND (c.item, c.order_no) < (@item::text, @before::bigint)
     AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
   ORDER BY c.item DESC, c.order_no DESC LIMIT @most
 ), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item, u.created_at FROM orders AS u
+  SELECT u.order_no, u.status, u.item, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
     AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
@@ -108,14 +108,14 @@ WITH reserved AS MATERIALIZED (
     AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
   ORDER BY order_no DESC LIMIT @most
 )
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListCustomer :many
 -- Orders of a customer, and of these those of some statuses, or for an item.
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.customer_id IS NOT NULL
     AND (o.customer_id, o.order_no) > (@customer_id::text, @after::bigint) AND (o.customer_id, o.order_no) < (@customer_id::text, @before::bigint)
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
@@ -123,14 +123,14 @@ WITH page AS MATERIALIZED (
       AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most
 )
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListHeld :many
 -- Orders held for one thing, also those whose reason begins with some words.
 WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > (@hold::text, @after::bigint) AND (o.hold, o.order_no) < (@hold::text, @before::bigint)
     AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
       AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
@@ -139,6 +139,6 @@ WITH page AS MATERIALIZED (
       AND (sqlc.narg('customer_id')::text IS NULL OR o.customer_id = sqlc.narg('customer_id')::text) THEN true END
   ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
 )
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
 ORDER BY o.order_no DESC;

@@ -16,11 +16,11 @@
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'charging' ELSE 'canceled' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -32,18 +32,18 @@ WITH locked AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersCharge :many
 -- Stopped before its charge, an order is certainly not charged: it is canceled.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'reserving' ELSE 'canceled' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -55,24 +55,24 @@ WITH locked AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount)
   SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersChargeOne :many
 WITH moved AS (
-  UPDATE orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
-  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
+  UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
+  WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount)
   SELECT m.order_no, m.generation, m.currency, m.amount FROM moved AS m WHERE m.status = 'reserving'
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -90,11 +90,11 @@ WITH asked AS (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity, o.stop_requested,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq) AS expected
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stock AS MATERIALIZED (
-  SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM inventory AS i
+  SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM pawl.inventory AS i
   WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.expected AND l.stop_requested IS NULL))
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.item FOR NO KEY UPDATE
@@ -111,20 +111,20 @@ WITH asked AS (
 ), taken AS (
   -- An item seen for the first time gets its row here. The condition is the last
   -- word on stock: it sees the row as it is now.
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT d.item, sum(d.quantity) FROM decided AS d WHERE d.fits GROUP BY d.item ORDER BY d.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), stopped AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
     failure_step = CASE WHEN o.stop_requested IS NULL THEN 'reserve' END,
@@ -135,10 +135,10 @@ WITH asked AS (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, NULL FROM moved AS m
 UNION ALL
 SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
@@ -153,11 +153,11 @@ WITH asked AS (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL) AS asks
-  FROM orders AS o
+  FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
   WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY l.item ORDER BY l.item
@@ -165,44 +165,44 @@ WITH asked AS (
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersReserveOne :many
 -- The order is moved if its item had enough: the row of the item decides, as it is now.
 WITH asking AS MATERIALIZED (
-  SELECT o.order_no, o.item, o.quantity FROM orders AS o
+  SELECT o.order_no, o.item, o.quantity FROM pawl.orders AS o
   WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
     AND o.stop_requested IS NULL
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
 ), moved AS (
-  UPDATE orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = (SELECT a.order_no FROM asking AS a, taken AS t)
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity)
   SELECT m.order_no, m.generation, m.item, m.quantity FROM moved AS m
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -211,11 +211,11 @@ RETURNING order_no, seq, to_status, at;
 -- reservation, so the upsert only updates; unlike an update that joins the sums it
 -- needs no plan, and it takes the rows in the order of the items.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL THEN 'completed' ELSE 'releasing' END,
     seq = o.seq + 1, take_overs = 0,
     outcome = CASE WHEN o.stop_requested IS NOT NULL THEN 'canceled' END,
@@ -227,7 +227,7 @@ WITH locked AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT m.item, sum(m.quantity) FROM moved AS m
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY m.item ORDER BY m.item
@@ -236,19 +236,19 @@ WITH locked AS MATERIALIZED (
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
     sold = i.sold + excluded.reserved, version = i.version + 1
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersConfirmOne :many
 WITH moved AS (
-  UPDATE orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
+  UPDATE pawl.orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
     ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL
-  WHERE o.order_no = (SELECT l.order_no FROM orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
+  WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT m.item, m.quantity FROM moved AS m
   WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET
@@ -256,35 +256,35 @@ WITH moved AS (
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
     sold = i.sold + excluded.reserved, version = i.version + 1
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRelease :many
 -- Takes the reservation back. An order has one live reservation at most.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
     outcome = coalesce(o.outcome, 'failed')
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), released AS (
-  UPDATE reservations AS r SET released_at = now()
+  UPDATE pawl.reservations AS r SET released_at = now()
   WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
   RETURNING r.item, r.quantity
 ), returned AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT r.item, sum(r.quantity) FROM released AS r
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY r.item ORDER BY r.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved - excluded.reserved
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -292,11 +292,11 @@ RETURNING order_no, seq, to_status, at;
 -- Takes the charge back; the order ends as its first undo move said. It has one live
 -- charge at most.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'),
     ended_as = coalesce(o.outcome, 'failed'),
     seq = o.seq + 1, take_overs = 0, finished_at = now(), due_at = NULL, owner = NULL
@@ -304,14 +304,14 @@ WITH locked AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), returned AS (
-  UPDATE charges AS c SET refunded_at = now()
+  UPDATE pawl.charges AS c SET refunded_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
-  INSERT INTO refunds (order_no, generation, currency, amount)
+  INSERT INTO pawl.refunds (order_no, generation, currency, amount)
   SELECT r.order_no, r.generation, r.currency, r.amount FROM returned AS r ORDER BY r.order_no
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -319,11 +319,11 @@ RETURNING order_no, seq, to_status, at;
 -- Stops driving orders of ours until something comes: a time, a person, a concurrency permit, or the end of a pause, which also answers
 -- the request for it. Nobody picks up one that is held for attention until somebody acts.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     hold = @hold::text, hold_reason = nullif(@hold_reason::text, ''), seq = o.seq + 1, owner = NULL, take_overs = 0,
     due_at = CASE WHEN @hold::text = 'approval' AND o.approval_until IS NULL AND @seconds::float8 > 0
         THEN now() + make_interval(secs => @seconds::float8)
@@ -337,7 +337,7 @@ WITH locked AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE @hold::text WHEN 'attention' THEN 'hold' ELSE @hold::text END,
   nullif(@hold_reason::text, '') FROM moved AS m
 ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held

@@ -12,7 +12,7 @@ WITH incoming AS (
                   unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]))
     AS x(order_id, amount, currency, item, quantity, metadata)
 ), admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT i.order_id, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
   FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -20,7 +20,7 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
     lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
@@ -30,14 +30,14 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- name: OrdersAdmitOne :many
 -- The same for a batch of one order, which needs no arrays and no sort.
 WITH admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
   SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb
   WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -62,7 +62,7 @@ WITH incoming AS (
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
 ), admitted AS (
-  INSERT INTO orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
@@ -83,15 +83,15 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
     lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
-  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM admitted AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
@@ -100,13 +100,13 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM admitted AS w, no_effe
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 -- demand. The log is kept in order: whoever has the later record has the earlier commit, too.
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
-SELECT o.* FROM full_orders AS o
+SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
@@ -115,8 +115,8 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
 SELECT o.order_no, o.owner,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
-FROM orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 
 -- name: OrdersLast :one
 -- The order that was admitted last, by whomever; 0 when there is none.
-SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM orders AS o;
+SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM pawl.orders AS o;

@@ -12,22 +12,22 @@ SELECT now()::timestamptz AS at;
 SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
-    SELECT FROM late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > @before)), false)::boolean AS settled,
+    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > @before)), false)::boolean AS settled,
   CASE k.step
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
-JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
-LEFT JOIN (SELECT * FROM charges AS d WHERE d.order_no BETWEEN @first AND @last AND d.executor <> '') AS c
+JOIN (SELECT * FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
+LEFT JOIN (SELECT * FROM pawl.charges AS d WHERE d.order_no BETWEEN @first AND @last AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
-LEFT JOIN (SELECT * FROM reservations AS s WHERE s.order_no BETWEEN @first AND @last AND s.executor <> '') AS r
+LEFT JOIN (SELECT * FROM pawl.reservations AS s WHERE s.order_no BETWEEN @first AND @last AND s.executor <> '') AS r
   ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
-LEFT JOIN (SELECT * FROM confirmations AS g WHERE g.order_no BETWEEN @first AND @last AND g.executor <> '') AS f
+LEFT JOIN (SELECT * FROM pawl.confirmations AS g WHERE g.order_no BETWEEN @first AND @last AND g.executor <> '') AS f
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
 ORDER BY k.order_no, k.generation, k.step;
 
@@ -38,10 +38,10 @@ SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM step_calls AS a
+  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.refund
 ) AS k
-JOIN (SELECT * FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
-JOIN (SELECT * FROM refunds AS r WHERE r.order_no BETWEEN @first AND @last) AS f
+JOIN (SELECT * FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
+JOIN (SELECT * FROM pawl.refunds AS r WHERE r.order_no BETWEEN @first AND @last) AS f
   ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.refund
 ORDER BY f.order_no, f.generation, f.number;

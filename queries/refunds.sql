@@ -6,68 +6,68 @@
 -- is refunded by this commit; any other refund is due at once. Units that come back are in stock
 -- from now on, whatever becomes of the money.
 WITH touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
   WHERE o.order_no = @order_no AND o.seq = @seq AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), asked AS (
-  INSERT INTO refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
-  SELECT k.order_no, k.generation, k.refunds, c.currency, sqlc.arg('amount')::money_amount,
+  INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
+  SELECT k.order_no, k.generation, k.refunds, c.currency, sqlc.arg('amount')::pawl.money_amount,
     CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, sqlc.narg('restock')::integer,
     sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
-  FROM touched AS k JOIN charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
+  FROM touched AS k JOIN pawl.charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
 ), restocked AS ( -- only here are units put back
-  UPDATE inventory AS i SET on_hand = i.on_hand + sqlc.narg('restock')::integer, version = i.version + 1
+  UPDATE pawl.inventory AS i SET on_hand = i.on_hand + sqlc.narg('restock')::integer, version = i.version + 1
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND sqlc.narg('restock')::integer > 0
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
-  INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
   SELECT r.item, r.version, 'restock', sqlc.narg('restock')::integer, r.on_hand, r.sold, sqlc.narg('actor')::text,
     sqlc.narg('reason')::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: RefundsClaim :many
 -- As LateUndosClaim. It is refunded under the policy of the order, which charges where it was charged.
 WITH due AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT @most FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE refunds AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
+  UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
-FROM claimed AS c JOIN full_orders AS o ON o.order_no = c.order_no;
+FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: RefundBegin :many
 -- The audit of a call, committed before it. From here on the money may be back, unless it is a
 -- look-up. No row: somebody else has claimed it meanwhile, or a person has settled it.
 WITH claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims AND f.due_at IS NOT NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE refunds AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+  UPDATE pawl.refunds AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     state = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN @operation::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1 FROM begun AS b WHERE o.order_no = @order_no AND b.changed
+  UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM begun AS b WHERE o.order_no = @order_no AND b.changed
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'call', 'refund ' || @number::integer FROM touched AS k
 )
-INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation, refund)
-SELECT b.order_no, coalesce((SELECT min(t.call) FROM step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, refund)
+SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
   @fence, b.generation, sqlc.narg('policy')::integer, 'charge', @operation::text, b.number
 FROM begun AS b
 RETURNING call, started_at;
@@ -76,25 +76,25 @@ RETURNING call, started_at;
 -- Keeps what came of a call, or why there was none. A refund that was settled or claimed by
 -- somebody else meanwhile is left to them. unsent: no request with its key can have an effect any more.
 WITH answered AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
     detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
   WHERE t.order_no = @order_no AND t.call = @call
 ), claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims
   FOR UPDATE
 ), finished AS (
-  UPDATE refunds AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
+  UPDATE pawl.refunds AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
     reference = coalesce(nullif(@ref::text, ''), f.reference), sent_at = CASE WHEN NOT @unsent::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT @settled::boolean THEN now() + make_interval(secs => @delay::float8) END,
     finished_at = CASE WHEN NOT @state::text IN ('done', 'failed') THEN NULL WHEN f.state = @state::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
   RETURNING f.order_no, f.number, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = @order_no AND f.changed
+  UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = @order_no AND f.changed
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.state AS refund_state, f.code
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'answer', concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
 FROM touched AS k;
 
@@ -103,16 +103,16 @@ FROM touched AS k;
 -- again, and its key counts as never sent. No row: it is settled, or the order was written to
 -- since it was read.
 WITH open AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.number = @number AND f.state IN ('pending', 'in_doubt', 'accepted')
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
-  UPDATE orders AS o SET seq = o.seq + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM open AS f)
   RETURNING o.*
 ), settled AS (
-  UPDATE refunds AS f SET claims = f.claims + 1,
+  UPDATE pawl.refunds AS f SET claims = f.claims + 1,
     state = CASE @outcome::text WHEN 'done' THEN 'done' WHEN 'refused' THEN 'failed' ELSE 'pending' END,
     finished_at = CASE WHEN @outcome::text <> 'not_done' THEN now() END,
     due_at = CASE WHEN @outcome::text = 'not_done' THEN now() END,
@@ -121,16 +121,16 @@ WITH open AS MATERIALIZED (
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM touched AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: RefundHint :many
 -- Something has happened to a refund at its provider, who is to be asked about it at once. Also
 -- one that is done: the bank of the customer may have returned the money.
-UPDATE refunds AS f SET due_at = now()
+UPDATE pawl.refunds AS f SET due_at = now()
 WHERE f.order_no = @order_no AND f.generation = @generation AND f.request_id = @request_id::text
   AND f.executor = @executor::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
 RETURNING f.number;

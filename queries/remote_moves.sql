@@ -13,11 +13,11 @@ WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'reserving' ELSE 'refunding' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
     seq = o.seq + 1, take_overs = 0, retries = NULL, action = NULL,
@@ -30,23 +30,23 @@ WITH answers AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.calls, o.policy, o.in_doubt_since
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount, executor, reference, data, capture)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, reference, data, capture)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb,
     nullif(@capture::text, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
     AND t.call = m.calls - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
 ), begun AS (
-  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -56,11 +56,11 @@ WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.stop_requested IS NULL OR o.stop_requested = 'pause' THEN 'confirming' ELSE 'releasing' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' END,
     reserved_until = now() + make_interval(secs => o.reservation_ttl),
@@ -74,22 +74,22 @@ WITH answers AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls, o.policy, o.in_doubt_since
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity, executor, reference, data)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, reference, data)
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.finished_at IS NULL
     AND t.call = m.calls - CASE WHEN m.in_doubt_since IS NULL THEN 0 ELSE 1 END
 ), begun AS (
-  INSERT INTO step_calls (order_no, call, fence, generation, policy, step, operation)
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, 'confirm', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -100,11 +100,11 @@ WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'completed', ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL, stop_requested = NULL,
     failure_step = NULL, failure_code = NULL, failure_detail = NULL,
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
@@ -112,7 +112,7 @@ WITH answers AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls
 ), sold AS (
-  INSERT INTO inventory AS i (item, reserved)
+  INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT m.item, sum(m.quantity) FROM moved AS m
   WHERE @sells::boolean AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY m.item ORDER BY m.item
@@ -121,50 +121,50 @@ WITH answers AS MATERIALIZED (
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
     sold = i.sold + excluded.reserved, version = i.version + 1
 ), confirmed AS (
-  INSERT INTO confirmations (order_no, generation, executor, reference, data)
+  INSERT INTO pawl.confirmations (order_no, generation, executor, reference, data)
   SELECT m.order_no, m.generation, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no WHERE @executor::text <> '' ORDER BY m.order_no
 ), captured AS (
-  UPDATE charges AS c SET captured_at = now()
+  UPDATE pawl.charges AS c SET captured_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture IS NOT NULL
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteReleased :many
 -- The reservation is undone at the other system.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'refunding', outcome = coalesce(o.outcome, 'failed'),
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), released AS (
-  UPDATE reservations AS r SET released_at = now()
+  UPDATE pawl.reservations AS r SET released_at = now()
   WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -174,11 +174,11 @@ WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[])) AS x(order_no, reference)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'), ended_as = coalesce(o.outcome, 'failed'),
     finished_at = now(), due_at = NULL, owner = NULL,
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
@@ -186,23 +186,23 @@ WITH answers AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
-  UPDATE charges AS c SET refunded_at = now()
+  UPDATE pawl.charges AS c SET refunded_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
-  INSERT INTO refunds (order_no, generation, currency, amount, reference)
+  INSERT INTO pawl.refunds (order_no, generation, currency, amount, reference)
   SELECT r.order_no, r.generation, r.currency, r.amount, nullif(a.reference, '')
   FROM returned AS r JOIN answers AS a ON a.order_no = r.order_no ORDER BY r.order_no
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
@@ -215,11 +215,11 @@ WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.code, x.detail
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
 ), locked AS MATERIALIZED (
-  SELECT o.order_no, o.status AS was FROM orders AS o
+  SELECT o.order_no, o.status AS was FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND @doubted::boolean THEN 'releasing'
       WHEN o.status = 'reserving' OR @doubted::boolean THEN 'refunding'
       WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
@@ -238,23 +238,23 @@ WITH answers AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
   FROM moved AS m WHERE @step::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, in_doubt)
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
   FROM moved AS m WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
-  UPDATE step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
   WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
     AND t.finished_at IS NULL
 ), consumed AS (
-  UPDATE step_answers AS w SET consumed_at = now()
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
   WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
 RETURNING order_no, seq, to_status, at;
 
@@ -266,11 +266,11 @@ RETURNING order_no, seq, to_status, at;
 -- is not stopped. An undo of an earlier generation's key that was begun and not answered
 -- done goes on as a late undo: the order has no state in which it would be sent again.
 WITH locked AS MATERIALIZED (
-  SELECT o.order_no, o.status AS was FROM orders AS o
+  SELECT o.order_no, o.status AS was FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND o.in_doubt_since IS NOT NULL THEN 'releasing'
       WHEN o.status = 'reserving' OR o.in_doubt_since IS NOT NULL THEN 'refunding' ELSE 'canceled' END,
     outcome = 'canceled',
@@ -285,28 +285,28 @@ WITH locked AS MATERIALIZED (
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity
 ), charged AS (
-  INSERT INTO charges (order_no, generation, currency, amount, executor, in_doubt)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'charging' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
-  INSERT INTO reservations (order_no, generation, item, quantity, executor, in_doubt)
+  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, in_doubt)
   SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'reserving' AND m.status = 'releasing' ORDER BY m.order_no
 ), handed_over AS (
-  INSERT INTO late_undos (order_no, generation, step, reason)
+  INSERT INTO pawl.late_undos (order_no, generation, step, reason)
   SELECT DISTINCT u.order_no, u.generation, u.step, 'an undo that was not done when the order was stopped'
-  FROM step_calls AS u JOIN moved AS m ON m.order_no = u.order_no
+  FROM pawl.step_calls AS u JOIN moved AS m ON m.order_no = u.order_no
   WHERE u.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n WHERE n.generation > 0))
     AND u.generation < m.generation AND u.operation = 'undo'
     AND NOT EXISTS (
-      SELECT 1 FROM step_calls AS d WHERE d.order_no = u.order_no AND d.generation = u.generation AND d.step = u.step
+      SELECT 1 FROM pawl.step_calls AS d WHERE d.order_no = u.order_no AND d.generation = u.generation AND d.step = u.step
         AND d.operation = 'undo' AND d.outcome = 'done')
     AND NOT EXISTS (
-      SELECT 1 FROM step_answers AS w WHERE w.order_no = u.order_no AND w.generation = u.generation AND w.step = u.step
+      SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = u.order_no AND w.generation = u.generation AND w.step = u.step
         AND w.operation = 'undo' AND w.outcome = 'done')
   ORDER BY u.order_no, u.generation, u.step
   ON CONFLICT (order_no, generation, step) DO NOTHING -- it is being undone already, or somebody has closed it
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
 RETURNING order_no, seq, to_status, at;

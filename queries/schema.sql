@@ -3,7 +3,7 @@
 -- privileges on tables that this role has not, or can't have because the table is not
 -- there, whatever that row says.
 SELECT
-  coalesce((SELECT max(g.version_id) FROM goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
+  coalesce((SELECT max(g.version_id) FROM public.goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
   ARRAY(
     SELECT n.privilege || ' on ' || n.name
     FROM ROWS FROM (unnest(@privileges::text[]), unnest(@tables::text[])) AS n(privilege, name)
@@ -12,7 +12,7 @@ SELECT
 
 -- name: SchemaOrders :one
 -- How many orders would go with the schema.
-SELECT count(*) AS orders FROM orders;
+SELECT count(*) AS orders FROM pawl.orders;
 
 -- name: SchemaServices :one
 -- How many connections running services have to this database: a migration that is taken back takes the

@@ -6,9 +6,9 @@
 -- confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
 -- become due, so that somebody picks them up.
 WITH expired AS MATERIALIZED (
-  SELECT o.order_no FROM orders AS o
+  SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no IN (
-      SELECT d.order_no FROM orders AS d
+      SELECT d.order_no FROM pawl.orders AS d
       WHERE (d.complete_by IS NOT NULL OR d.reserved_until IS NOT NULL) AND d.ended_as IS NULL
         AND least(d.complete_by, d.reserved_until) <= now()
         AND (d.complete_by <= now() OR d.status = 'confirming')
@@ -19,7 +19,7 @@ WITH expired AS MATERIALIZED (
     AND o.status NOT IN ('releasing', 'refunding') AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stopped AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     stop_requested = 'deadline', seq = o.seq + 1,
     failure_code = CASE WHEN o.complete_by <= now() THEN 'deadline_exceeded' ELSE 'reservation_expired' END,
     due_at = CASE WHEN o.hold IS NULL THEN o.due_at ELSE now() END,
@@ -28,14 +28,14 @@ WITH expired AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT e.order_no FROM expired AS e))
   RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_code FROM stopped AS s
 RETURNING order_no;
 
 -- name: ApprovalTimedOut :many
 -- Nobody has approved in time: the policy says whether that is a yes or a no.
 WITH moved AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + 1,
     approved_at = CASE WHEN @approves::boolean THEN now() END,
     stop_requested = CASE WHEN NOT @approves::boolean THEN 'deadline' END,
@@ -44,7 +44,7 @@ WITH moved AS (
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> '' AND o.stop_requested IS NULL AND o.approved_at IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
-INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE WHEN @approves::boolean THEN 'approve' ELSE 'reject' END, 'approval timed out'
 FROM moved AS m
 RETURNING order_no, seq, to_status, at;

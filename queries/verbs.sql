@@ -8,7 +8,7 @@
 -- rest waits for somebody; any other is left to its driver: neither fence nor lease are
 -- touched, and the next move of the driver sees the request on its own row.
 WITH asked AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = sqlc.narg('hold_reason')::text,
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
     policy = sqlc.narg('policy')::integer,
@@ -24,11 +24,11 @@ WITH asked AS (
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM asked AS a
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM asked AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM asked AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderRedrive :many
 -- A failed order starts anew, as its next generation: nothing of its old end is left, and
@@ -36,7 +36,7 @@ SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM asked AS w, no_effects
 -- passed does not count any more. It needs a concurrency permit again. With another payment method, the history keeps the
 -- one that was replaced.
 WITH redriven AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
     outcome = NULL, ended_as = NULL, finished_at = NULL, failure_step = NULL, failure_code = NULL, failure_detail = NULL,
     hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
@@ -47,26 +47,26 @@ WITH redriven AS (
     owner = CASE WHEN @claims::boolean THEN @owner::uuid END,
     due_at = CASE WHEN @claims::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE now() END
   WHERE o.order_no = @order_no AND o.seq = @seq AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-    AND NOT EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id, payment_method)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id, payment_method)
   SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
     sqlc.narg('request_id')::text, sqlc.narg('replaced_payment_method')::text FROM redriven AS d
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM redriven AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM redriven AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderSettle :many
 -- A person says what became of a step, or of its undoing. It is an answer like that of a provider, and the
 -- driver acts on it. One that is there and not used yet stays, and nothing is written.
 WITH target AS MATERIALIZED (
-  SELECT o.order_no, o.generation FROM orders AS o
+  SELECT o.order_no, o.generation FROM pawl.orders AS o
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR NO KEY UPDATE
 ), stored AS (
-  INSERT INTO step_answers AS w (order_no, generation, step, operation, source, outcome, code, detail, reference)
+  INSERT INTO pawl.step_answers AS w (order_no, generation, step, operation, source, outcome, code, detail, reference)
   SELECT t.order_no, t.generation, @step::text, @operation::text, 'operator', @outcome::text, nullif(@code::text, ''), nullif(@detail::text, ''),
     nullif(@ref::text, '')
   FROM target AS t
@@ -76,7 +76,7 @@ WITH target AS MATERIALIZED (
     WHERE w.consumed_at IS NOT NULL
   RETURNING w.order_no
 ), settled AS (
-  UPDATE orders AS o SET
+  UPDATE pawl.orders AS o SET
     seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = CASE WHEN sqlc.narg('hold')::text IS NOT NULL THEN o.hold_reason END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE WHEN @next::text = 'claimed' THEN @owner::uuid END,
@@ -86,22 +86,22 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = @seq
   RETURNING o.*
 ), history AS (
-  INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, @verb::text,
     sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM settled AS s
 )
-SELECT sqlc.embed(full_orders) FROM (SELECT w.*, e.* FROM settled AS w, no_effects AS e) AS full_orders;
+SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderFacts :one
 -- What the row of an order does not say: whether an effect stands or is still being
 -- undone, whether somebody has retried it before, whether a step of its generation was ever
 -- called for, and whether an answer waits for it.
 SELECT
-  (EXISTS (SELECT 1 FROM charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
-    OR EXISTS (SELECT 1 FROM reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
-    OR EXISTS (SELECT 1 FROM late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
-  EXISTS (SELECT 1 FROM transitions AS t WHERE t.order_no = @order_no AND t.verb = 'retry') AS retried,
-  EXISTS (SELECT 1 FROM step_calls AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
+  (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM pawl.transitions AS t WHERE t.order_no = @order_no AND t.verb = 'retry') AS retried,
+  EXISTS (SELECT 1 FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
     AND t.operation = 'do') AS called,
-  EXISTS (SELECT 1 FROM step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
+  EXISTS (SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
     AND w.operation = @operation AND w.consumed_at IS NULL) AS answered;

@@ -19,28 +19,28 @@ SELECT set_config('enable_nestloop', 'off', true)::text AS nested_loops,
 -- What there is to verify: the last number of any table, so that rows without an
 -- order are found also behind the last order.
 SELECT
-  coalesce((SELECT min(o.order_no) FROM orders AS o), 0)::bigint AS first_order,
-  coalesce((SELECT max(o.order_no) FROM orders AS o), 0)::bigint AS last_order,
+  coalesce((SELECT min(o.order_no) FROM pawl.orders AS o), 0)::bigint AS first_order,
+  coalesce((SELECT max(o.order_no) FROM pawl.orders AS o), 0)::bigint AS last_order,
   coalesce(greatest(
-    (SELECT max(o.order_no) FROM orders AS o), (SELECT max(t.order_no) FROM transitions AS t),
-    (SELECT max(c.order_no) FROM charges AS c), (SELECT max(f.order_no) FROM refunds AS f),
-    (SELECT max(r.order_no) FROM reservations AS r), (SELECT max(k.order_no) FROM confirmations AS k),
-    (SELECT max(a.order_no) FROM step_calls AS a), (SELECT max(w.order_no) FROM step_answers AS w),
-    (SELECT max(u.order_no) FROM late_undos AS u)), 0)::bigint AS last_number,
-  (SELECT count(*) FROM inventory AS i)::bigint AS items;
+    (SELECT max(o.order_no) FROM pawl.orders AS o), (SELECT max(t.order_no) FROM pawl.transitions AS t),
+    (SELECT max(c.order_no) FROM pawl.charges AS c), (SELECT max(f.order_no) FROM pawl.refunds AS f),
+    (SELECT max(r.order_no) FROM pawl.reservations AS r), (SELECT max(k.order_no) FROM pawl.confirmations AS k),
+    (SELECT max(a.order_no) FROM pawl.step_calls AS a), (SELECT max(w.order_no) FROM pawl.step_answers AS w),
+    (SELECT max(u.order_no) FROM pawl.late_undos AS u)), 0)::bigint AS last_number,
+  (SELECT count(*) FROM pawl.inventory AS i)::bigint AS items;
 
 -- name: VerifyNextNumber :one
 -- The first number at or after the start that any table knows. Numbers may be far apart.
 SELECT n.order_no::bigint AS order_no FROM (
-  SELECT min(o.order_no) AS order_no FROM orders AS o WHERE o.order_no >= @start
-  UNION ALL SELECT min(t.order_no) FROM transitions AS t WHERE t.order_no >= @start
-  UNION ALL SELECT min(c.order_no) FROM charges AS c WHERE c.order_no >= @start
-  UNION ALL SELECT min(f.order_no) FROM refunds AS f WHERE f.order_no >= @start
-  UNION ALL SELECT min(r.order_no) FROM reservations AS r WHERE r.order_no >= @start
-  UNION ALL SELECT min(k.order_no) FROM confirmations AS k WHERE k.order_no >= @start
-  UNION ALL SELECT min(a.order_no) FROM step_calls AS a WHERE a.order_no >= @start
-  UNION ALL SELECT min(w.order_no) FROM step_answers AS w WHERE w.order_no >= @start
-  UNION ALL SELECT min(u.order_no) FROM late_undos AS u WHERE u.order_no >= @start
+  SELECT min(o.order_no) AS order_no FROM pawl.orders AS o WHERE o.order_no >= @start
+  UNION ALL SELECT min(t.order_no) FROM pawl.transitions AS t WHERE t.order_no >= @start
+  UNION ALL SELECT min(c.order_no) FROM pawl.charges AS c WHERE c.order_no >= @start
+  UNION ALL SELECT min(f.order_no) FROM pawl.refunds AS f WHERE f.order_no >= @start
+  UNION ALL SELECT min(r.order_no) FROM pawl.reservations AS r WHERE r.order_no >= @start
+  UNION ALL SELECT min(k.order_no) FROM pawl.confirmations AS k WHERE k.order_no >= @start
+  UNION ALL SELECT min(a.order_no) FROM pawl.step_calls AS a WHERE a.order_no >= @start
+  UNION ALL SELECT min(w.order_no) FROM pawl.step_answers AS w WHERE w.order_no >= @start
+  UNION ALL SELECT min(u.order_no) FROM pawl.late_undos AS u WHERE u.order_no >= @start
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1;
 
 -- name: VerifyEffects :many
@@ -62,11 +62,11 @@ WITH promised AS (
 ), effects AS (
   SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of,
     coalesce(c.in_doubt, false) AS doubted, c.executor, c.capture IS NOT NULL AS authorized, c.captured_at IS NOT NULL AS captured
-  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
   SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item,
     coalesce(r.in_doubt, false), r.executor, false, false
-  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last
 ), counted AS (
   SELECT o.order_no, o.order_id, o.status, o.policy,
     count(*) FILTER (WHERE e.is_charge AND e.stands) AS charges,
@@ -82,7 +82,7 @@ WITH promised AS (
     bool_or(e.stands AND e.doubted) AS doubted,
     bool_or(e.executor IS NOT NULL) AS remote, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
     bool_or(e.stands AND e.authorized AND NOT e.captured) AS authorized, bool_or(e.captured) AS captured
-  FROM orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
+  FROM pawl.orders AS o LEFT JOIN effects AS e ON e.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last GROUP BY o.order_no
 ), judged AS (
   SELECT n.order_no, n.order_id, n.status, nullif(concat_ws(', ',
@@ -121,13 +121,13 @@ WITH matched AS (
       WHEN c.order_no IS NULL THEN 'generation ' || f.generation || ': refund without a refunded charge'
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
-  FROM (SELECT * FROM charges AS g WHERE g.order_no BETWEEN @first AND @last AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT * FROM refunds AS h WHERE h.order_no BETWEEN @first AND @last AND h.number = 0) AS f
+  FROM (SELECT * FROM pawl.charges AS g WHERE g.order_no BETWEEN @first AND @last AND g.refunded_at IS NOT NULL) AS c
+  FULL JOIN (SELECT * FROM pawl.refunds AS h WHERE h.order_no BETWEEN @first AND @last AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
   SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
     (array_agg(a.outcome ORDER BY a.call) FILTER (WHERE a.outcome IN ('done', 'refused')))[1] AS last
-  FROM step_calls AS a WHERE a.order_no BETWEEN @first AND @last AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN @first AND @last AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
 ), asked AS (
   SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.refund) AS number, f.generation,
     CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
@@ -139,7 +139,7 @@ WITH matched AS (
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT * FROM refunds AS h WHERE h.order_no BETWEEN @first AND @last AND h.number <> 0) AS f
+  FROM (SELECT * FROM pawl.refunds AS h WHERE h.order_no BETWEEN @first AND @last AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.refund = f.number
 ), within AS (
   SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
@@ -148,13 +148,13 @@ WITH matched AS (
     string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
-  SELECT t.order_no, count(*) AS verbs FROM transitions AS t
+  SELECT t.order_no, count(*) AS verbs FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last AND t.verb = 'refund' GROUP BY t.order_no
 ), charged AS (
-  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM charges AS g
+  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM pawl.charges AS g
   WHERE g.order_no BETWEEN @first AND @last AND g.refunded_at IS NULL
 ), sold AS (
-  SELECT r.order_no, r.generation, r.quantity FROM reservations AS r
+  SELECT r.order_no, r.generation, r.quantity FROM pawl.reservations AS r
   WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NULL AND r.executor IS NULL
 ), limited AS (
   SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
@@ -167,7 +167,7 @@ WITH matched AS (
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
     CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
     CASE WHEN w.restock > coalesce(s.quantity, 0) THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN within AS w ON w.order_no = o.order_no
   LEFT JOIN told AS t ON t.order_no = o.order_no
   LEFT JOIN charged AS c ON c.order_no = o.order_no AND c.generation = o.generation
@@ -175,7 +175,7 @@ WITH matched AS (
   WHERE o.order_no BETWEEN @first AND @last
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.refunds AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   JOIN limited AS l ON l.order_no = o.order_no
   LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m GROUP BY m.order_no) AS p ON p.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last
@@ -199,7 +199,7 @@ WITH edges AS (
   SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash,
     row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
     lag(t.at) OVER along AS last_at, lead(t.seq) OVER along IS NULL AS ends
-  FROM transitions AS t WHERE t.order_no BETWEEN @first AND @last
+  FROM pawl.transitions AS t WHERE t.order_no BETWEEN @first AND @last
   WINDOW along AS (PARTITION BY t.order_no ORDER BY t.seq)
 ), paths AS (
   SELECT s.order_no, count(*) AS length,
@@ -234,7 +234,7 @@ WITH edges AS (
     CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN paths AS p ON p.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last
 )
@@ -249,14 +249,14 @@ WITH moves AS (
   SELECT t.order_no,
     count(*) FILTER (WHERE t.from_status = 'refunding' AND t.to_status IN ('failed', 'canceled')) AS refunds,
     count(*) FILTER (WHERE t.from_status = 'releasing' AND t.to_status = 'refunding') AS releases
-  FROM transitions AS t
+  FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last AND t.from_status IN ('refunding', 'releasing')
   GROUP BY t.order_no
 ), refunded AS (
-  SELECT c.order_no, count(*) AS rows FROM charges AS c
+  SELECT c.order_no, count(*) AS rows FROM pawl.charges AS c
   WHERE c.order_no BETWEEN @first AND @last AND c.refunded_at IS NOT NULL GROUP BY c.order_no
 ), released AS (
-  SELECT r.order_no, count(*) AS rows FROM reservations AS r
+  SELECT r.order_no, count(*) AS rows FROM pawl.reservations AS r
   WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NOT NULL GROUP BY r.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(m.refunds, 0) + coalesce(m.releases, 0) AS undone, nullif(concat_ws(', ',
@@ -264,7 +264,7 @@ WITH moves AS (
       THEN coalesce(c.rows, 0) || ' charges refunded by ' || coalesce(m.refunds, 0) || ' moves' END,
     CASE WHEN coalesce(r.rows, 0) <> coalesce(m.releases, 0)
       THEN coalesce(r.rows, 0) || ' reservations released by ' || coalesce(m.releases, 0) || ' moves' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN moves AS m ON m.order_no = o.order_no
   LEFT JOIN refunded AS c ON c.order_no = o.order_no
   LEFT JOIN released AS r ON r.order_no = o.order_no
@@ -285,12 +285,12 @@ WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
-  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
   SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END, CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
-  FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last
+  FROM pawl.refunds AS f WHERE f.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
+  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
@@ -303,27 +303,27 @@ FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
 -- name: VerifyOrphans :one
 -- There are no foreign keys, so rows without an order are looked for.
 WITH children AS (
-  SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM transitions AS t
+  SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last GROUP BY t.order_no
   UNION ALL
-  SELECT 'charges', c.order_no, count(*) FROM charges AS c WHERE c.order_no BETWEEN @first AND @last GROUP BY c.order_no
+  SELECT 'charges', c.order_no, count(*) FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last GROUP BY c.order_no
   UNION ALL
-  SELECT 'refunds', f.order_no, count(*) FROM refunds AS f WHERE f.order_no BETWEEN @first AND @last GROUP BY f.order_no
+  SELECT 'refunds', f.order_no, count(*) FROM pawl.refunds AS f WHERE f.order_no BETWEEN @first AND @last GROUP BY f.order_no
   UNION ALL
-  SELECT 'reservations', r.order_no, count(*) FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
+  SELECT 'reservations', r.order_no, count(*) FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last GROUP BY r.order_no
   UNION ALL
-  SELECT 'confirmations', k.order_no, count(*) FROM confirmations AS k WHERE k.order_no BETWEEN @first AND @last GROUP BY k.order_no
+  SELECT 'confirmations', k.order_no, count(*) FROM pawl.confirmations AS k WHERE k.order_no BETWEEN @first AND @last GROUP BY k.order_no
   UNION ALL
-  SELECT 'step_calls', a.order_no, count(*) FROM step_calls AS a WHERE a.order_no BETWEEN @first AND @last GROUP BY a.order_no
+  SELECT 'step_calls', a.order_no, count(*) FROM pawl.step_calls AS a WHERE a.order_no BETWEEN @first AND @last GROUP BY a.order_no
   UNION ALL
-  SELECT 'step_answers', w.order_no, count(*) FROM step_answers AS w WHERE w.order_no BETWEEN @first AND @last GROUP BY w.order_no
+  SELECT 'step_answers', w.order_no, count(*) FROM pawl.step_answers AS w WHERE w.order_no BETWEEN @first AND @last GROUP BY w.order_no
   UNION ALL
-  SELECT 'late_undos', u.order_no, count(*) FROM late_undos AS u WHERE u.order_no BETWEEN @first AND @last GROUP BY u.order_no
+  SELECT 'late_undos', u.order_no, count(*) FROM pawl.late_undos AS u WHERE u.order_no BETWEEN @first AND @last GROUP BY u.order_no
 ), judged AS (
   SELECT n.order_no, n.rows, n.source,
     CASE WHEN o.order_no IS NULL THEN n.rows || ' rows in ' || n.source || ', no order' END AS fault
   FROM children AS n
-  LEFT JOIN (SELECT p.order_no FROM orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
+  LEFT JOIN (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
 )
 SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
@@ -359,7 +359,7 @@ WITH judged AS (
       WHEN o.status = 'canceled' AND o.stop_requested IS NULL AND o.failure_code IS NULL THEN 'canceled without a reason'
       WHEN o.status = 'completed' AND (o.failure_step IS NOT NULL OR o.failure_code IS NOT NULL) THEN 'completed with a failure'
       WHEN o.status = 'completed' AND o.stop_requested IS NOT NULL THEN 'completed after a request to stop' END), '') AS fault
-  FROM orders AS o WHERE o.order_no BETWEEN @first AND @last
+  FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
@@ -370,15 +370,15 @@ FROM judged AS j;
 -- The first row of a history names the order that was admitted before, so a number that
 -- is named has its order. Nearly all are in the same range; the others are looked up one by one.
 WITH named AS (
-  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM transitions AS t
+  SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last AND t.previous_no IS NOT NULL GROUP BY t.previous_no
 ), judged AS (
   SELECT n.order_no,
     CASE WHEN o.order_no IS NULL
-      AND (n.order_no >= @first OR (SELECT p.order_no FROM orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      AND (n.order_no >= @first OR (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = n.order_no) IS NULL)
       THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
   FROM named AS n
-  LEFT JOIN (SELECT q.order_no FROM orders AS q WHERE q.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
+  LEFT JOIN (SELECT q.order_no FROM pawl.orders AS q WHERE q.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
@@ -389,8 +389,8 @@ FROM judged AS j;
 -- The item that ends the next range, after some items or some reservations to skip; empty when
 -- fewer are left of both.
 SELECT coalesce(least(
-  (SELECT i.item FROM inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1),
-  (SELECT r.item FROM reservations AS r WHERE r.item > @after ORDER BY r.item OFFSET @skip_reservations LIMIT 1)), '')::text AS item;
+  (SELECT i.item FROM pawl.inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1),
+  (SELECT r.item FROM pawl.reservations AS r WHERE r.item > @after ORDER BY r.item OFFSET @skip_reservations LIMIT 1)), '')::text AS item;
 
 -- name: VerifyStock :one
 -- Units reserved are those of reservations that stand, of orders that are not
@@ -400,21 +400,21 @@ SELECT coalesce(least(
 -- what was sold since the first of them. Units that a refund put back are a movement of their own, if the
 -- item was tracked by then: where the first movement is of the same minute, nobody can tell.
 WITH unfinished AS (
-  SELECT o.order_no FROM orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
+  SELECT o.order_no FROM pawl.orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
-  SELECT h.order_no FROM orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
+  SELECT h.order_no FROM pawl.orders AS h WHERE h.hold IS NOT NULL AND h.due_at IS NULL AND h.status <> 'completed'
 ), held AS (
-  SELECT r.item, sum(r.quantity) AS quantity FROM reservations AS r
+  SELECT r.item, sum(r.quantity) AS quantity FROM pawl.reservations AS r
   WHERE r.released_at IS NULL AND r.executor IS NULL AND r.order_no = ANY(ARRAY(SELECT u.order_no FROM unfinished AS u))
     AND r.item > @after AND (@upto::text = '' OR r.item <= @upto::text)
   GROUP BY r.item
 ), standing AS (
-  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM reservations AS a
+  SELECT a.item, coalesce(sum(a.quantity) FILTER (WHERE a.released_at IS NULL), 0) AS quantity FROM pawl.reservations AS a
   WHERE a.executor IS NULL AND a.item > @after AND (@upto::text = '' OR a.item <= @upto::text)
   GROUP BY a.item
 ), movements AS (
   SELECT m.item, m.version, m.at, m.kind, m.request_id, m.change, m.on_hand, m.sold, lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
-  FROM stock_movements AS m WHERE m.item > @after AND (@upto::text = '' OR m.item <= @upto::text)
+  FROM pawl.stock_movements AS m WHERE m.item > @after AND (@upto::text = '' OR m.item <= @upto::text)
   WINDOW along AS (PARTITION BY m.item ORDER BY m.version)
 ), moved AS (
   SELECT s.item, sum(s.change) AS change, max(s.version) AS version, min(s.at) AS began,
@@ -423,7 +423,7 @@ WITH unfinished AS (
   FROM movements AS s GROUP BY s.item
 ), restocks AS (
   SELECT o.item, 'refund ' || f.number || ' of ' || o.order_id AS request_id, f.restock AS units, f.created_at
-  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no
+  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
   WHERE f.restock IS NOT NULL AND o.item > @after AND (@upto::text = '' OR o.item <= @upto::text)
 ), returned AS (
   SELECT coalesce(s.item, r.item) AS item, min(coalesce(s.request_id, r.request_id)) AS broken
@@ -433,7 +433,7 @@ WITH unfinished AS (
   WHERE s.change IS DISTINCT FROM r.units AND (s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
   GROUP BY coalesce(s.item, r.item)
 ), stocked AS (
-  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM inventory AS i
+  SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM pawl.inventory AS i
   WHERE i.item > @after AND (@upto::text = '' OR i.item <= @upto::text)
 ), judged AS (
   SELECT coalesce(i.item, d.item, m.item) AS item, CASE
@@ -473,21 +473,21 @@ WITH answered AS (
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
     count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
-  FROM step_calls AS a WHERE a.order_no BETWEEN @first AND @last AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN @first AND @last AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
     bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
-  FROM step_answers AS w WHERE w.order_no BETWEEN @first AND @last AND w.consumed_at IS NOT NULL
+  FROM pawl.step_answers AS w WHERE w.order_no BETWEEN @first AND @last AND w.consumed_at IS NOT NULL
   GROUP BY w.order_no, w.generation, w.step
 ), effects AS (
   SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
-  FROM charges AS c WHERE c.order_no BETWEEN @first AND @last AND c.executor IS NOT NULL
+  FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last AND c.executor IS NOT NULL
   UNION ALL
   SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), r.released_at IS NOT NULL
-  FROM reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.executor IS NOT NULL
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.executor IS NOT NULL
   UNION ALL
   SELECT k.order_no, k.generation, 'confirm', false, false
-  FROM confirmations AS k WHERE k.order_no BETWEEN @first AND @last
+  FROM pawl.confirmations AS k WHERE k.order_no BETWEEN @first AND @last
 ), matched AS (
   SELECT coalesce(e.order_no, a.order_no) AS order_no, coalesce(e.generation, a.generation) AS generation,
     coalesce(e.step, a.step) AS step, coalesce(a.calls, 0) AS calls, coalesce(a.numbered, 0) AS numbered, a.last,
@@ -511,9 +511,9 @@ WITH answered AS (
     CASE WHEN t.oldest < 0 OR t.newest > o.generation THEN 'called for in a generation that the order never had' END,
     CASE WHEN k.order_no IS NOT NULL AND o.status <> 'completed' THEN 'confirmed, but ' || o.status
       WHEN k.generation <> o.generation THEN 'confirmed in another generation' END), '') AS fault
-  FROM orders AS o
+  FROM pawl.orders AS o
   LEFT JOIN totals AS t ON t.order_no = o.order_no
-  LEFT JOIN (SELECT * FROM confirmations AS f WHERE f.order_no BETWEEN @first AND @last) AS k ON k.order_no = o.order_no
+  LEFT JOIN (SELECT * FROM pawl.confirmations AS f WHERE f.order_no BETWEEN @first AND @last) AS k ON k.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last
 )
 SELECT coalesce(sum(j.calls), 0)::bigint AS checked, count(j.fault) AS violations,
@@ -527,12 +527,12 @@ WITH judged AS (
   SELECT o.order_id, u.created_at, CASE WHEN u.created_at < now() - make_interval(secs => @late_seconds::float8)
     THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
       || ', tried ' || u.claims || ' times' || coalesce(', last ' || u.code, '') END AS fault
-  FROM late_undos AS u JOIN orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
+  FROM pawl.late_undos AS u JOIN pawl.orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
   UNION ALL
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => @late_seconds::float8)
     THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
-  FROM refunds AS f JOIN orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
+  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
@@ -545,7 +545,7 @@ WITH judged AS (
   SELECT o.order_id, o.due_at,
     CASE WHEN o.due_at < now() - make_interval(secs => @stuck_seconds::float8)
       THEN o.status || ', due for ' || date_trunc('second', now() - o.due_at) END AS fault
-  FROM orders AS o WHERE o.due_at IS NOT NULL
+  FROM pawl.orders AS o WHERE o.due_at IS NOT NULL
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.due_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,

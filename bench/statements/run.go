@@ -125,7 +125,7 @@ func (v *variant) count(ctx context.Context, sum *figures, sign float64) error {
 	_, err := v.conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
 	if err == nil {
 		err = v.conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8,
-			(SELECT n_tup_hot_upd::float8 FROM pg_stat_user_tables WHERE schemaname = 'public' AND relname = 'orders')`).Scan(&wal, &hot)
+			(SELECT n_tup_hot_upd::float8 FROM pg_stat_user_tables WHERE schemaname = 'pawl' AND relname = 'orders')`).Scan(&wal, &hot)
 	}
 	if err != nil {
 		return fmt.Errorf("read counters: %w", err)
