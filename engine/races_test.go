@@ -100,7 +100,7 @@ func TestRolledBack(t *testing.T) {
 				b := setupWith(t, byCallers)
 				b.exec(t, `CREATE SEQUENCE tries`)
 				b.exec(t, `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-					IF nextval('tries') <= 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '`+code+`'; END IF; RETURN NULL; END $$`)
+					IF nextval('pawl.tries') <= 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '`+code+`'; END IF; RETURN NULL; END $$`)
 				b.exec(t, `CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON transitions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 					WHEN (NEW.to_status = '`+toStatus+`') EXECUTE FUNCTION lose()`)
 				b.completes(t, ask(t, b.engine, request("one")), 1)
