@@ -5,7 +5,10 @@
 // The first token closes it, for good.
 package access
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Role is a right to do some operations.
 type Role string
@@ -30,6 +33,8 @@ var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Ad
 
 // Has reports whether a role is among them.
 func (r Roles) Has(role Role) bool { return slices.Contains(r, role) }
+
+func (r Roles) String() string { return strings.Join(texts(r), ", ") }
 
 // Limits are how much a principal may ask for. Zero is no limit.
 type Limits struct {

@@ -41,9 +41,10 @@ type Control struct {
 	running sync.WaitGroup
 	stopped bool
 
-	closed atomic.Bool // a token was made: that never changes back
-	open   recent[bool]
-	tokens tokens
+	closed  atomic.Bool // a token was made: that never changes back
+	open    recent[bool]
+	tokens  tokens
+	denials denials
 }
 
 // openFor is how long a service is believed to be open still.

@@ -45,19 +45,27 @@ func (t *tokens) principal(ctx context.Context, c *Control, id, token string) (*
 		t.forget(id)
 		return nil, errUnknown
 	}
-	hash := hashOf(token)
-	switch {
-	case subtle.ConstantTimeCompare(hash[:], known.sha256[:]) != 1:
-		return nil, errUnknown
-	case known.revoked:
-		return nil, errRevoked
-	case !time.Now().Before(known.expires):
-		return nil, errExpired
+	if err := known.judge(token); err != nil {
+		return nil, err
 	}
 	if known.news.CompareAndSwap(true, false) {
 		c.begin(func() { c.noteUse(id) })
 	}
 	return known.principal, nil
+}
+
+// judge returns nil for the token of the grant while it is good. Errors: *NotIdentified.
+func (g *grant) judge(token string) error {
+	hash := hashOf(token)
+	switch {
+	case subtle.ConstantTimeCompare(hash[:], g.sha256[:]) != 1:
+		return errUnknown
+	case g.revoked:
+		return errRevoked
+	case !time.Now().Before(g.expires):
+		return errExpired
+	}
+	return nil
 }
 
 // noteUse tells the database that a token is used. That it is not told is no reason to refuse anybody.
@@ -99,13 +107,13 @@ func (c *Control) readToken(ctx context.Context, id string) (*grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := grantOf(&row)
-	known.expires = began.Add(time.Duration(row.SecondsLeft * float64(time.Second)))
-	return known, nil
+	return grantOf(&row, began), nil
 }
 
-func grantOf(row *db.TokenGetRow) *grant {
-	known := &grant{revoked: row.Revoked, principal: &Principal{
+// grantOf is a token that was read at a time.
+func grantOf(row *db.TokenGetRow, at time.Time) *grant {
+	left := time.Duration(row.SecondsLeft * float64(time.Second)) // our clock may be another than the database's
+	known := &grant{revoked: row.Revoked, expires: at.Add(left), principal: &Principal{
 		Name: "token:" + row.Name, Limits: Limits{Rate: row.RateLimit, InFlight: row.InFlightLimit, Bytes: row.ByteLimit},
 	}}
 	for _, role := range row.Roles {

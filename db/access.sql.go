@@ -7,12 +7,87 @@ package db
 
 import (
 	"context"
+	"time"
 )
+
+const accessLogAdd = `-- name: AccessLogAdd :exec
+INSERT INTO pawl.access_log (event, actor, address, operation, subject, detail, times)
+SELECT unnest($1::text[]), unnest($2::text[]), nullif(unnest($3::text[]), '')::inet,
+  nullif(unnest($4::text[]), ''), nullif(unnest($5::text[]), ''), nullif(unnest($6::text[]), ''),
+  unnest($7::integer[])
+`
+
+type AccessLogAddParams struct {
+	Events     []string
+	Actors     []string
+	Addresses  []string
+	Operations []string
+	Subjects   []string
+	Details    []string
+	Times      []int32
+}
+
+// Writes what was denied.
+func (q *Queries) AccessLogAdd(ctx context.Context, arg AccessLogAddParams) error {
+	_, err := q.db.Exec(ctx, accessLogAdd,
+		arg.Events,
+		arg.Actors,
+		arg.Addresses,
+		arg.Operations,
+		arg.Subjects,
+		arg.Details,
+		arg.Times,
+	)
+	return err
+}
+
+const tokenCreate = `-- name: TokenCreate :one
+WITH made AS (
+  INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $9::double precision))
+  ON CONFLICT (name) WHERE replaced_at IS NULL AND revoked_at IS NULL DO NOTHING
+  RETURNING tokens.id, tokens.name, tokens.roles, tokens.created_by, tokens.expires_at
+), logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'token_created', m.created_by, m.name, concat(m.id, ' for ', array_to_string(m.roles, ', ')) FROM made AS m
+)
+SELECT m.expires_at::timestamptz AS expires_at FROM made AS m
+`
+
+type TokenCreateParams struct {
+	ID              string
+	Name            string
+	Sha256          []byte
+	Roles           []string
+	RateLimit       int32
+	InFlightLimit   int32
+	ByteLimit       int64
+	Actor           string
+	LifetimeSeconds float64
+}
+
+// Makes a token. No row: there is one of that name.
+func (q *Queries) TokenCreate(ctx context.Context, arg TokenCreateParams) (time.Time, error) {
+	row := q.db.QueryRow(ctx, tokenCreate,
+		arg.ID,
+		arg.Name,
+		arg.Sha256,
+		arg.Roles,
+		arg.RateLimit,
+		arg.InFlightLimit,
+		arg.ByteLimit,
+		arg.Actor,
+		arg.LifetimeSeconds,
+	)
+	var expires_at time.Time
+	err := row.Scan(&expires_at)
+	return expires_at, err
+}
 
 const tokenGet = `-- name: TokenGet :one
 SELECT t.id, t.name, t.sha256, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit,
   (t.revoked_at IS NOT NULL)::boolean AS revoked,
-  extract(epoch FROM t.expires_at - now())::double precision AS seconds_left,
+  t.expires_at, extract(epoch FROM t.expires_at - now())::double precision AS seconds_left,
   coalesce(t.used_at < now() - interval '1 hour', true)::boolean AS use_is_news
 FROM pawl.tokens AS t WHERE t.id = $1
 `
@@ -26,6 +101,7 @@ type TokenGetRow struct {
 	InFlightLimit int32
 	ByteLimit     int64
 	Revoked       bool
+	ExpiresAt     time.Time
 	SecondsLeft   float64
 	UseIsNews     bool
 }
@@ -43,10 +119,53 @@ func (q *Queries) TokenGet(ctx context.Context, id string) (TokenGetRow, error) 
 		&i.InFlightLimit,
 		&i.ByteLimit,
 		&i.Revoked,
+		&i.ExpiresAt,
 		&i.SecondsLeft,
 		&i.UseIsNews,
 	)
 	return i, err
+}
+
+const tokenRotate = `-- name: TokenRotate :one
+WITH replaced AS (
+  UPDATE pawl.tokens AS t SET replaced_at = now(), expires_at = least(t.expires_at, now() + make_interval(secs => $1::double precision))
+  WHERE t.name = $2 AND t.replaced_at IS NULL AND t.revoked_at IS NULL
+  RETURNING t.id, t.name, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit
+), made AS (
+  INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
+  SELECT $3, r.name, $4, r.roles, r.rate_limit, r.in_flight_limit, r.byte_limit, $5, now() + make_interval(secs => $6::double precision)
+  FROM replaced AS r
+  RETURNING tokens.id, tokens.name, tokens.created_by, tokens.expires_at
+), logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'token_rotated', m.created_by, m.name, concat(m.id, ' in place of ', r.id) FROM made AS m CROSS JOIN replaced AS r
+)
+SELECT m.expires_at::timestamptz AS expires_at FROM made AS m
+`
+
+type TokenRotateParams struct {
+	GraceSeconds    float64
+	Name            string
+	ID              string
+	Sha256          []byte
+	Actor           string
+	LifetimeSeconds float64
+}
+
+// Makes a token that takes the place of the one of its name, which expires after a while of grace. No row: there is none of
+// that name.
+func (q *Queries) TokenRotate(ctx context.Context, arg TokenRotateParams) (time.Time, error) {
+	row := q.db.QueryRow(ctx, tokenRotate,
+		arg.GraceSeconds,
+		arg.Name,
+		arg.ID,
+		arg.Sha256,
+		arg.Actor,
+		arg.LifetimeSeconds,
+	)
+	var expires_at time.Time
+	err := row.Scan(&expires_at)
+	return expires_at, err
 }
 
 const tokenUsed = `-- name: TokenUsed :exec
@@ -70,4 +189,91 @@ func (q *Queries) TokensExist(ctx context.Context) (bool, error) {
 	var closed bool
 	err := row.Scan(&closed)
 	return closed, err
+}
+
+const tokensList = `-- name: TokensList :many
+SELECT t.id, t.name, t.roles, t.created_by, t.created_at, t.expires_at, t.used_at,
+  (CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
+        WHEN t.expires_at <= now() THEN 'expired'
+        WHEN t.replaced_at IS NOT NULL THEN 'replaced' ELSE 'good' END)::text AS state
+FROM pawl.tokens AS t ORDER BY t.name, t.created_at, t.id
+`
+
+type TokensListRow struct {
+	ID        string
+	Name      string
+	Roles     []string
+	CreatedBy string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	UsedAt    *time.Time
+	State     string
+}
+
+// All tokens, by name and age.
+func (q *Queries) TokensList(ctx context.Context) ([]TokensListRow, error) {
+	rows, err := q.db.Query(ctx, tokensList)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TokensListRow
+	for rows.Next() {
+		var i TokensListRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Roles,
+			&i.CreatedBy,
+			&i.CreatedAt,
+			&i.ExpiresAt,
+			&i.UsedAt,
+			&i.State,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const tokensRevoke = `-- name: TokensRevoke :many
+WITH revoked AS (
+  UPDATE pawl.tokens AS t SET revoked_at = now()
+  WHERE (t.name = $1 OR t.id = $1) AND t.revoked_at IS NULL
+  RETURNING t.id, t.name
+), logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'token_revoked', $2, r.name, r.id FROM revoked AS r
+)
+SELECT r.id FROM revoked AS r ORDER BY r.id
+`
+
+type TokensRevokeParams struct {
+	NameOrID string
+	Actor    string
+}
+
+// Ends the tokens of a name, or the one of an id, and says which.
+func (q *Queries) TokensRevoke(ctx context.Context, arg TokensRevokeParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, tokensRevoke, arg.NameOrID, arg.Actor)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -14,7 +14,8 @@ import (
 // guarded identifies who sends a request, and refuses what he may not do, before anything of it is read. It panics for
 // a route that has no rule.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
-	rule, known := rules[s.operationOf(pattern)]
+	operation := s.operationOf(pattern)
+	rule, known := rules[operation]
 	if !known {
 		panic("httpapi: no rule says who may use " + pattern)
 	}
@@ -22,11 +23,13 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		return next
 	}
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		p, err := s.access.Identify(r.Context(), callerOf(r))
-		if err != nil {
-			return err
+		caller := callerOf(r)
+		p, err := s.access.Identify(r.Context(), caller)
+		if err == nil {
+			err = rule.allows(p)
 		}
-		if err := rule.allows(p); err != nil {
+		if err != nil {
+			s.logDenial(r, access.Denial{Actor: nameOf(p), Address: caller.Address, Operation: operation}, err)
 			return err
 		}
 		if rec, ok := w.(*Recorder); ok {
@@ -35,6 +38,27 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		next(w, r)
 		return nil
 	})
+}
+
+// logDenial puts into the access log that somebody may not do something.
+func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
+	problem := problemOf(err)
+	if problem.Code != "unauthenticated" && problem.Code != "forbidden" {
+		return
+	}
+	d.Event, d.Detail = string(problem.Code), problem.Detail
+	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item")); d.Event == "forbidden" && possible(name) {
+		d.Subject = name // others could make up any number of them
+	}
+	s.access.Denied(d)
+}
+
+// nameOf is the name of a principal, if there is one.
+func nameOf(p *access.Principal) string {
+	if p == nil {
+		return ""
+	}
+	return p.Name
 }
 
 // operationOf is the id of the operation at a pattern, or for what is none the pattern.
@@ -77,16 +101,10 @@ type forbidden struct {
 }
 
 func (f *forbidden) Error() string {
-	return fmt.Sprintf("This needs the role %s; %s has %s.", listed(f.roles, " or "), f.principal.Name, cmp.Or(listed(f.principal.Roles, ", "), "none"))
+	return fmt.Sprintf("This needs the role %s; %s has %s.", anyOf(f.roles), f.principal.Name, cmp.Or(f.principal.Roles.String(), "none"))
 }
 
-func listed(roles access.Roles, separator string) string {
-	var names []string
-	for _, role := range roles {
-		names = append(names, string(role))
-	}
-	return strings.Join(names, separator)
-}
+func anyOf(roles access.Roles) string { return strings.ReplaceAll(roles.String(), ", ", " or ") }
 
 // accessProblems are the problems that an operation has because not everybody may do it.
 func accessProblems(operation string) []problemCode {

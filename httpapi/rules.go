@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"slices"
+
 	"pawl/access"
 )
 
@@ -87,3 +89,21 @@ func (r rule) allows(p *access.Principal) error {
 	}
 	return &forbidden{principal: p, roles: r.roles}
 }
+
+// AllowedTo lists the operations of the API that a principal may do, as method and path.
+func AllowedTo(p *access.Principal) (operations []string) {
+	for _, op := range newServer(nil, Config{}).documented {
+		if rules[op.OperationID].allows(p) != nil {
+			continue
+		}
+		line := op.Method + " " + op.Path
+		if slices.Contains(submittersRead, op.OperationID) && !p.Has(access.Read) {
+			line += " (of orders that it submitted)"
+		}
+		operations = append(operations, line)
+	}
+	return operations
+}
+
+// submittersRead are the operations that with the role submit alone are about what was submitted with it.
+var submittersRead = []string{"getOrder", "listTransitions", "listCalls"}

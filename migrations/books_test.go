@@ -35,6 +35,7 @@ var bookColumns = map[string]string{
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
 	"stock_movements": "item text, version bigint, kind text, change bigint, on_hand bigint, sold bigint, " +
 		"at timestamp with time zone, actor text, reason text, request_id text",
+	"access_log": "at timestamp with time zone, event text, actor text, address inet, operation text, subject text, detail text, times integer",
 }
 
 func TestBooks(t *testing.T) {
@@ -63,6 +64,9 @@ func TestBooksAreReadByOrder(t *testing.T) {
 			c := connect(t, dbtest.New(t))
 			c.fill(test.orders)
 			for view := range bookColumns {
+				if view == "access_log" { // it is read by time, by people who look for something that went wrong
+					continue
+				}
 				column := "order_id"
 				if view == "inventory" || view == "stock_movements" {
 					column = "item"

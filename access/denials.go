@@ -1,0 +1,88 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"pawl/db"
+)
+
+// Denial is a request that was refused because of who sent it.
+type Denial struct {
+	Event     string // the code of the problem
+	Actor     string // the principal's name, or anonymous
+	Address   netip.Addr
+	Operation string
+	Subject   string // the order or item that it was about, in UTF-8
+	Detail    string
+}
+
+const (
+	denialPause = time.Minute // at most one write of denials in it
+	denialsMost = 1000        // how many of them are told apart in it
+)
+
+// denials gathers what was denied. The first denial is written at once; those of the minute after it are written together,
+// the same ones as one row. So nobody can fill the database with them.
+type denials struct {
+	mu       sync.Mutex
+	gathered map[Denial]int32
+	writing  bool
+	wrote    time.Time
+}
+
+// Denied has a denial written to the access log, soon, and at the latest by Stop.
+func (c *Control) Denied(d Denial) {
+	if c == nil {
+		return
+	}
+	n := &c.denials
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gathered == nil {
+		n.gathered = map[Denial]int32{}
+	}
+	if _, known := n.gathered[d]; !known && len(n.gathered) >= denialsMost {
+		d = Denial{Event: d.Event, Actor: "many"}
+	}
+	n.gathered[d]++
+	if !n.writing {
+		pause := time.Until(n.wrote.Add(denialPause))
+		n.writing = c.begin(func() { c.writeDenials(pause) })
+	}
+}
+
+// writeDenials writes what was gathered, after a pause that Stop cuts short.
+func (c *Control) writeDenials(pause time.Duration) {
+	select {
+	case <-time.After(pause):
+	case <-c.life.Done():
+	}
+	n := &c.denials
+	n.mu.Lock()
+	gathered := n.gathered
+	n.gathered, n.writing, n.wrote = nil, false, time.Now()
+	n.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), readLimit)
+	defer cancel()
+	if err := c.query.AccessLogAdd(ctx, rowsOf(gathered)); err != nil {
+		c.log.Error("denials are missing in the access log", "denials", len(gathered), "error", err)
+	}
+}
+
+func rowsOf(gathered map[Denial]int32) (rows db.AccessLogAddParams) {
+	for d, times := range gathered {
+		address := ""
+		if d.Address.IsValid() {
+			address = d.Address.WithZone("").String()
+		}
+		rows.Events, rows.Actors = append(rows.Events, d.Event), append(rows.Actors, cmp.Or(d.Actor, Anonymous.Name))
+		rows.Addresses, rows.Operations = append(rows.Addresses, address), append(rows.Operations, d.Operation)
+		rows.Subjects, rows.Details = append(rows.Subjects, d.Subject), append(rows.Details, d.Detail)
+		rows.Times = append(rows.Times, times)
+	}
+	return rows
+}

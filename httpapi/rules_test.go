@@ -1,0 +1,230 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/access"
+	"pawl/db"
+	"pawl/engine"
+)
+
+// credentials are what requests can be sent with, by what it is called.
+type credentials map[string]string
+
+// guarded is the API over a database with tokens: one for each role, and some that are not good.
+func guarded(t testing.TB) (*bundle, credentials, *access.Control) {
+	t.Helper()
+	b := setupWith(t, engine.Config{}, Config{}) // its engine; the service is made below, when there are tokens
+	query, made := db.New(b.Pool), credentials{"no token": "", "no bearer": "Basic YTpi", "wrong": "Bearer pawl_"}
+	create := func(name string, roles ...access.Role) string {
+		issued, err := access.Create(t.Context(), query, access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return issued.Token
+	}
+	for _, role := range access.AllRoles {
+		made[string(role)] = "Bearer " + create("only-"+string(role), role)
+	}
+	expired, revoked := create("expired", access.AllRoles...), create("revoked", access.AllRoles...)
+	b.exec(t, `UPDATE tokens SET expires_at = now() - interval '1 second' WHERE name = 'expired'`)
+	if _, err := access.Revoke(t.Context(), query, "revoked", "test"); err != nil {
+		t.Fatal(err)
+	}
+	good := create("good", access.AllRoles...)
+	made["expired"], made["revoked"] = "Bearer "+expired, "Bearer "+revoked
+	made["of the id of another"] = "Bearer " + good[:20] + made[string(access.Submit)][len("Bearer ")+20:]
+	return b, made, b.guard(t)
+}
+
+// guard makes the service anew, with the tokens of its database.
+func (b *bundle) guard(t testing.TB) *access.Control {
+	t.Helper()
+	pool := open(t, b.URL)
+	control, err := access.New(t.Context(), db.New(pool), access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.api = New(b.engine, Config{Access: control, ResponseTimeout: patience})
+	t.Cleanup(pool.Close)
+	t.Cleanup(control.Stop)
+	return control
+}
+
+// unread is a body that must not be read.
+type unread struct{ t testing.TB }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body of a request was read that was not allowed")
+	return 0, io.EOF
+}
+
+// request is one for a pattern, about things that are not there.
+func requestFor(t testing.TB, pattern string, body io.Reader) *http.Request {
+	t.Helper()
+	method, path, named := strings.Cut(pattern, " ")
+	if !named {
+		method, path = http.MethodGet, "/nothing"
+	}
+	path = strings.TrimSuffix(regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "none"), "{$}")
+	return httptest.NewRequestWithContext(t.Context(), method, path, body)
+}
+
+// TestEveryOperationForEveryRole asks each route with each credential. What it is answered with follows from the table of rules
+// alone: a route that is added is asked, too.
+func TestEveryOperationForEveryRole(t *testing.T) {
+	t.Parallel()
+	b, sent, _ := guarded(t)
+	for _, pattern := range patterns(b) {
+		rule := rules[operationAt(b, pattern)]
+		for name, credential := range sent {
+			allowed := rule.class == alwaysOpen || slices.Contains(access.AllRoles, access.Role(name)) &&
+				(len(rule.roles) == 0 || rule.roles.Has(access.Role(name)))
+			var body io.Reader = unread{t}
+			if allowed {
+				body = strings.NewReader("{")
+			}
+			r := requestFor(t, pattern, body)
+			if credential != "" {
+				r.Header.Set("Authorization", credential)
+			}
+			a := send(t, b.api, r)
+			switch known := access.AllRoles.Has(access.Role(name)); {
+			case allowed && (a.status == http.StatusUnauthorized || a.status == http.StatusForbidden) && !strings.Contains(pattern, "stripe"):
+				t.Errorf("%s with %s: %d %s", pattern, name, a.status, a.body)
+			case !allowed && known:
+				wantForbidden(t, a, rule)
+			case !allowed:
+				if a.wantProblem(t, http.StatusUnauthorized, "unauthenticated"); !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
+					t.Errorf("%s with %s: %v", pattern, name, a.header)
+				}
+			}
+		}
+	}
+}
+
+// wantForbidden checks that a refusal names the roles that would do.
+func wantForbidden(t *testing.T, a answer, rule rule) {
+	t.Helper()
+	p := a.wantProblem(t, http.StatusForbidden, "forbidden")
+	for _, role := range rule.roles {
+		if !strings.Contains(p.Detail, string(role)) {
+			t.Errorf("%q does not name %s", p.Detail, role)
+		}
+	}
+}
+
+// patterns are those of all routes of the service.
+func patterns(b *bundle) (out []string) {
+	s, _ := b.api.(*server)
+	for operation := range rules {
+		pattern := operation
+		for _, op := range s.documented {
+			if op.OperationID == operation {
+				pattern = op.Method + " " + op.Path
+			}
+		}
+		if pattern != "POST /test" && pattern != "GET /metrics" { // not of this service
+			out = append(out, pattern)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func operationAt(b *bundle, pattern string) string {
+	s, _ := b.api.(*server)
+	return s.operationOf(pattern)
+}
+
+// TestEveryRuleHasARoute: a rule that nothing goes by is one that was forgotten. (A route without a rule panics.)
+func TestEveryRuleHasARoute(t *testing.T) {
+	t.Parallel()
+	s := newServer(nil, Config{Metrics: http.NotFoundHandler()})
+	for _, pattern := range patterns(&bundle{api: s}) {
+		if _, found := s.mux.Handler(requestFor(t, pattern, nil)); found != pattern {
+			t.Errorf("the rule for %s is for no route, but %s", pattern, found)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a route without a rule is served")
+		}
+	}()
+	s.handle("GET /new", func(http.ResponseWriter, *http.Request) {})
+}
+
+// TestOpenServiceFromElsewhere asks each route from another machine, without a token, while there is none.
+func TestOpenServiceFromElsewhere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, pattern := range patterns(b) {
+		for name, proxy := range map[string]bool{"directly": false, "through a proxy here": true} {
+			class := rules[operationAt(b, pattern)].class
+			r := requestFor(t, pattern, strings.NewReader("{"))
+			if r.RemoteAddr = "192.0.2.7:40000"; proxy {
+				r.RemoteAddr = fromHere
+				r.Header.Set("X-Forwarded-For", "127.0.0.1")
+			}
+			w := httptest.NewRecorder()
+			b.api.ServeHTTP(w, r)
+			denied := w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden
+			want := class == closedToOthers || class == inContract && proxy
+			if denied != want && !strings.Contains(pattern, "stripe") {
+				t.Errorf("%s, %s: %d %s", pattern, name, w.Code, w.Body)
+			}
+		}
+	}
+	if n := b.count(t, `SELECT count(*) FROM tokens`); n != 0 {
+		t.Errorf("%d tokens", n)
+	}
+}
+
+// TestTheFirstTokenClosesTheService on this machine, too, and for good.
+func TestTheFirstTokenClosesTheService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.guard(t)
+	const order = `{"orderId":"order-1","amount":1,"item":"widget"}`
+	b.process(t, order).wantStatus(t, http.StatusOK)
+	query := db.New(b.Pool)
+	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := access.Revoke(t.Context(), query, "shop", "test"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the service is closed", func() bool { return b.process(t, order).status == http.StatusUnauthorized })
+	b.get(t, "/livez").wantStatus(t, http.StatusOK)
+}
+
+// TestDenialsAreLogged: once for all that are the same, and never with a credential in it.
+func TestDenialsAreLogged(t *testing.T) {
+	t.Parallel()
+	b, sent, control := guarded(t)
+	for range 50 {
+		b.get(t, "/api/orders", "Authorization", sent["wrong"]).wantProblem(t, 401, "unauthenticated")
+		b.call(t, "POST /api/orders/order-1/cancel", "", "Authorization", sent["submit"]).wantProblem(t, 403, "forbidden")
+	}
+	control.Stop() // what was gathered is written
+	for _, where := range []string{
+		`actor = 'anonymous' AND event = 'unauthenticated' AND operation = 'listOrders' AND subject IS NULL`,
+		`actor = 'token:only-submit' AND event = 'forbidden' AND operation = 'cancelOrder' AND subject = 'order-1'`,
+	} {
+		rows := b.count(t, `SELECT count(*) FROM books.access_log WHERE address = '127.0.0.1' AND `+where)
+		times := b.count(t, `SELECT coalesce(sum(times), 0) FROM books.access_log WHERE `+where)
+		if rows == 0 || rows > 2 || times != 50 {
+			t.Errorf("%s: %d rows of %d denials", where, rows, times)
+		}
+	}
+	if n := b.count(t, `SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0`, sent["submit"][len("Bearer pawl_")+10:]); n != 0 {
+		t.Error("a token is in the log")
+	}
+}
