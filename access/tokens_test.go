@@ -183,6 +183,19 @@ func TestRotateAtOnce(t *testing.T) {
 	}
 }
 
+// TestTokensAreHashed: nothing in the database can be sent as a token.
+func TestTokensAreHashed(t *testing.T) {
+	t.Parallel()
+	_, d := open(t)
+	issued := create(t, d, "shop", access.Submit)
+	secret, found := issued.Token[len("pawl_")+len(issued.ID):], 0
+	err := d.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM tokens AS t WHERE strpos(t::text, $1) > 0)
+		+ (SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0)`, secret).Scan(&found)
+	if err != nil || found != 0 {
+		t.Errorf("the secret is in %d rows: %v", found, err)
+	}
+}
+
 // TestTokensAreKept: without its rows the service would be open again.
 func TestTokensAreKept(t *testing.T) {
 	t.Parallel()
