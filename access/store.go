@@ -124,7 +124,8 @@ func ParseRoles(names []string) (roles Roles, err error) {
 	return roles, nil
 }
 
-func texts(roles Roles) (names []string) {
+func texts(roles Roles) []string {
+	names := []string{} // nil is NULL
 	for _, role := range roles {
 		names = append(names, string(role))
 	}

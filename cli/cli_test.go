@@ -61,7 +61,8 @@ func TestCommands(t *testing.T) {
 		{"diagram --format mermaid", 0, whole(diagram.Mermaid())},
 		{"diagram --format svg", 0, whole(diagram.SVG())},
 		{"diagram --format markdown", 0, whole(diagram.Markdown())},
-		{"serve --lease 0s", exitConfig, `^$`},
+		{"serve --lease 0s", exitConfig, `^$`}, {"serve --auth sometimes", exitConfig, `^$`},
+		{"serve --auth required --port 0" + at, exitConfig, `^$`}, // no token was made
 		{"verify --database-url nonsense", exitConfig, `^$`},
 		{"verify --database-url postgres://127.0.0.1:1/pawl", exitUnavailable, `^$`},
 		{"diagram --format png", exitUsage, `^$`},

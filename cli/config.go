@@ -43,6 +43,7 @@ type config struct {
 	Policy          string
 
 	PublicURL string
+	Auth      string
 	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
 
 	Lease            time.Duration
@@ -88,6 +89,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
 	c.boundsFlags(f)
+	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is made; required: do not start without one")
 	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
 	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
@@ -227,6 +229,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
 	check("secret-env-prefix", envName.MatchString(c.Bounds.SecretEnvPrefix), "the beginning of the name of a variable, such as "+policy.SecretEnvPrefix)
 	check("secrets-dir", c.Bounds.SecretsDir == "" || filepath.IsAbs(c.Bounds.SecretsDir), "an absolute path")
+	check("auth", slices.Contains([]string{authOnceThereIsAToken, authRequired}, c.Auth), "auto or required")
 	check("lease", c.Lease >= time.Second, "at least 1s")
 	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ func loadCommand() *cobra.Command {
 		Long: "Sends new orders to a running service, each caller one after the other, and prints how fast they\n" +
 			"were answered. Afterwards it proves the books, if it finds these orders in a database: the one given\n" +
 			"with --database-url or --data-dir, or the one a service on this machine has started itself.\n" +
+			"A service that is not open needs a token with the role submit, in PAWL_TOKEN.\n" +
 			"Ends with 1 if a request failed, an order is missing or the books are wrong, and with 69 if the\n" +
 			"database has none of the orders.",
 		Example: "  pawl load --orders 100000 --concurrency 64 --items 1000 --database-url \"$DATABASE_URL\"",
@@ -28,7 +30,7 @@ func loadCommand() *cobra.Command {
 			if err := l.validate(); err != nil {
 				return usageError{err}
 			}
-			l.seed = rand.Uint64()
+			l.seed, l.token = rand.Uint64(), os.Getenv("PAWL_TOKEN")
 			return l.command(cmd, &cfg)
 		},
 	}

@@ -18,7 +18,7 @@ import (
 // load is a closed loop of callers that send a number of new orders.
 type load struct {
 	orders, concurrency, items int
-	url                        string
+	url, token                 string
 	seed                       uint64 // the orders are made from it and their number: it is enough to know them again
 	sent                       func() // after every order, from any caller
 }
@@ -56,7 +56,7 @@ func (l *load) run(ctx context.Context) *loadResult {
 					return
 				}
 				sent := time.Now()
-				answer, err := l.send(client, n)
+				answer, err := l.send(context.WithoutCancel(ctx), client, n)
 				took := time.Since(sent)
 				mutex.Lock()
 				result.add(answer, err, took)
@@ -97,9 +97,17 @@ func (l *load) order(n int64) (id, body string) {
 
 // send sends the order of a number and says what came back. The error is for answers other
 // than 2xx, and for none: then it is not known what became of the order.
-func (l *load) send(client *http.Client, n int64) (answer string, err error) {
+func (l *load) send(ctx context.Context, client *http.Client, n int64) (answer string, err error) {
 	_, body := l.order(n)
-	response, err := client.Post(l.url+"/api/orders/process", "application/json", strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/api/orders/process", strings.NewReader(body))
+	if err != nil {
+		return "none", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if l.token != "" {
+		request.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return "none", err
 	}

@@ -140,7 +140,7 @@ func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	real, calls := httputil.NewSingleHostReverseProxy(service), atomic.Int64{}
+	real, calls := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(service) }}, atomic.Int64{}
 	forgetful := fakeService(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1)%10 == 0 {
 			_, _ = w.Write([]byte(`{"status":"completed"}`))

@@ -90,6 +90,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return databaseError(err)
 	}
 	defer control.Stop()
+	if err := tellOpen(cfg, control, registry, log); err != nil {
+		return err
+	}
 
 	listener, err := net.Listen("tcp", cfg.address())
 	if err != nil {

@@ -25,7 +25,8 @@ var livezOperation = failing(huma.Operation{
 
 type healthAnswer struct {
 	Body struct {
-		Status string `json:"status" enum:"ok"`
+		Status  string `json:"status" enum:"ok"`
+		Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made." example:"The service is open: no token was made yet."`
 	} `nameHint:"Health"`
 }
 
@@ -41,8 +42,15 @@ func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error)
 	case err != nil:
 		return nil, orders.ErrUnavailable
 	}
-	return s.livez(ctx, nil)
+	out, err := s.livez(ctx, nil)
+	if s.access.Open() {
+		out.Body.Warning = "The service is open: no token was made yet. To close it: " + HowToClose
+	}
+	return out, err
 }
+
+// HowToClose is the command that makes a token, and so closes a service.
+const HowToClose = "pawl token create NAME --roles ROLES"
 
 func (s *server) livez(context.Context, *struct{}) (*healthAnswer, error) {
 	out := &healthAnswer{}

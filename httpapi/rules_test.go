@@ -194,6 +194,9 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 	b.guard(t)
 	const order = `{"orderId":"order-1","amount":1,"item":"widget"}`
 	b.process(t, order).wantStatus(t, http.StatusOK)
+	if health := b.get(t, "/health"); !strings.Contains(health.body, HowToClose) {
+		t.Errorf("it does not say that it is open: %s", health.body)
+	}
 	query := db.New(b.Pool)
 	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)
