@@ -88,10 +88,18 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place 
 	defer database.close()
 	pool, err := db.Open(cmd.Context(), database.url, db.Options{MaxConns: 2})
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
+		return notOpened(err)
 	}
 	defer pool.Close()
 	return unmigrated(do(pool, database.place))
+}
+
+// notOpened is why there is no pool: a database that is away, for which a supervisor waits, or one that can't be trusted.
+func notOpened(err error) error {
+	if errors.Is(err, db.ErrUntrusted) {
+		return configError{err}
+	}
+	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
 // unmigrated says what to do about a database without tables.

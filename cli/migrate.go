@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pawl/access"
+	"pawl/db"
 	"pawl/migrations"
 	"pawl/orders"
 )
@@ -102,6 +103,8 @@ func databaseError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, db.ErrUntrusted):
+		return configError{err}
 	case errors.Is(err, orders.ErrUnavailable), errors.Is(err, access.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
 	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
 	default:

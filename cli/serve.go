@@ -75,7 +75,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	registry := prometheus.NewRegistry()
 	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
+		return notOpened(err)
 	}
 	defer pool.Close()
 	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {

@@ -26,7 +26,8 @@ type Options struct {
 // ServiceName begins the application_name of every connection of a running service. One in the url follows it.
 const ServiceName = "pawl serve"
 
-// Open returns a pool on the database at url and checks that it answers. Behind a
+// Open returns a pool on the database at url and checks that it answers. Its error is ErrUntrusted where others could have
+// code of theirs run by our statements. Behind a
 // pooler (PgBouncer) prepared statements are not used, because it may hand each
 // transaction to another server; default_query_exec_mode in the url wins.
 func Open(ctx context.Context, url string, options Options) (*Pool, error) {
@@ -41,13 +42,11 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 		named := config.ConnConfig.RuntimeParams
 		named["application_name"] = strings.TrimSpace(ServiceName + " " + named["application_name"])
 	}
-	pooled, err := behindPooler(ctx, config.ConnConfig)
+	pooled, err := fixSearchPath(ctx, config.ConnConfig)
 	if err != nil {
-		return nil, fmt.Errorf("connect to database: %w", err)
+		return nil, err
 	}
-	if !pooled {
-		fixSearchPath(config.ConnConfig)
-	} else if !strings.Contains(url, "default_query_exec_mode") {
+	if pooled && !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -64,33 +63,6 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 // BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	return p.pool.BeginTx(ctx, options)
-}
-
-// searchPath finds what is PostgreSQL's own, and nothing of anybody else: an operator that somebody plants in a schema he
-// may create in is never taken for the one that a statement means. What is ours is named with its schema.
-const searchPath = "pg_catalog, pg_temp"
-
-// fixSearchPath does so for every connection made with config. A pooler takes no such setting: it would have to
-// keep servers apart by it.
-func fixSearchPath(config *pgx.ConnConfig) {
-	config.RuntimeParams["search_path"] = searchPath
-}
-
-// ConnectConfig is ParseConfig for connections whose search_path is as that of a Pool: with the tables of ours to be named
-// with their schema. It asks the database whether there is a pooler in between.
-func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
-	config, err := ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	pooled, err := behindPooler(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to database: %w", err)
-	}
-	if !pooled {
-		fixSearchPath(config)
-	}
-	return config, nil
 }
 
 // behindPooler finds out whether somebody stands between us and the server: a pooler

@@ -64,3 +64,76 @@ func (q *Queries) SchemaState(ctx context.Context, arg SchemaStateParams) (Schem
 	err := row.Scan(&i.Version, &i.Lacking)
 	return i, err
 }
+
+const schemaUntrusted = `-- name: SchemaUntrusted :many
+SELECT c.relname::text AS name FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'public' AND c.relname IN ('goose_db_version', 'goose_lock')
+  AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_roles AS r
+    WHERE r.oid = c.relowner AND (r.rolsuper OR r.rolname = current_user
+      OR EXISTS (SELECT FROM pg_catalog.pg_database AS d WHERE d.datname = current_database() AND d.datdba = r.oid)
+      OR EXISTS (SELECT FROM pg_catalog.pg_namespace AS ours WHERE ours.nspname = 'pawl' AND ours.nspowner = r.oid)))
+ORDER BY 1
+`
+
+// Tables in which goose keeps what it does and that belong to others: they could have been there before, with triggers of theirs.
+func (q *Queries) SchemaUntrusted(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, schemaUntrusted)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const searchPathUntrusted = `-- name: SearchPathUntrusted :many
+SELECT n.nspname::text AS schema FROM pg_catalog.pg_namespace AS n
+WHERE n.nspname OPERATOR(pg_catalog.=) ANY(pg_catalog.current_schemas(false))
+  AND EXISTS (
+    SELECT FROM (
+      SELECT a.grantee FROM pg_catalog.aclexplode(coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) AS a
+      WHERE a.privilege_type OPERATOR(pg_catalog.=) 'CREATE'
+      UNION ALL SELECT n.nspowner) AS may(role)
+    WHERE NOT EXISTS (
+      SELECT FROM pg_catalog.pg_roles AS r
+      WHERE r.oid OPERATOR(pg_catalog.=) may.role AND (r.rolsuper OR r.rolname OPERATOR(pg_catalog.=) current_user
+        OR r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner'
+        OR EXISTS (SELECT FROM pg_catalog.pg_database AS d
+          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database() AND d.datdba OPERATOR(pg_catalog.=) r.oid)
+        OR EXISTS (SELECT FROM pg_catalog.pg_namespace AS ours
+          WHERE ours.nspname OPERATOR(pg_catalog.=) 'pawl' AND ours.nspowner OPERATOR(pg_catalog.=) r.oid))))
+ORDER BY 1
+`
+
+// The schemas that this connection finds names in and in which others may create: roles other than this one, the owners of
+// the database and of our schema, and superusers. Operators are named in full, because such a schema may have others.
+func (q *Queries) SearchPathUntrusted(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, searchPathUntrusted)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var schema string
+		if err := rows.Scan(&schema); err != nil {
+			return nil, err
+		}
+		items = append(items, schema)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

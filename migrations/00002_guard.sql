@@ -7,15 +7,18 @@
 -- nothing happens to pass, and leave all others to the function. Columns no move sets have
 -- a trigger of their own, which fires only where a statement names one of them.
 -- A change of the machine is a new migration; a test compares the two.
+--
+-- Functions have a search_path of their own: whoever fires a trigger may have one that finds operators of others. The moves of
+-- an order that nothing happens to pay nothing for it, because they call none.
 
 -- +goose StatementBegin
-CREATE FUNCTION pawl.refuse_order_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_order_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'order %: what an order is about does not change', OLD.order_id
     USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
 END $$;
 
-CREATE FUNCTION pawl.guard_order() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.guard_order() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF TG_OP = 'INSERT' THEN
     IF NEW.status NOT IN ('pending', 'charging') OR NEW.generation <> 0 OR NEW.fence < 0 OR NEW.seq < 1 THEN

@@ -40,7 +40,7 @@ FROM pawl.inventory i;
 
 -- The two views of a single table would take writes and pass them on.
 -- +goose StatementBegin
-CREATE FUNCTION books.refuse_write() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION books.refuse_write() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'books.% is for reading only', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;

@@ -19,7 +19,7 @@ CREATE TABLE pawl.policy_activations (
 );
 
 -- +goose StatementBegin
-CREATE FUNCTION pawl.refuse_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_policy_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION '% is only added to: orders keep the policy they started with', TG_TABLE_NAME
     USING ERRCODE = 'object_not_in_prerequisite_state';

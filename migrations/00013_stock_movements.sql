@@ -35,7 +35,7 @@ FROM pawl.inventory i;
 -- Books are kept: what was written stays. The one door is a setting, for whoever moves old
 -- orders to an archive: SET LOCAL pawl.archive = 'on'. It opens no way to rewrite history.
 -- +goose StatementBegin
-CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
     RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';

@@ -35,7 +35,7 @@ ALTER TABLE pawl.refunds RESET (fillfactor);
 ALTER TABLE pawl.orders ADD COLUMN refunds integer;
 
 -- +goose StatementBegin
-CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   charged numeric;
   asked numeric;
@@ -66,7 +66,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
-CREATE FUNCTION pawl.refuse_refund_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION pawl.refuse_refund_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'order_no %: what refund % is about does not change, nor what has failed', OLD.order_no, OLD.number
     USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -146,8 +147,25 @@ func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider,
 		return fmt.Errorf("connect to migrate: %w", err)
 	}
 	defer conn.Close(ctx)
+	if err := refuseUntrusted(ctx, conn); err != nil {
+		return err
+	}
 	if err := do(provider, conn); err != nil {
 		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+// refuseUntrusted: a table of goose's that somebody else has made could run his triggers with our rights. So could one in
+// our own schemas, but goose stops where a migration finds one of those.
+func refuseUntrusted(ctx context.Context, conn *pgx.Conn) error {
+	names, err := db.New(conn).SchemaUntrusted(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the tables of goose: %w", err)
+	}
+	if len(names) > 0 {
+		return fmt.Errorf("%w: somebody else owns the table public.%s, in which the migrations that were applied are kept",
+			db.ErrUntrusted, strings.Join(names, ", public."))
 	}
 	return nil
 }
