@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/user"
 	"strconv"
 	"strings"
@@ -77,22 +76,26 @@ func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) 
 		return own, err
 	}
 	s.cfg.Log.Info("making a system user to run PostgreSQL as", "user", name)
-	printed, makeErr := makeUser(ctx, name)
+	makeErr := makeUser(ctx, name)
 	if own, err = lookupAccount(name); err != nil { // another process may have made it
-		return nil, fmt.Errorf("PostgreSQL refuses to run as root, and a user %s for it can't be made (%w: %s): name an unprivileged user with --pg-user or PAWL_PG_USER",
-			name, makeErr, lastLines(strings.NewReader(printed)))
+		return nil, fmt.Errorf("PostgreSQL refuses to run as root, and a user %s for it can't be made (%w): name an unprivileged user with --pg-user or PAWL_PG_USER",
+			name, makeErr)
 	}
 	return own, nil
 }
 
 // makeUser makes a user who can't log in. useradd waits for others that change the users.
-func makeUser(ctx context.Context, name string) (printed string, err error) {
-	useradd, err := exec.LookPath("useradd")
+func makeUser(ctx context.Context, name string) error {
+	useradd, err := findProgram("useradd", "/usr/sbin/useradd") // not every root has this folder in PATH
 	if err != nil {
-		useradd = "/usr/sbin/useradd" // not every root has this in PATH
+		return err
 	}
-	return output(ctx, command(useradd, nil, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent",
+	printed, err := output(ctx, command(useradd, nil, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent",
 		"--shell", "/usr/sbin/nologin", "--comment", "PostgreSQL of Pawl", name))
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, lastLines(strings.NewReader(printed)))
+	}
+	return nil
 }
 
 // ownerOf is the account that owns the data folder, nil where there is none or root made it for nobody in particular.

