@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"pawl/access"
 )
 
@@ -105,6 +107,21 @@ func (f *forbidden) Error() string {
 }
 
 func anyOf(roles access.Roles) string { return strings.ReplaceAll(roles.String(), ", ", " or ") }
+
+// tokenScheme is what the document calls a token.
+const tokenScheme = "token"
+
+// secure says in the document who may do an operation.
+func secure(op *huma.Operation) {
+	rule := rules[op.OperationID]
+	if rule.class == alwaysOpen {
+		return
+	}
+	op.Security = []map[string][]string{{tokenScheme: {}}}
+	if len(rule.roles) > 0 {
+		op.Description += " Needs the role " + anyOf(rule.roles) + "."
+	}
+}
 
 // accessProblems are the problems that an operation has because not everybody may do it.
 func accessProblems(operation string) []problemCode {

@@ -45,9 +45,12 @@ func newAPI(s *server) huma.API {
 				Title: "Pawl", Version: apiVersion, Description: apiDescription,
 				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
 			},
-			Servers:        []*huma.Server{{URL: "/", Description: "The service that answers with this document."}},
-			Security:       []map[string][]string{}, // there is no authentication, and linters want that said
-			Components:     &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+			Servers:  []*huma.Server{{URL: "/", Description: "The service that answers with this document."}},
+			Security: []map[string][]string{}, // each operation has its own, and linters want that said
+			Components: &huma.Components{
+				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer", Description: "A token of `pawl token create`. As long as none was made, the service can be used without one."}},
+			},
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
 				{Name: "orders", Description: "Orders and their history."},
@@ -137,6 +140,7 @@ func accepted(op *huma.Operation) {
 
 // failing adds the problems an operation can answer with.
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
+	secure(&op)
 	codes = append(accessProblems(op.OperationID), codes...)
 	op.Metadata = map[string]any{"problems": codes}
 	for _, code := range codes {
