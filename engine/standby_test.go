@@ -55,15 +55,15 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			return err
 		}
 	}
-	unanswered("a new order", process("cut off"))
+	eventually(t, "its commit waits", func() bool {
+		unanswered("a new order", process("cut off"))
+		return value[int](t, watcher, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) > 0
+	})
 	unanswered("a known order", process("before"))
 	unanswered("a cancellation", verb("waits", orders.Cancel))
 	unanswered("stock", func(ctx context.Context) error {
 		_, err := setStock(ctx, e, "widget", 5)
 		return err
-	})
-	eventually(t, "commits wait", func() bool {
-		return value[int](t, watcher, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) > 1
 	})
 
 	server.Kill(t)

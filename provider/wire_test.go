@@ -108,15 +108,6 @@ func cutReply(w http.ResponseWriter, r *http.Request, provider http.Handler) {
 // The request is lost: the connection ends before the provider sees anything.
 func lostRequest(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// The effect is there, and the answer comes after the caller has left.
-func slowReply(_ http.ResponseWriter, r *http.Request, provider http.Handler) {
-	within(r, provider)
-	<-r.Context().Done()
-}
-
-// The provider hangs before it does anything.
-func hang(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }
-
 // aCall is a call for an order that no other test has.
 func aCall(of fsm.Step) *provider.Call {
 	return &provider.Call{
