@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 
 // atOnce is how many tests of a package run at a time on one core. Most of them wait: for a lease to end, a provider that
 // is slow, a server that restarts. With one test per core, as go test would have it, the cores wait with them.
-const atOnce = 2
+const atOnce = 3
 
 // raiseParallel lets more tests run at a time, unless -parallel says how many.
 func raiseParallel() {

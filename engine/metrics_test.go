@@ -169,10 +169,11 @@ func TestCallsAreLogged(t *testing.T) {
 			}
 			s.until(t, "ill", "retry")
 			s.until(t, "poor", "failed")
+			s.until(t, "rich", "completed")
+			eventually(t, "their runs are over", func() bool { return s.engine.InFlight() == 0 }) // a run knows the request that began it
 			if _, err := s.engine.Do(t.Context(), engine.Request{OrderID: "ill", Verb: orders.Retry, Actor: "test", HTTPRequestID: "of-retry"}); err != nil {
 				t.Fatal(err)
 			}
-			s.until(t, "rich", "completed")
 			s.until(t, "ill", "completed")
 			text := log.String()
 			for _, line := range want {

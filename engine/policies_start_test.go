@@ -33,7 +33,7 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 					}
 					return passes
 				})
-				b.engine = startEngine(t, p.URL, byCallers)
+				b.engine = startWatchful(t, p, byCallers)
 				var order orders.Order
 				eventually(t, "an order is taken", func() bool {
 					order, err = b.engine.Process(t.Context(), request("order"))

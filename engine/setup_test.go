@@ -66,11 +66,12 @@ func startOn(t testing.TB, pool *db.Pool, cfg engine.Config) *engine.Engine {
 	return e
 }
 
-// openPool opens a pool as the service does, and closes it after the test. It is more patient: on a machine that stands
-// still for a moment, no statement is given up. See setupWatchful.
+// openPool opens a pool as the service does, and closes it after the test. It has as few connections as the service takes:
+// each is a process that reads the catalogs and plans every statement for itself, which is most of what these tests cost.
+// And it is more patient: on a machine that stands still for a moment, no statement is given up. See setupWatchful.
 func openPool(t testing.TB, url string) *db.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 8, Patience: 5 * time.Second})
+	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

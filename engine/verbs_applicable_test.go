@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"pawl/dbtest"
@@ -94,45 +95,55 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
-	listed, joined := map[orders.Verb]int{}, 0
-	for i, id := range b.combine(t) {
-		verb := orders.Verbs[i%len(orders.Verbs)]
-		before, err := b.engine.Orders.Get(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := of(verb, id, before.Status)
-		q.DryRun = true
-		_, dry := b.engine.Do(t.Context(), q)
-		q.DryRun = false
-		after, err := b.engine.Do(t.Context(), q)
-		var refusal *orders.NotApplicable
-		if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
-			t.Errorf("%s: %v, as a dry run %v", id, err, dry)
-			continue
-		}
-		if err != nil {
-			after, _ = b.engine.Orders.Get(t.Context(), id)
-		}
-		applies := slices.Contains(orders.AllowedActions(&before), string(verb))
-		if verb == orders.Cancel && !applies && err == nil && text(before.StopRequested) == "cancel" && after.Seq == before.Seq {
-			joined++ // it waits with the one under way
-			continue
-		}
-		if applies != (err == nil) || applies != (after.Seq == before.Seq+1) {
-			t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Seq, after.Seq)
-		}
-		if applies {
-			listed[verb]++
-			b.heard(t, id, verb)
-		}
+	ids, listed := b.combine(t), make([]bool, len(orders.Verbs))
+	var people sync.WaitGroup
+	for i, verb := range orders.Verbs { // one person for each, at the same time: they ask thousands of times
+		people.Go(func() {
+			for n := i; n < len(ids); n += len(orders.Verbs) {
+				listed[i] = b.appliesWhereListed(t, verb, ids[n]) || listed[i]
+			}
+		})
 	}
-	for _, verb := range orders.Verbs {
-		if listed[verb] == 0 {
+	people.Wait()
+	for i, verb := range orders.Verbs {
+		if !listed[i] {
 			t.Errorf("%s applies to nothing", verb)
 		}
 	}
-	t.Logf("listed %v, joined %d", listed, joined)
+}
+
+// appliesWhereListed checks that a verb is done where the order lists it, and refused elsewhere, and reports which.
+func (b *bundle) appliesWhereListed(t *testing.T, verb orders.Verb, id string) (applies bool) {
+	t.Helper()
+	before, err := b.engine.Orders.Get(t.Context(), id)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	q := of(verb, id, before.Status)
+	q.DryRun = true
+	_, dry := b.engine.Do(t.Context(), q)
+	q.DryRun = false
+	after, err := b.engine.Do(t.Context(), q)
+	var refusal *orders.NotApplicable
+	if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
+		t.Errorf("%s: %v, as a dry run %v", id, err, dry)
+		return false
+	}
+	if err != nil {
+		after, _ = b.engine.Orders.Get(t.Context(), id)
+	}
+	applies = slices.Contains(orders.AllowedActions(&before), string(verb))
+	if verb == orders.Cancel && !applies && err == nil && text(before.StopRequested) == "cancel" && after.Seq == before.Seq {
+		return false // it waits with the one under way
+	}
+	if applies != (err == nil) || applies != (after.Seq == before.Seq+1) {
+		t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Seq, after.Seq)
+	}
+	if applies {
+		b.heard(t, id, verb)
+	}
+	return applies
 }
 
 // heard checks that the history says who asked for what, last.

@@ -62,10 +62,13 @@ func TestPause(t *testing.T) {
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
 		b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.quick(""))
-		// The callback may take an hour: longer than this caller has, who is told at once.
-		if o, err := b.engine.Process(within(t, patience), request("order")); err != nil || text(o.Hold) != "callback" {
-			t.Fatalf("%v, held %s", err, text(o.Hold))
+		if _, err := b.engine.Admit(t.Context(), request("order")); err != nil {
+			t.Fatal(err)
 		}
+		eventually(t, "it waits for its callback", func() bool {
+			o, err := b.engine.Orders.Get(t.Context(), "order")
+			return err == nil && text(o.Hold) == "callback"
+		})
 		b.do(t, asked(orders.Pause))
 		q := asked(orders.StepResult)
 		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_7"}
