@@ -36,7 +36,7 @@ var journeys = []journey{
 	{"canceled before the reservation", byCallers, []string{"charging", "reserving", "refunding", "canceled"}, true, canceledFrom(fsm.Reserving)},
 	{"canceled before the confirmation", byCallers, []string{"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
 		false, canceledFrom(fsm.Confirming)},
-	{"taken over", engine.Config{RecoveryInterval: 5 * time.Millisecond, Lease: time.Second},
+	{"taken over", engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second},
 		[]string{"charging", "reserving", "confirming", "completed"}, false, takenOver},
 }
 

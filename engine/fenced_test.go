@@ -35,7 +35,7 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 			s.admit(t, request("one"))
 			eventually(t, "it is called for", func() bool { return calls.Load() == 1 })
-			startEngine(t, s.URL, engine.Config{RecoveryInterval: 10 * time.Millisecond})
+			startEngine(t, s.URL, engine.Config{RecoveryInterval: 20 * time.Millisecond})
 			s.exec(t, `UPDATE orders SET due_at = now()`)
 			s.until(t, "one", "failed")
 			s.proxy.On(func(name string) fate {

@@ -34,7 +34,7 @@ type shop struct {
 }
 
 // quick looks often, so that tests do not wait.
-var quick = engine.Config{RecoveryInterval: 10 * time.Millisecond}
+var quick = engine.Config{RecoveryInterval: 20 * time.Millisecond}
 
 // openShop starts a simulator, replicas of the engine and the front that providers call back. At the end the books must
 // prove right, and at the simulator nothing may have been done twice.
