@@ -199,80 +199,90 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = $1 AND EXISTS (
-  SELECT FROM pawl.step_calls AS t
-  WHERE t.order_no = o.order_no AND t.generation = $2 AND t.step = $3 AND t.operation = 'do')
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list, t.started_at AS called_at, t.policy AS call_policy
+FROM pawl.full_orders AS o CROSS JOIN LATERAL (
+  SELECT c.started_at, c.policy FROM pawl.step_calls AS c
+  WHERE c.order_no = o.order_no AND c.generation = $1 AND c.step = $2 AND c.operation = 'do'
+  ORDER BY c.call DESC LIMIT 1) AS t
+WHERE o.order_no = $3
 `
 
 type AnswerTargetParams struct {
-	OrderNo    int64
 	Generation int32
 	Step       string
+	OrderNo    int64
+}
+
+type AnswerTargetRow struct {
+	Order      Order
+	CalledAt   time.Time
+	CallPolicy *int32
 }
 
 // Answers that come without a call.
-// The order that a callback is about, if that step was ever called for in that generation.
-func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, answerTarget, arg.OrderNo, arg.Generation, arg.Step)
+// The order that a callback is about, and the last call for that step in that generation. No row if there was none.
+func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]AnswerTargetRow, error) {
+	rows, err := q.db.Query(ctx, answerTarget, arg.Generation, arg.Step, arg.OrderNo)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Order
+	var items []AnswerTargetRow
 	for rows.Next() {
-		var i Order
+		var i AnswerTargetRow
 		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.Refunds,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-			&i.RefundList,
+			&i.Order.OrderNo,
+			&i.Order.CreatedAt,
+			&i.Order.DueAt,
+			&i.Order.FinishedAt,
+			&i.Order.Owner,
+			&i.Order.Fence,
+			&i.Order.Generation,
+			&i.Order.Quantity,
+			&i.Order.Seq,
+			&i.Order.TakeOvers,
+			&i.Order.Status,
+			&i.Order.Hold,
+			&i.Order.HoldReason,
+			&i.Order.StopRequested,
+			&i.Order.Outcome,
+			&i.Order.EndedAs,
+			&i.Order.FailureStep,
+			&i.Order.FailureCode,
+			&i.Order.FailureDetail,
+			&i.Order.OrderID,
+			&i.Order.Currency,
+			&i.Order.Item,
+			&i.Order.Amount,
+			&i.Order.Metadata,
+			&i.Order.Policy,
+			&i.Order.Calls,
+			&i.Order.Retries,
+			&i.Order.RetryWindowStartedAt,
+			&i.Order.InDoubtSince,
+			&i.Order.StartAt,
+			&i.Order.CompleteBy,
+			&i.Order.ReservationTtl,
+			&i.Order.ReservedUntil,
+			&i.Order.ApprovalUntil,
+			&i.Order.ApprovedAt,
+			&i.Order.PermitAt,
+			&i.Order.CustomerID,
+			&i.Order.PaymentMethod,
+			&i.Order.ConcurrencyKey,
+			&i.Order.Action,
+			&i.Order.Refunds,
+			&i.Order.ChargedAt,
+			&i.Order.RefundedAt,
+			&i.Order.ReservedAt,
+			&i.Order.ReleasedAt,
+			&i.Order.ChargeReference,
+			&i.Order.ReserveReference,
+			&i.Order.ChargeInDoubt,
+			&i.Order.ReserveInDoubt,
+			&i.Order.RefundList,
+			&i.CalledAt,
+			&i.CallPolicy,
 		); err != nil {
 			return nil, err
 		}

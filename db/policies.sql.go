@@ -56,6 +56,33 @@ func (q *Queries) PoliciesList(ctx context.Context) ([]PoliciesListRow, error) {
 	return items, nil
 }
 
+const policiesOfLate = `-- name: PoliciesOfLate :many
+SELECT DISTINCT a.version FROM (
+  SELECT p.version, lead(p.activated_at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
+WHERE a.until IS NULL OR a.until > now() - interval '31 days'
+`
+
+// The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
+func (q *Queries) PoliciesOfLate(ctx context.Context) ([]int32, error) {
+	rows, err := q.db.Query(ctx, policiesOfLate)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var version int32
+		if err := rows.Scan(&version); err != nil {
+			return nil, err
+		}
+		items = append(items, version)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const policiesUnknown = `-- name: PoliciesUnknown :many
 SELECT p.version, p.source FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce($1::integer[], '{}')) ORDER BY p.version

@@ -4,18 +4,23 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/provider"
+	"pawl/provider/endpoint"
 )
 
 // CallbackResult is the answer of a provider that came by callback.
 type CallbackResult struct {
 	Outcome string // done, refused or not_done
 	provider.CallbackText
+
+	Header http.Header // of the request, and its body byte by byte: for its signature
+	Body   []byte
 }
 
 // Receipt is what became of a callback.
@@ -32,32 +37,36 @@ func (b *InvalidCallback) Error() string { return "can't be kept: " + b.Reason }
 // Answer takes the answer of a provider to a step that was called for. It may come before
 // the call itself was answered, late, and more than once. An order that waits for it goes
 // on, driven by this replica. An effect that the books say is absent or undone is undone.
-// Errors: orders.ErrNotFound for a token that is not ours, or of a step that was never called
-// for; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
+// Errors: orders.ErrNotFound for a token that is not ours, has expired, or is of a step that was never called
+// for; ErrSignature where the policy wants one; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
 func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Receipt, error) {
 	if e.stopping.Load() {
 		return Receipt{}, orders.ErrStopping
-	}
-	of, ok := readToken(token)
-	if !ok {
-		return Receipt{}, orders.ErrNotFound
 	}
 	who, err := e.identify(ctx)
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read installation", err)
 	}
+	of, ok := who.readToken(token)
+	if !ok {
+		return Receipt{}, orders.ErrNotFound
+	}
 	rows, err := orders.Read(ctx, e.Orders, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
-	if len(rows) == 0 || !who.genuine(token, of, rows[0].OrderID) {
+	if len(rows) == 0 || of.orderHash != hashOf(rows[0].Order.OrderID) || e.expired(of, &rows[0]) {
 		return Receipt{}, orders.ErrNotFound
 	}
-	paymentMethod, err := e.paymentMethodOf(ctx, &rows[0], of.generation)
+	secret, err := e.checkSigned(of, rows[0].CallPolicy, &t)
 	if err != nil {
 		return Receipt{}, err
 	}
-	text, err := t.Storable(paymentMethod)
+	paymentMethod, err := e.paymentMethodOf(ctx, &rows[0].Order, of.generation)
+	if err != nil {
+		return Receipt{}, err
+	}
+	text, err := t.Storable(provider.WithheldOf(append(who.tokens(of), paymentMethod, secret)...))
 	if err != nil {
 		return Receipt{}, &InvalidCallback{err.Error()}
 	}
@@ -65,6 +74,21 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	defer cancel()
 	// A caller who hangs up must not leave behind an order that was woken for nobody.
 	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
+}
+
+// checkSigned returns ErrSignature for a callback that is not signed where the policy of the call wants it, else the
+// secret of the step, empty where it has none that can be read.
+func (e *Engine) checkSigned(of callbackTarget, version *int32, t *CallbackResult) (secret string, err error) {
+	p, runs := e.policies.byVersion(version)
+	if !runs || p == nil {
+		return "", fmt.Errorf("%w: this replica can't read the policy of the call", orders.ErrUnavailable)
+	}
+	how := p.Step(of.step)
+	secret, unreadable := e.cfg.Bounds.ReadKey(how)
+	if how.SignedCallbacks && (unreadable != nil || endpoint.Verify(secret, t.Header, t.Body, e.now()) != nil) {
+		return "", ErrSignature
+	}
+	return secret, nil
 }
 
 // store keeps the answer, takes up the order if it waits for it, and looks at what was kept: the first answer counts. An

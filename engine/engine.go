@@ -68,6 +68,7 @@ type Engine struct {
 	Orders  *orders.Reader // what is stored
 
 	notReady     rate.Sometimes // log lines that say why
+	badWebhooks  rate.Sometimes // log lines of webhooks that anybody can send
 	schemaHealth *schemaHealth  // whether the statements can run on the schema
 
 	knownReads chan struct{} // a place for each read of an order while new ones are turned away
@@ -116,7 +117,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, pool: pool, schemaHealth: newSchemaHealth(cfg.Log), owner: uuid.New(), log: cfg.Log, metrics: newMetrics(cfg.Registerer),
 		moves: map[fsm.State]*queue{}, callPools: map[poolKey]*callPool{},
-		notReady: rate.Sometimes{Interval: time.Second},
+		notReady: rate.Sometimes{Interval: time.Second}, badWebhooks: rate.Sometimes{Interval: time.Minute},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.query = db.New(pool)
@@ -137,6 +138,7 @@ func New(pool *db.Pool, cfg Config) *Engine {
 // for our callers, claim what is due, renew leases, give concurrency permits, look for deadlines, and make side calls.
 func (e *Engine) Start() {
 	e.readClock()
+	e.readIdentity()
 	e.readLastAdmitted()
 	e.startPolicies()
 	for _, q := range e.queues {

@@ -12,13 +12,13 @@ import (
 	"pawl/provider/stripe"
 )
 
-// newExecutor makes the executor that a policy names for a remote step.
+// newExecutor makes the executor that a policy names for a remote step. Nothing that it withholds comes back from it.
 func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
-		return endpoint.New(s, of, within), nil
+		return provider.Masking(endpoint.New(s, of, within)), nil
 	case policy.Stripe:
-		return stripe.New(s, of, within), nil
+		return provider.Masking(stripe.New(s, of, within)), nil
 	default:
 		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
 	}

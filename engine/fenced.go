@@ -39,7 +39,7 @@ func (e *Engine) keepFenced(r *run) error {
 	if err != nil || outcome != "done" || c.operation != provider.Do {
 		return err
 	}
-	return e.reportLate(e.ctx, callbackTarget{r.no(), c.generation, c.step}, lateEffect{"a call that was fenced", answer.Reference})
+	return e.reportLate(e.ctx, newTarget(r.no(), r.orderID, c.generation, c.step), lateEffect{"a call that was fenced", answer.Reference})
 }
 
 // keepUnwritten is the flush of the queue of fenced answers that could not be written. Nobody

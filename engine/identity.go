@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -34,6 +35,15 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	return e.identity.Load(), nil
 }
 
+// readIdentity reads it at the start, so that no forged token costs a read later.
+func (e *Engine) readIdentity() {
+	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+	defer cancel()
+	if _, err := e.identify(ctx); err != nil {
+		e.log.Warn("read who we are to providers", "error", err)
+	}
+}
+
 // callOf is what the executor is told of a run's call.
 func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	who, err := e.identify(ctx)
@@ -51,11 +61,13 @@ func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod,
 		Fence: o.Fence, Number: c.number, Clock: e.now,
 	}
+	target := newTarget(o.OrderNo, o.OrderID, c.generation, c.step)
+	request.Tokens = who.tokens(target)
 	if c.operation == provider.Undo {
 		request.Reference = c.undoReference
 		return request, nil
 	}
-	request.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(callbackTarget{o.OrderNo, c.generation, c.step}, o.OrderID)
+	request.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(target)
 	request.Reference = or(r.order.ChargeReference)
 	if c.step == fsm.Reserve {
 		request.Reference = or(r.order.ReserveReference)

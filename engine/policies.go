@@ -21,6 +21,7 @@ type policies struct {
 	now   atomic.Pointer[knownPolicies]
 	mu    sync.Mutex // one load at a time
 	seen  []int32    // versions that need not be read again, those it can't run included
+	heard time.Time  // when the versions of late were read
 }
 
 // knownPolicies is what was known at one moment. It is never changed.
@@ -28,6 +29,7 @@ type knownPolicies struct {
 	byVersion map[int32]*policy.Policy
 	versions  []int32 // of byVersion, rising
 	active    *int32
+	ofLate    []int32 // versions that are active, or were so late that an event of theirs may come
 }
 
 // notLoaded is the version that is active before anybody has looked: one nobody knows.
@@ -50,9 +52,12 @@ func (p *policies) load(ctx context.Context) error {
 		return err
 	}
 	before := p.now.Load()
-	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions}
+	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions, ofLate: before.ofLate}
 	if active != 0 {
 		now.active = &active
+	}
+	if err := p.hear(ctx, now, active); err != nil {
+		return err
 	}
 	if len(added) > 0 {
 		p.add(now, added)
@@ -62,6 +67,20 @@ func (p *policies) load(ctx context.Context) error {
 		p.log.Error("the active policy can't be run by this process, which takes no new orders", "version", *v)
 	}
 	return nil
+}
+
+// ofLateInterval is how often the versions of late are read while the active one stays.
+const ofLateInterval = 10 * time.Minute
+
+// hear reads which versions were active of late. Events of older ones are not heeded: a secret that was replaced ends.
+func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (err error) {
+	if before := value(p.now.Load().active); before == active && time.Since(p.heard) < ofLateInterval {
+		return nil
+	}
+	if now.ofLate, err = store.OfLate(ctx, p.query); err == nil {
+		p.heard = time.Now()
+	}
+	return err
 }
 
 // add puts versions to those known. One that can't be run, as it may be from a newer
@@ -107,14 +126,14 @@ func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 // versions are those this process can run, rising. The slice is not to be changed.
 func (p *policies) versions() []int32 { return p.now.Load().versions }
 
-// webhookSecrets are the secrets of all known policies that events of Stripe's are signed
+// webhookSecrets are the secrets of the policies of late that events of Stripe's are signed
 // with, the newest first, each once.
 func (p *policies) webhookSecrets() []policy.Secret {
 	now := p.now.Load()
 	var secrets []policy.Secret
 	for _, version := range slices.Backward(now.versions) {
 		secret := now.byVersion[version].Charge.WebhookSecret
-		if secret != "" && !slices.Contains(secrets, secret) {
+		if secret != "" && slices.Contains(now.ofLate, version) && !slices.Contains(secrets, secret) {
 			secrets = append(secrets, secret)
 		}
 	}

@@ -132,7 +132,7 @@ func (e *Engine) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*p
 		Installation: who.id, OrderID: o.OrderID, Step: fsm.Charge, Generation: o.Generation,
 		Amount: row.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod), Reference: or(o.ChargeReference),
-		Fence: o.Fence, Clock: e.now, RefundID: row.RequestID, Reason: row.Reason, RefundReference: row.Reference,
+		Fence: o.Fence, Clock: e.now, Tokens: who.tokens(newTarget(o.OrderNo, o.OrderID, o.Generation, fsm.Charge)), RefundID: row.RequestID, Reason: row.Reason, RefundReference: row.Reference,
 	}, nil
 }
 

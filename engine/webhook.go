@@ -11,7 +11,7 @@ import (
 	"pawl/provider/stripe"
 )
 
-// ErrSignature: an event is not signed with a secret of a policy, or is too old.
+// ErrSignature: an event or a callback is not signed with the secret that its policy names, or not now.
 var ErrSignature = errors.New("bad signature")
 
 // StripeEvent takes an event of Stripe's as a hint: an order that waits at a step done by
@@ -58,14 +58,15 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	return nil
 }
 
-// stripeHint tries the secrets of all policies: which of them signed it is known when the
-// order is, and that is in the payload.
+// stripeHint tries the secrets of the policies of late: which of them signed it is known when the order is, and that is
+// in the payload.
 func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature
+	var notRead []string
 	for _, name := range e.policies.webhookSecrets() {
 		secret, unreadable := e.cfg.Bounds.Read(name)
 		if unreadable != nil {
-			e.log.Warn("read the secret of webhooks", "error", unreadable)
+			notRead = append(notRead, unreadable.Error())
 			continue
 		}
 		hint, err = stripe.ReadEvent(payload, signature, secret, e.now())
@@ -73,6 +74,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 			return hint, name, err
 		}
 	}
+	e.badWebhooks.Do(func() { e.log.Warn("a webhook was refused", "error", err, "secrets_not_read", notRead) })
 	return hint, "", err
 }
 

@@ -14,11 +14,11 @@ import (
 var callbackOperation = failing(huma.Operation{
 	OperationID: "answerStep", Method: http.MethodPost, Path: "/api/callbacks/{token}", Tags: []string{"providers"},
 	Summary: "Answer a step that was called for",
-	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is the only credential. " +
+	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too. " +
 		"An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. " +
 		"An effect that is reported too late for the order is undone. An unknown token stores nothing.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"not_found", "stopping", "unavailable", "internal")
+	"not_found", "bad_signature", "stopping", "unavailable", "internal")
 
 // callbackRequest documents what callback reads.
 type callbackRequest struct {
@@ -50,13 +50,18 @@ type receipt struct {
 
 var callbackSchema = schemaOf[callbackBody]()
 
-// callback takes no authentication but the token.
+// callback takes no authentication but the token, and a signature where the policy wants one.
 func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, callbackSchema, nil)
-	if err != nil {
+	text := newBuffer()
+	defer text.free()
+	if err := text.read(w, r); err != nil {
 		return err
 	}
-	told := engine.CallbackResult{Outcome: body.text("outcome")}
+	body, err := readFields(text.Bytes(), callbackSchema, nil)
+	if err = preferenceOf(r.Header["Prefer"], 0).judge(body.ignored(), err); err != nil {
+		return err
+	}
+	told := engine.CallbackResult{Outcome: body.text("outcome"), Header: r.Header, Body: text.Bytes()}
 	told.Reference, told.Code, told.Detail = body.text("reference"), body.text("code"), body.text("detail")
 	told.Data, _ = body["data"].(json.RawMessage)
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)

@@ -67,6 +67,8 @@ type Step struct {
 	LookupURL string // http: where to ask after a key; empty: there is no such place
 	Secret    Secret // http, simulator: signs requests (Standard Webhooks), empty: none are signed; stripe: the API key
 
+	SignedCallbacks bool // http, simulator: a callback must be signed with the secret
+
 	WebhookSecret Secret // stripe: signs what Stripe sends to us
 	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm
 

@@ -16,16 +16,16 @@ import (
 
 // Keys of a step, by who needs them.
 var (
-	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "webhookSecret", "capture"}, callKeys)
+	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks", "webhookSecret", "capture"}, callKeys)
 	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
 // executorKeys are the keys of a step that an executor has: those it must have first.
 var executorKeys = map[Executor]struct{ must, may []string }{
 	Ledger:    {},
-	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "lookupUrl", "secret"}, callKeys)},
+	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks"}, callKeys)},
 	Stripe:    {[]string{"secret"}, slices.Concat([]string{"url", "webhookSecret", "capture"}, callKeys)},
-	Simulator: {[]string{"url"}, slices.Concat([]string{"secret"}, callKeys)},
+	Simulator: {[]string{"url"}, slices.Concat([]string{"secret", "signedCallbacks"}, callKeys)},
 }
 
 // step reads the step of a policy. A step without an executor is the ledger's.
@@ -144,6 +144,12 @@ func (m mapping) reach(how *Step) {
 		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: want a place of its own, or an undo would do the step again")
 	}
 	how.Secret, how.WebhookSecret = m.secret("secret"), m.secret("webhookSecret")
+	read(m, "signedCallbacks", &how.SignedCallbacks, kind[bool]{"true or false", isTruth, func(text string) (bool, bool) {
+		return text == "true", text == "true" || text == "false"
+	}})
+	if how.SignedCallbacks && m.values["secret"] == nil {
+		m.add(m.at("signedCallbacks"), m.pathOf("signedCallbacks"), "means nothing without a secret: want secret beside it")
+	}
 	if m.values["capture"] != nil {
 		how.Capture = m.word("capture", how.Capture, CaptureImmediately, CaptureOnConfirm)
 	}

@@ -41,6 +41,7 @@ var (
 	isText   = []string{"!!str"}
 	isWhole  = []string{"!!int"}
 	isNumber = []string{"!!int", "!!float"}
+	isTruth  = []string{"!!bool"}
 )
 
 // read replaces the default in *into by a value of that kind, and reports whether it did.

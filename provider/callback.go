@@ -12,15 +12,15 @@ type CallbackText struct {
 }
 
 // Storable returns the texts as they can be stored and shown, under the rules for those of
-// an answer to a call: code and detail are cut, and hold nothing of the payment method. The
+// an answer to a call: code and detail are cut, and nothing holds what is withheld. The
 // error says what of it can't be kept.
-func (w CallbackText) Storable(paymentMethod string) (CallbackText, error) {
-	if err := CheckReference(w.Reference); err != nil {
+func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
+	if err := CheckReference(t.Reference); err != nil {
 		return CallbackText{}, err
 	}
-	data, err := StorableData(w.Data)
+	data, err := StorableData(t.Data)
 	if err != nil {
 		return CallbackText{}, fmt.Errorf("data %w", err)
 	}
-	return CallbackText{Reference: w.Reference, Code: Code(w.Code, paymentMethod), Detail: Text(w.Detail, paymentMethod), Data: data}, nil
+	return CallbackText{Reference: withheld.unlessTold(t.Reference), Code: withheld.Code(t.Code), Detail: withheld.Text(t.Detail), Data: withheld.data(data)}, nil
 }

@@ -32,6 +32,11 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if err := checkValue(object, maxDepth); err != nil {
 		return nil, err
 	}
+	return encodeData(object)
+}
+
+// encodeData writes what was read of a JSON text. The error says that it is too long.
+func encodeData(object any) (json.RawMessage, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)

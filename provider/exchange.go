@@ -45,13 +45,16 @@ type Exchange struct {
 	Ended    error       // how the call had ended, if it had when Err came
 	Sent     int         // on how many connections the request may have been written
 	Received time.Time   // when the answer was there, by the clock of the call
-	Withheld []string    // what must not get into a text
+	Withheld Withheld    // what must not get into a text
 }
 
 // Perform makes the request of a call. send sends it under the context it gets, reads the answer, and sets Status and
-// Header. The secret and the payment method of the call are withheld from now on.
+// Header. The secret and what else the call withholds are withheld from now on.
 func (x *Exchange) Perform(ctx context.Context, c *Call, secret string, send func(context.Context) error) {
-	x.Withheld = []string{secret, c.PaymentMethod}
+	if c.secrets != nil {
+		*c.secrets = append(*c.secrets, secret)
+	}
+	x.Withheld = c.Withheld(secret)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called before the first byte, for every connection the request is put on, also for
@@ -101,7 +104,7 @@ func (x *Exchange) unconnected() Result {
 }
 
 // Text is the function Text for this answer, which may repeat what is withheld.
-func (x *Exchange) Text(words string) string { return Text(words, x.Withheld...) }
+func (x *Exchange) Text(words string) string { return x.Withheld.Text(words) }
 
 // maxRetryAfter bounds what an answer may ask for, so that it fits a duration.
 const maxRetryAfter = 365 * 24 * time.Hour

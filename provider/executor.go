@@ -56,6 +56,7 @@ type Call struct {
 	PaymentMethod string          // opaque; never logged
 	Metadata      json.RawMessage // a JSON object of strings, or nil
 	CallbackURL   string          // where an answer 202 is completed; empty for Undo
+	Tokens        []string        // of the callbacks of all steps: withheld from results
 
 	Fence     int64
 	Number    int32
@@ -65,6 +66,8 @@ type Call struct {
 	RefundID        string // the id with which the refund was asked for that this is about; empty: it is about the step. Amount is that of the refund
 	Reason          string // why it is refunded
 	RefundReference string // the provider's name for the refund, once known
+
+	secrets *[]string // where an Exchange notes what it was made with, for Masking; nil: nowhere
 }
 
 // Now is the time by the clock of the call.

@@ -13,16 +13,11 @@ const (
 	maxReference = 255
 )
 
-// Text makes the words of others fit to be stored, logged and shown: up to 200 characters that print, with *** in place of
-// each text that must be withheld. What does not print becomes a blank: control characters forge lines of a log, and those
-// that change the direction of text forge what a line says.
-func Text(words string, withheld ...string) string {
+// Text makes the words of others fit to be stored, logged and shown: up to 200 characters that print. What does not print
+// becomes a blank: control characters forge lines of a log, and those that change the direction of text forge what a line
+// says. Where they may repeat what must be withheld, they go through Withheld.Text.
+func Text(words string) string {
 	words = printable(words)
-	for _, secret := range withheld {
-		if secret = printable(secret); secret != "" {
-			words = strings.ReplaceAll(words, secret, "***")
-		}
-	}
 	count := 0
 	for i := range words {
 		if count++; count > maxWords {
@@ -39,18 +34,6 @@ func printable(words string) string {
 		}
 		return ' '
 	}, words)
-}
-
-// Code is Text for a code: one that tells what must be withheld is empty as a whole. Short names of payment methods such as
-// "card" are words of many codes, and tell nothing.
-func Code(code string, withheld ...string) string {
-	code = Text(code)
-	for _, secret := range withheld {
-		if code == secret || len(secret) >= 8 && strings.Contains(code, secret) {
-			return ""
-		}
-	}
-	return code
 }
 
 // CheckReference returns nil for what can be kept as the name that a provider has for something.

@@ -1,11 +1,13 @@
 -- Answers that come without a call.
 
 -- name: AnswerTarget :many
--- The order that a callback is about, if that step was ever called for in that generation.
-SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = @order_no AND EXISTS (
-  SELECT FROM pawl.step_calls AS t
-  WHERE t.order_no = o.order_no AND t.generation = @generation AND t.step = @step AND t.operation = 'do');
+-- The order that a callback is about, and the last call for that step in that generation. No row if there was none.
+SELECT sqlc.embed(o), t.started_at AS called_at, t.policy AS call_policy
+FROM pawl.full_orders AS o CROSS JOIN LATERAL (
+  SELECT c.started_at, c.policy FROM pawl.step_calls AS c
+  WHERE c.order_no = o.order_no AND c.generation = @generation AND c.step = @step AND c.operation = 'do'
+  ORDER BY c.call DESC LIMIT 1) AS t
+WHERE o.order_no = @order_no;
 
 -- name: AnswerStore :many
 -- Keeps an answer and, if the order waits at that step, wakes it for this process. It

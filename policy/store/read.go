@@ -36,6 +36,15 @@ func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, 
 	return active, added, nil
 }
 
+// OfLate returns the versions that are active, or were within the longest time that an order waits for an event.
+func OfLate(ctx context.Context, query *db.Queries) ([]int32, error) {
+	versions, err := query.PoliciesOfLate(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read policies of late: %w", err)
+	}
+	return versions, nil
+}
+
 // Active returns the active version, 0 when there has never been one.
 func Active(ctx context.Context, query *db.Queries) (int32, error) {
 	version, err := query.PolicyActive(ctx)

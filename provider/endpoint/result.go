@@ -101,7 +101,7 @@ func (a *answer) unreadable(why error) provider.Result {
 
 // code is the code of a reply, or the one given when it has none that can be shown.
 func (a *answer) code(r *reply, otherwise string) string {
-	return cmp.Or(provider.Code(string(r.Code), a.Withheld...), otherwise)
+	return cmp.Or(a.Withheld.Code(string(r.Code)), otherwise)
 }
 
 func (a *answer) statusText() string {

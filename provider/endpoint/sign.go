@@ -30,15 +30,47 @@ func (e *endpoint) signingKey() (text string, key []byte, err error) {
 	if err != nil || text == "" {
 		return "", nil, err
 	}
+	key, err = keyOf(text)
+	return text, key, err
+}
+
+func keyOf(text string) ([]byte, error) {
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
 	if !ok {
-		return text, []byte(text), nil
+		return []byte(text), nil
 	}
-	key, err = base64.StdEncoding.DecodeString(encoded)
+	key, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
-		return text, nil, errSecret
+		return nil, errSecret
 	}
-	return text, key, nil
+	return key, nil
+}
+
+// tolerance is how far the clock of whoever signs a callback may be off, and how late the callback may be.
+const tolerance = 5 * time.Minute
+
+// errSignature does not say what is wrong: who guesses is told nothing.
+var errSignature = errors.New("the signature does not fit")
+
+// Verify returns nil if a callback is signed with a secret, as requests to an endpoint are, at about this time. body is
+// that of the callback byte by byte.
+func Verify(secret string, h http.Header, body []byte, now time.Time) error {
+	key, err := keyOf(secret)
+	if err != nil || secret == "" {
+		return errSignature
+	}
+	id, at := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil || now.Sub(time.Unix(seconds, 0)).Abs() > tolerance {
+		return errSignature
+	}
+	want := []byte(signatureOf(key, id, at, body))
+	for _, signature := range strings.Fields(h.Get("Webhook-Signature")) {
+		if hmac.Equal([]byte(signature), want) {
+			return nil
+		}
+	}
+	return errSignature
 }
 
 // sign puts the three headers of a message under a key that is not nil, as Standard Webhooks 1.0.0 says: HMAC-SHA256 over

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,7 +27,7 @@ type Hint struct {
 // be answered with success, or Stripe sends it again for days.
 var ErrNotOurs = errors.New("the event is about no order")
 
-// tolerance is how old a signature may be.
+// tolerance is how old a signature may be, or how far ahead of our clock.
 const tolerance = 5 * time.Minute
 
 // ReadEvent verifies an event that Stripe sent to a webhook endpoint, and returns which
@@ -43,6 +44,9 @@ func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, e
 	event, err := webhook.ConstructEventWithOptions(payload, signature, secret, webhook.ConstructEventOptions{
 		Tolerance: tolerance + time.Since(now.Round(0)), IgnoreAPIVersionMismatch: true,
 	})
+	if err == nil && isAhead(signature, now) {
+		err = errors.New("the signature is of the future")
+	}
 	if err != nil {
 		return Hint{}, fmt.Errorf("verify event: %w", err)
 	}
@@ -60,6 +64,20 @@ func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, e
 		reference = idOf(object.PaymentIntent)
 	}
 	return hintOf(object.Metadata, reference)
+}
+
+// isAhead reports whether a signature is of a time that is yet to come: kept until then, it would be young again. The
+// library looks at old ones only.
+func isAhead(signature string, now time.Time) bool {
+	for part := range strings.SplitSeq(signature, ",") {
+		if at, ok := strings.CutPrefix(strings.TrimSpace(part), "t="); ok {
+			seconds, err := strconv.ParseInt(at, 10, 64)
+			if err != nil || time.Unix(seconds, 0).After(now.Add(tolerance)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func hintOf(metadata map[string]string, reference string) (Hint, error) {
