@@ -58,7 +58,7 @@ func (q *Queries) PoliciesList(ctx context.Context) ([]PoliciesListRow, error) {
 
 const policiesOfLate = `-- name: PoliciesOfLate :many
 SELECT DISTINCT a.version FROM (
-  SELECT p.version, lead(p.activated_at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
+  SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
 WHERE a.until IS NULL OR a.until > now() - interval '31 days'
 `
 

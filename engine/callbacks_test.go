@@ -252,7 +252,7 @@ func TestCallbacksWithAWrongToken(t *testing.T) {
 		"too short":           token[:20],
 		"too long":            token + "a",
 		"another code":        token[:len(token)-4] + "aaaa",
-		"another step":        token[:19] + flip(token[19:20]) + token[20:],
+		"another step":        token[:33] + flip(token[33:34]) + token[34:],
 		"another order":       "aaaaaaaaaaaab" + token[13:],
 		"in capital letters":  strings.ToUpper(token),
 		"with a wrong ending": token[:len(token)-1] + "1",

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 
 	"pawl/db"
 	"pawl/fsm"
@@ -84,13 +85,13 @@ func (who *identity) readToken(token string) (t callbackTarget, ok bool) {
 	return t, hmac.Equal([]byte(token), []byte(who.token(t)))
 }
 
-// expired reports whether a token has ended with its step: the order has left the step, and its last call is so long ago
-// that the provider need not remember it. Until then an answer may come late, and may be all that tells of an effect.
+// tokenLife is how long a token holds after the last call of its step, once the order has left the step. It is longer than
+// any callbackTimeout: until then an answer may come late, and may be all that tells of an effect.
+const tokenLife = 31 * 24 * time.Hour
+
+// expired reports whether a token has ended with its step.
 func (e *Engine) expired(of callbackTarget, row *db.AnswerTargetRow) bool {
 	o := &row.Order
-	if o.Generation == of.generation && o.Status == fsm.DoneIn(of.step) {
-		return false
-	}
-	p, _ := e.policies.byVersion(row.CallPolicy)
-	return p != nil && e.now().Sub(row.CalledAt) > p.Step(of.step).KeyRetention
+	stands := o.Generation == of.generation && o.Status == fsm.DoneIn(of.step)
+	return !stands && e.now().Sub(row.CalledAt) > tokenLife
 }

@@ -11,6 +11,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
+	"pawl/provider"
 )
 
 // Request is a verb for one order.
@@ -86,6 +87,9 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	if err != nil {
 		return order, false, err
 	}
+	if err := e.withhold(ctx, q, &order); err != nil {
+		return order, false, err
+	}
 	if seen, err := e.seen(ctx, &order, q); seen || err != nil {
 		return order, seen, err
 	}
@@ -101,6 +105,23 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	}
 	done, err = detached(ctx, e, func(ctx context.Context) (bool, error) { return e.write(ctx, &order, q, c) })
 	return order, done, err
+}
+
+// withhold masks what a person says became of a step, as an executor's answer is masked.
+func (e *Engine) withhold(ctx context.Context, q *Request, o *orders.Order) error {
+	if q.Settle == nil {
+		return nil
+	}
+	who, err := e.identify(ctx)
+	if err != nil {
+		return orders.Unavailable("read installation", err)
+	}
+	said := *q.Settle
+	tokens := who.tokens(newTarget(o.OrderNo, o.OrderID, o.Generation, fsm.Charge))
+	withheld := provider.WithheldOf(append(tokens, or(o.PaymentMethod))...)
+	said.Reference, said.Code, said.Detail = withheld.Name(said.Reference), withheld.Hide(said.Code), withheld.Hide(said.Detail)
+	q.Settle = &said
+	return nil
 }
 
 // overtaken reports whether a refusal is about an order that has changed since it was read:

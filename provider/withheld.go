@@ -40,16 +40,18 @@ func WithheldOf(secrets ...string) (w Withheld) {
 }
 
 // Text is the function Text, with *** in place of what is withheld.
-func (w Withheld) Text(words string) string {
-	words = printable(words)
+func (w Withheld) Text(words string) string { return Text(w.Hide(printable(words))) }
+
+// Hide puts *** in place of what is withheld.
+func (w Withheld) Hide(words string) string {
 	for _, secret := range w {
 		words = replace(words, secret)
 	}
-	return Text(words)
+	return words
 }
 
 // Code is Text for a code: one that tells what is withheld is empty as a whole.
-func (w Withheld) Code(code string) string { return w.unlessTold(Text(code)) }
+func (w Withheld) Code(code string) string { return w.Name(Text(code)) }
 
 // masked is Code for a result, which has a code.
 func (w Withheld) masked(code string) string {
@@ -59,8 +61,9 @@ func (w Withheld) masked(code string) string {
 	return cmp.Or(w.Code(code), mask)
 }
 
-// unlessTold is a name, or nothing if the name tells what is withheld. A name with *** in it would be another one.
-func (w Withheld) unlessTold(name string) string {
+// Name is a name that others have for something, empty if it tells what is withheld. With *** in it, it would be another
+// name.
+func (w Withheld) Name(name string) string {
 	if w.told(name) {
 		return ""
 	}
@@ -79,16 +82,16 @@ func (w Withheld) told(text string) bool {
 func (w Withheld) Mask(r Result) Result {
 	switch r := r.(type) {
 	case Done:
-		return Done{Reference: w.unlessTold(r.Reference), Data: w.data(r.Data)}
+		return Done{Reference: w.Name(r.Reference), Data: w.data(r.Data)}
 	case Refused:
 		return Refused{Code: w.masked(r.Code), Detail: w.Text(r.Detail)}
 	case Retry:
 		r.Code, r.Detail = w.masked(r.Code), w.Text(r.Detail)
 		return r
 	case Waiting:
-		return Waiting{Reference: w.unlessTold(r.Reference), Action: w.data(withoutOddURLs(r.Action))}
+		return Waiting{Reference: w.Name(r.Reference), Action: w.data(withoutOddURLs(r.Action))}
 	case Unknown:
-		r.Code, r.Detail, r.Reference = w.masked(r.Code), w.Text(r.Detail), w.unlessTold(r.Reference)
+		r.Code, r.Detail, r.Reference = w.masked(r.Code), w.Text(r.Detail), w.Name(r.Reference)
 		return r
 	}
 	return r

@@ -57,5 +57,5 @@ ORDER BY p.version;
 -- name: PoliciesOfLate :many
 -- The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
 SELECT DISTINCT a.version FROM (
-  SELECT p.version, lead(p.activated_at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
+  SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
 WHERE a.until IS NULL OR a.until > now() - interval '31 days';

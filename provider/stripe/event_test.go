@@ -41,6 +41,9 @@ func TestReadEvent(t *testing.T) {
 			}
 		})
 	}
+	if got, err := stripe.ReadEvent(ours, sign(ours), secret, at.Add(-4*time.Minute)); err != nil || got != hint {
+		t.Errorf("by a clock that goes a little behind: %+v, %v", got, err)
+	}
 	for name, object := range map[string]string{
 		"without our metadata": `{"object":"payment_intent","id":"pi_1","metadata":{"order":"a"}}`,
 		"without an intent":    `{"object":"charge","id":"ch_1","payment_intent":null,"metadata":` + metadata + `}`,
@@ -70,6 +73,12 @@ func TestReadEvent(t *testing.T) {
 		"without signature": func() (stripe.Hint, error) { return stripe.ReadEvent(ours, "", secret, at) },
 		"too old": func() (stripe.Hint, error) {
 			return stripe.ReadEvent(ours, sign(ours), secret, at.Add(6*time.Minute))
+		},
+		"of the future": func() (stripe.Hint, error) {
+			return stripe.ReadEvent(ours, sign(ours), secret, at.Add(-6*time.Minute))
+		},
+		"of the future, among others": func() (stripe.Hint, error) {
+			return stripe.ReadEvent(ours, fmt.Sprintf("t=%d,%s", at.AddDate(1, 0, 0).Unix(), sign(ours)), secret, at)
 		},
 		"of no event at all": func() (stripe.Hint, error) {
 			return stripe.ReadEvent([]byte("{}"), sign([]byte("{}")), secret, at)
