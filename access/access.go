@@ -40,7 +40,7 @@ func (r Roles) String() string { return strings.Join(texts(r), ", ") }
 type Limits struct {
 	Rate     int32 // requests in a second
 	InFlight int32 // requests at one time
-	Bytes    int64 // of request bodies in a second
+	Bytes    int64 // of bodies in a second, in and out
 }
 
 // Principal is who sends a request. It is not changed once it was handed out.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"pawl/db"
 )
 
@@ -27,7 +29,9 @@ func (n *NotIdentified) Error() string { return n.Reason }
 
 // Config is what a Control can be told.
 type Config struct {
-	Log *slog.Logger // nil: nobody is told of faults
+	Issuer     Issuer                // of the OpenID Connect tokens that count; zero: none does
+	Registerer prometheus.Registerer // of metrics; nil: nobody reads them
+	Log        *slog.Logger          // nil: nobody is told of faults
 }
 
 // Control knows who may use the service. Its methods are safe for concurrent use. A nil one is that of an open service.
@@ -41,19 +45,31 @@ type Control struct {
 	running sync.WaitGroup
 	stopped bool
 
-	closed  atomic.Bool // a token was made: that never changes back
-	open    recent[bool]
-	tokens  tokens
-	denials denials
+	closed atomic.Bool // a token was made, or there is an issuer: that never changes back
+	open   recent[bool]
+	tokens tokens
+	issuer *issuer // nil: none
+
+	denials  denials
+	usages   usages
+	attempts *attempts
+	metrics  *metrics
 }
 
 // openFor is how long a service is believed to be open still.
 const openFor = time.Second
 
-// New returns the control of the database that the queries go to. Stop must be called.
+// New returns the control of the database that the queries go to. Stop must be called. Whether the issuer answers is no
+// matter. It panics if Check finds something wrong with the issuer.
 func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
-	c := &Control{query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor}}
+	c := &Control{
+		query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor},
+		attempts: newAttempts(), metrics: newMetrics(cfg.Registerer),
+	}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	if cfg.Issuer.URL != "" {
+		c.trust(cfg.Issuer)
+	}
 	if _, err := c.isOpen(ctx); err != nil {
 		c.Stop()
 		return nil, err
@@ -68,6 +84,9 @@ func (c *Control) Stop() {
 	c.mu.Unlock()
 	c.end()
 	c.running.Wait()
+	if c.issuer != nil {
+		c.issuer.close()
+	}
 }
 
 // begin runs f, which Stop waits for. It returns false, and does not, after Stop.
@@ -88,10 +107,11 @@ type Request struct {
 	Forwarded     bool       // it says that it came through a proxy
 }
 
-// Identify says who sends a request. Errors: *NotIdentified, ErrUnavailable, or why ctx ended.
+// Identify says who sends a request. Errors: *NotIdentified, *Exceeded, ErrUnavailable, ErrIssuerAway, or
+// why ctx ended.
 func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	if q.Authorization != "" {
-		return c.bearer(ctx, q.Authorization)
+		return c.bearer(ctx, q)
 	}
 	open, err := c.isOpen(ctx)
 	switch {
@@ -135,17 +155,45 @@ func (c *Control) isOpen(ctx context.Context) (bool, error) {
 	})
 }
 
-// bearer identifies who sends a credential.
-func (c *Control) bearer(ctx context.Context, authorization string) (*Principal, error) {
-	scheme, token, _ := strings.Cut(authorization, " ")
-	if !strings.EqualFold(scheme, "Bearer") {
+// bearer identifies who sends a token. One that is known to be good is not asked for. All others cost the database or
+// the processor something, so an address may fail only so often.
+func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
+	scheme, token, _ := strings.Cut(q.Authorization, " ")
+	switch {
+	case !strings.EqualFold(scheme, "Bearer"):
 		return nil, invalid("The credential is no bearer token.")
-	}
-	id, ok := tokenID(token)
-	if !ok || c == nil {
+	case c == nil:
 		return nil, errUnknown
 	}
-	return c.tokens.principal(ctx, c, id, token)
+	if p := c.recalled(ctx, token); p != nil {
+		return p, nil
+	}
+	return c.attempt(q.Address, func() (*Principal, error) { return c.verify(ctx, token) })
+}
+
+// recalled is who has a token that was good a short time ago, else nil.
+func (c *Control) recalled(ctx context.Context, token string) *Principal {
+	if c.issuer != nil {
+		if p := c.issuer.good.find(token, time.Now()); p != nil {
+			return p
+		}
+	}
+	if id, ok := tokenID(token); ok && c.tokens.isFresh(id) {
+		if p, err := c.tokens.principal(ctx, c, id, token); err == nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func (c *Control) verify(ctx context.Context, token string) (*Principal, error) {
+	if id, ok := tokenID(token); ok {
+		return c.tokens.principal(ctx, c, id, token)
+	}
+	if c.issuer != nil && !strings.HasPrefix(token, tokenPrefix) {
+		return c.issuer.identify(ctx, token)
+	}
+	return nil, errUnknown
 }
 
 func invalid(reason string) error { return &NotIdentified{Reason: reason, Invalid: true} }

@@ -48,6 +48,13 @@ func (r *recent[T]) get(ctx context.Context, c *Control, read func(context.Conte
 	}
 }
 
+// fresh reports whether get answers without waiting.
+func (r *recent[T]) fresh() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.at.IsZero() && time.Since(r.at) <= r.good
+}
+
 // refresh begins a read unless one is under way. The lock is held.
 func (r *recent[T]) refresh(c *Control, read func(context.Context) (T, error)) {
 	if r.under != nil {

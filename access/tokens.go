@@ -91,6 +91,14 @@ func (t *tokens) remembered(id string) *recent[*grant] {
 	return known
 }
 
+// isFresh reports whether the token of an id was read a short time ago.
+func (t *tokens) isFresh(id string) bool {
+	t.mu.Lock()
+	known, ok := t.byID[id]
+	t.mu.Unlock()
+	return ok && known.fresh()
+}
+
 func (t *tokens) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

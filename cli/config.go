@@ -45,6 +45,7 @@ type config struct {
 	PublicURL string
 	Auth      string
 	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
+	OIDC      oidcConfig
 
 	Lease            time.Duration
 	RecoveryInterval time.Duration
@@ -91,6 +92,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	c.boundsFlags(f)
 	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is made; required: do not start without one")
 	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
+	c.OIDC.addTo(f)
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
 	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
 	f.IntVar(&c.MaxBatch, "max-batch", 512, "most orders in one statement")

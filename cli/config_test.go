@@ -89,7 +89,7 @@ var others = map[string]string{"string": "other", "int": "7", "duration": "7s", 
 
 // otherOf is a value of a flag that is good and not its default.
 func otherOf(f *pflag.Flag) string {
-	if value, special := map[string]string{"currency": "JPY", "public-url": "https://shop.example/pawl", "log-format": "json", "log-level": "debug"}[f.Name]; special {
+	if value, special := map[string]string{"currency": "JPY", "public-url": "https://shop.example/pawl", "log-format": "json", "log-level": "debug", "auth": "required", "secrets-dir": "/run/secrets"}[f.Name]; special {
 		return value
 	}
 	return others[f.Value.Type()]

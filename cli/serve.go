@@ -34,6 +34,9 @@ func serveCommand() *cobra.Command {
 				// and saves a good part of the service's CPU time.
 				debug.SetGCPercent(200)
 			}
+			if err := cfg.OIDC.check(); err != nil {
+				return configError{err}
+			}
 			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
 			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 				err = nil // asked to end before it had begun
@@ -85,7 +88,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 
-	control, err := access.New(ctx, db.New(pool), access.Config{Log: log})
+	control, err := access.New(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: registry, Log: log})
 	if err != nil {
 		return databaseError(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"pawl/access"
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
@@ -119,7 +120,12 @@ func TestMetricsOfSteps(t *testing.T) {
 func TestMetricsThatTheDocsName(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
-	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry})
+	control, err := access.New(t.Context(), w.query, access.Config{Registerer: w.registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(control.Stop)
+	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))
 		request.RemoteAddr = "127.0.0.1:40000" // of this machine

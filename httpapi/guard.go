@@ -37,8 +37,7 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		if rec, ok := w.(*Recorder); ok {
 			rec.principal = p
 		}
-		next(w, r)
-		return nil
+		return s.admitted(w, r, p, next)
 	})
 }
 
@@ -128,5 +127,5 @@ func accessProblems(operation string) []problemCode {
 	if rules[operation].class == alwaysOpen {
 		return nil
 	}
-	return []problemCode{"unauthenticated", "forbidden"}
+	return []problemCode{"unauthenticated", "forbidden", "too_many_requests", "issuer_unavailable"}
 }

@@ -20,6 +20,7 @@ type Recorder struct {
 	status           int
 	orderID, outcome string            // for the log: what the request was about, and what came of it
 	principal        *access.Principal // who sends the request, once that is known
+	length           int64             // of what was read and written of bodies
 }
 
 // Status is what has been answered, 0 until something is written.
@@ -34,7 +35,9 @@ func (rec *Recorder) WriteHeader(status int) {
 // Write notes that without a status the answer is 200.
 func (rec *Recorder) Write(b []byte) (int, error) {
 	rec.status = cmp.Or(rec.status, http.StatusOK)
-	return rec.ResponseWriter.Write(b)
+	n, err := rec.ResponseWriter.Write(b)
+	rec.length += int64(n)
+	return n, err
 }
 
 // Unwrap lets deadlines reach the connection.

@@ -167,6 +167,10 @@ func explain(op *huma.Operation) {
 				Type: huma.TypeString, Description: "Seconds until it is worth asking again.",
 			}}}
 		}
+		if k.Status == http.StatusTooManyRequests {
+			response.Headers["RateLimit-Policy"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "How much a token may do."}}
+			response.Headers["RateLimit"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "What is left of it."}}
+		}
 	}
 	if named[http.StatusUnprocessableEntity] == nil {
 		delete(op.Responses, "422") // huma adds it to whatever has a parameter or a body

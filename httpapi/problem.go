@@ -22,8 +22,9 @@ type problem struct {
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
 
 	kind      *kind
-	allow     string // the Allow header of a 405
-	challenge string // the WWW-Authenticate header of a 401
+	allow     string           // the Allow header of a 405
+	challenge string           // the WWW-Authenticate header of a 401
+	exceeded  *access.Exceeded // of a 429
 }
 
 // problemCode is one of the codes of the table.
@@ -39,6 +40,10 @@ func (p *problem) GetHeaders() http.Header {
 	h := http.Header{}
 	if p.kind != nil && p.kind.retryAfter != "" {
 		h.Set("Retry-After", p.kind.retryAfter)
+	}
+	if p.exceeded != nil {
+		h.Set("Retry-After", wholeSeconds(p.exceeded.Pause))
+		writeQuotas(h, p.exceeded.All)
 	}
 	if p.allow != "" {
 		h.Set("Allow", p.allow)
@@ -93,7 +98,10 @@ func (p *problem) explain(err error) {
 	var low *orders.StockTooLow
 	var stranger *access.NotIdentified
 	var lacking *forbidden
+	var exceeded *access.Exceeded
 	switch {
+	case errors.As(err, &exceeded):
+		p.Detail, p.exceeded = "This is beyond the quota "+exceeded.Quota.Name+".", exceeded
 	case errors.As(err, &stranger):
 		p.Detail, p.challenge = stranger.Reason, "Bearer"
 		if stranger.Invalid {

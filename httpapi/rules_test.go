@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -82,6 +83,7 @@ func requestFor(t testing.TB, pattern string, body io.Reader) *http.Request {
 func TestEveryOperationForEveryRole(t *testing.T) {
 	t.Parallel()
 	b, sent, _ := guarded(t)
+	asked := 0
 	for _, pattern := range patterns(b) {
 		rule := rules[operationAt(b, pattern)]
 		for name, credential := range sent {
@@ -92,6 +94,8 @@ func TestEveryOperationForEveryRole(t *testing.T) {
 				body = strings.NewReader("{")
 			}
 			r := requestFor(t, pattern, body)
+			asked++
+			r.RemoteAddr = fmt.Sprintf("127.0.%d.%d:40000", asked/200, asked%200+1) // an address may fail only so often
 			if credential != "" {
 				r.Header.Set("Authorization", credential)
 			}
@@ -212,7 +216,7 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 func TestDenialsAreLogged(t *testing.T) {
 	t.Parallel()
 	b, sent, control := guarded(t)
-	for range 50 {
+	for range 20 {
 		b.get(t, "/api/orders", "Authorization", sent["wrong"]).wantProblem(t, 401, "unauthenticated")
 		b.call(t, "POST /api/orders/order-1/cancel", "", "Authorization", sent["submit"]).wantProblem(t, 403, "forbidden")
 	}
@@ -223,7 +227,7 @@ func TestDenialsAreLogged(t *testing.T) {
 	} {
 		rows := b.count(t, `SELECT count(*) FROM books.access_log WHERE address = '127.0.0.1' AND `+where)
 		times := b.count(t, `SELECT coalesce(sum(times), 0) FROM books.access_log WHERE `+where)
-		if rows == 0 || rows > 2 || times != 50 {
+		if rows == 0 || rows > 2 || times != 20 {
 			t.Errorf("%s: %d rows of %d denials", where, rows, times)
 		}
 	}

@@ -1,0 +1,84 @@
+package access
+
+import (
+	"errors"
+	"hash/maphash"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// How often an address may try a credential that is not good: this often at once, and then once in a while.
+const (
+	attemptsAtOnce = 20
+	attemptEvery   = 3 * time.Second
+	attemptsWindow = attemptsAtOnce * attemptEvery
+)
+
+// attempts counts the failed attempts of addresses, in as much memory as it takes at first: addresses share places, and
+// nobody can choose with whom.
+type attempts struct {
+	seed   maphash.Seed
+	places [8192]atomic.Pointer[place]
+}
+
+func newAttempts() *attempts { return &attempts{seed: maphash.MakeSeed()} }
+
+// place is for the addresses that have one hash.
+type place struct {
+	failures *rate.Limiter
+	pending  atomic.Int64 // attempts of which is not known yet whether they fail
+}
+
+// attempt identifies somebody unless his address has failed too often.
+func (c *Control) attempt(address netip.Addr, identify func() (*Principal, error)) (*Principal, error) {
+	at := c.attempts.placeOf(address)
+	if err := at.begin(time.Now()); err != nil {
+		c.metrics.limited.WithLabelValues(attemptsQuota).Inc()
+		return nil, err
+	}
+	failed := true
+	defer func() { at.end(time.Now(), failed) }()
+	p, err := identify()
+	_, failed = errors.AsType[*NotIdentified](err)
+	return p, err
+}
+
+func (a *attempts) placeOf(address netip.Addr) *place {
+	at := &a.places[maphash.Comparable(a.seed, networkOf(address))%uint64(len(a.places))]
+	if at.Load() == nil {
+		at.CompareAndSwap(nil, &place{failures: rate.NewLimiter(rate.Every(attemptEvery), attemptsAtOnce)})
+	}
+	return at.Load()
+}
+
+// networkOf is what one caller has of addresses: of version 6 a /64 at least.
+func networkOf(address netip.Addr) netip.Addr {
+	address = address.Unmap().WithZone("")
+	if prefix, err := address.Prefix(64); err == nil && address.Is6() {
+		return prefix.Addr()
+	}
+	return address
+}
+
+// begin returns *Exceeded if the address has failed too often. The attempt ends with end.
+func (p *place) begin(now time.Time) error {
+	pending := p.pending.Add(1)
+	left := p.failures.TokensAt(now)
+	if float64(pending) <= left {
+		return nil
+	}
+	p.pending.Add(-1)
+	q := quotaOf(attemptsQuota, "requests", p.failures, now)
+	q.Window, q.Remaining = attemptsWindow, 0
+	return &Exceeded{Quota: q, All: []Quota{q}, Pause: max(q.Wait, time.Second)}
+}
+
+func (p *place) end(now time.Time, failed bool) {
+	if failed {
+		p.failures.AllowN(now, 1)
+	}
+	p.pending.Add(-1)
+}

@@ -1,0 +1,163 @@
+package access
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Quota is how much of something a caller may use, and what is left of it.
+type Quota struct {
+	Name      string        // requests, in-flight, bytes or failed-attempts
+	Unit      string        // requests, concurrent-requests or content-bytes
+	Most      int64         // in the window
+	Window    time.Duration // zero: at any time
+	Remaining int64         // now
+	Wait      time.Duration // until there is more; zero: when something ends
+}
+
+// Exceeded is the error of a request beyond a limit.
+type Exceeded struct {
+	Quota Quota         // the one that is used up
+	All   []Quota       // all that hold for the caller, with that one
+	Pause time.Duration // when to come again
+}
+
+func (e *Exceeded) Error() string { return "too much of " + e.Quota.Name }
+
+// The names of quotas.
+const (
+	requestsQuota = "requests"
+	inFlightQuota = "in-flight"
+	bytesQuota    = "bytes"
+	attemptsQuota = "failed-attempts" // of an address, the others are of a token
+)
+
+const (
+	window       = time.Second // of what tokens may do
+	inFlightWait = time.Second // nobody knows when a request ends
+)
+
+// usage is what the holders of one name use, of one set of limits.
+type usage struct {
+	limits          Limits
+	requests, bytes *rate.Limiter // in a second
+	inFlight        atomic.Int64
+}
+
+// Admission is a request that was admitted within the limits of its principal. A nil one is not limited.
+type Admission struct{ *usage }
+
+// Admit lets a request of a principal in, or returns *Exceeded. Done must be called when it has ended.
+func (c *Control) Admit(p *Principal) (*Admission, error) {
+	if p.Limits == (Limits{}) {
+		return nil, nil
+	}
+	a := &Admission{c.usages.of(p)}
+	if over := a.enter(time.Now()); over != nil {
+		c.metrics.limited.WithLabelValues(over.Quota.Name).Inc()
+		return nil, over
+	}
+	return a, nil
+}
+
+func (a *Admission) enter(now time.Time) *Exceeded {
+	a.inFlight.Add(1)
+	over := a.exceeded(now)
+	if over != nil {
+		a.inFlight.Add(-1)
+	}
+	return over
+}
+
+// exceeded takes a request from the quota, unless another one is used up.
+func (a *Admission) exceeded(now time.Time) *Exceeded {
+	switch all := a.quotas(now); {
+	case a.limits.InFlight > 0 && a.inFlight.Load() > int64(a.limits.InFlight):
+		return exceeded(all, inFlightQuota)
+	case a.limits.Bytes > 0 && a.bytes.TokensAt(now) <= 0:
+		return exceeded(all, bytesQuota)
+	case a.limits.Rate > 0 && !a.requests.AllowN(now, 1):
+		return exceeded(all, requestsQuota)
+	}
+	return nil
+}
+
+func exceeded(all []Quota, name string) *Exceeded {
+	for i := range all {
+		if all[i].Name == name {
+			all[i].Remaining = 0
+			return &Exceeded{Quota: all[i], All: all, Pause: max(all[i].Wait, inFlightWait)}
+		}
+	}
+	panic("access: no quota " + name)
+}
+
+// Done ends the request. bytes is how long its body and its answer were: that counts for those that follow, because
+// nobody knows it before.
+func (a *Admission) Done(bytes int64) {
+	if a != nil {
+		a.leave(time.Now(), bytes)
+	}
+}
+
+func (a *Admission) leave(now time.Time, bytes int64) {
+	a.inFlight.Add(-1)
+	for a.limits.Bytes > 0 && bytes > 0 { // a limiter takes no more than its burst at once, and then owes it
+		part := min(bytes, int64(a.bytes.Burst()))
+		a.bytes.ReserveN(now, int(part))
+		bytes -= part
+	}
+}
+
+// Quotas are what the principal may use, and has left.
+func (a *Admission) Quotas() []Quota {
+	if a == nil {
+		return nil
+	}
+	return a.quotas(time.Now())
+}
+
+func (a *Admission) quotas(now time.Time) (all []Quota) {
+	if a.limits.Rate > 0 {
+		all = append(all, quotaOf(requestsQuota, "requests", a.requests, now))
+	}
+	if most := int64(a.limits.InFlight); most > 0 {
+		all = append(all, Quota{Name: inFlightQuota, Unit: "concurrent-requests", Most: most, Remaining: max(0, most-a.inFlight.Load())})
+	}
+	if a.limits.Bytes > 0 {
+		all = append(all, quotaOf(bytesQuota, "content-bytes", a.bytes, now))
+	}
+	return all
+}
+
+func quotaOf(name, unit string, limiter *rate.Limiter, now time.Time) Quota {
+	left := limiter.TokensAt(now)
+	missing := max(0, 1-left) / float64(limiter.Limit())
+	return Quota{
+		Name: name, Unit: unit, Most: int64(limiter.Burst()), Window: window, Remaining: max(0, int64(left)),
+		Wait: time.Duration(math.Ceil(missing*1e3)) * time.Millisecond,
+	}
+}
+
+// usages are those of all principals with limits, of which there are no more than tokens.
+type usages struct{ known sync.Map }
+
+type usageKey struct {
+	name   string
+	limits Limits // those of a token that was rotated may be others
+}
+
+func (all *usages) of(p *Principal) *usage {
+	key := usageKey{p.Name, p.Limits}
+	found, ok := all.known.Load(key)
+	if !ok {
+		found, _ = all.known.LoadOrStore(key, &usage{limits: p.Limits, requests: perSecond(int64(p.Limits.Rate)), bytes: perSecond(p.Limits.Bytes)})
+	}
+	return found.(*usage)
+}
+
+func perSecond(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), int(n)) }

@@ -1,0 +1,165 @@
+package access
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// admission is that of a principal of its own.
+func admission(limits Limits) *Admission {
+	return &Admission{new(usages).of(&Principal{Name: "token:shop", Limits: limits})}
+}
+
+// wantOver wants a request to be beyond a limit.
+func wantOver(t *testing.T, over *Exceeded, name string, pause time.Duration) {
+	t.Helper()
+	if over == nil {
+		t.Fatal("admitted")
+	}
+	if over.Quota.Name != name || over.Quota.Remaining != 0 || over.Pause.Round(time.Millisecond) != pause {
+		t.Fatalf("%+v, want %s and a pause of %s", over, name, pause)
+	}
+}
+
+func wantIn(t *testing.T, over *Exceeded) {
+	t.Helper()
+	if over != nil {
+		t.Fatalf("%+v", over)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	t.Run("of requests in a second", func(t *testing.T) {
+		t.Parallel()
+		a := admission(Limits{Rate: 4})
+		for range 4 {
+			wantIn(t, a.enter(start))
+		}
+		wantOver(t, a.enter(start), "requests", time.Second)
+		wantIn(t, a.enter(start.Add(250*time.Millisecond)))
+		wantOver(t, a.enter(start.Add(250*time.Millisecond)), "requests", time.Second)
+	})
+	t.Run("of requests at one time", func(t *testing.T) {
+		t.Parallel()
+		a := admission(Limits{InFlight: 2})
+		wantIn(t, a.enter(start))
+		wantIn(t, a.enter(start))
+		wantOver(t, a.enter(start), "in-flight", inFlightWait)
+		a.leave(start, 0)
+		wantIn(t, a.enter(start))
+	})
+	t.Run("of bytes: those of one request are owed by the next", func(t *testing.T) {
+		t.Parallel()
+		a := admission(Limits{Bytes: 1000})
+		wantIn(t, a.enter(start))
+		a.leave(start, 4500)
+		wantOver(t, a.enter(start), "bytes", 3501*time.Millisecond)
+		wantOver(t, a.enter(start.Add(3*time.Second)), "bytes", time.Second)
+		wantIn(t, a.enter(start.Add(3600*time.Millisecond)))
+	})
+	t.Run("a request that is refused takes nothing", func(t *testing.T) {
+		t.Parallel()
+		a := admission(Limits{Rate: 5, InFlight: 1})
+		wantIn(t, a.enter(start))
+		for range 20 {
+			wantOver(t, a.enter(start), "in-flight", inFlightWait)
+		}
+		if left := a.quotas(start)[0].Remaining; left != 4 {
+			t.Error(left, "requests left")
+		}
+	})
+	t.Run("hold for a name, whatever token it has", func(t *testing.T) {
+		t.Parallel()
+		var all usages
+		of := func(name string, rate int32) *usage {
+			return all.of(&Principal{Name: name, Limits: Limits{Rate: rate}})
+		}
+		if of("token:a", 1) != of("token:a", 1) || of("token:a", 1) == of("token:b", 1) || of("token:a", 1) == of("token:a", 2) {
+			t.Error("shared wrongly")
+		}
+	})
+	t.Run("are kept by callers at the same time", func(t *testing.T) {
+		t.Parallel()
+		a := admission(Limits{Rate: 50, InFlight: 1000})
+		var in sync.Map
+		var callers sync.WaitGroup
+		for n := range 200 {
+			callers.Go(func() {
+				if a.enter(start) == nil {
+					in.Store(n, true)
+				}
+			})
+		}
+		callers.Wait()
+		admitted := 0
+		in.Range(func(any, any) bool { admitted++; return true })
+		if admitted != 50 {
+			t.Error(admitted, "admitted")
+		}
+	})
+}
+
+func TestFailedAttempts(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	fail := func(p *place, now time.Time) error {
+		err := p.begin(now)
+		if err == nil {
+			p.end(now, true)
+		}
+		return err
+	}
+	t.Run("are few", func(t *testing.T) {
+		t.Parallel()
+		p := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7"))
+		for range attemptsAtOnce {
+			if err := fail(p, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantOver(t, fail(p, start).(*Exceeded), "failed-attempts", attemptEvery)
+		if err := fail(p, start.Add(attemptEvery)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("those that succeed cost nothing", func(t *testing.T) {
+		t.Parallel()
+		p := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7"))
+		for range 3 * attemptsAtOnce {
+			if err := p.begin(start); err != nil {
+				t.Fatal(err)
+			}
+			p.end(start, false)
+		}
+	})
+	t.Run("at the same time are no more", func(t *testing.T) {
+		t.Parallel()
+		p, begun := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7")), 0
+		for range 3 * attemptsAtOnce {
+			if p.begin(start) == nil {
+				begun++
+			}
+		}
+		if begun != attemptsAtOnce {
+			t.Error(begun)
+		}
+	})
+	t.Run("are those of a network", func(t *testing.T) {
+		t.Parallel()
+		for address, want := range map[string]string{
+			"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
+			"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
+		} {
+			if got := networkOf(netip.MustParseAddr(address)).String(); got != want {
+				t.Errorf("%s is of %s, want %s", address, got, want)
+			}
+		}
+		if a := newAttempts(); a.placeOf(netip.Addr{}) == nil { // of a caller whose address is not known
+			t.Error("no place")
+		}
+	})
+}

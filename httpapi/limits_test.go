@@ -1,0 +1,210 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/coreos/go-oidc/v3/oidc/oidctest"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pawl/access"
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/engine"
+)
+
+// guardedBy is the API with a control of its own over its database.
+func guardedBy(t testing.TB, cfg access.Config) *bundle {
+	t.Helper()
+	b := &bundle{Database: dbtest.New(t), grace: patience}
+	pool := open(t, b.URL)
+	control, err := access.New(t.Context(), db.New(pool), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.serveOn(t, pool, engine.Config{}, Config{ResponseTimeout: patience, Access: control})
+	t.Cleanup(control.Stop) // before the pool is closed
+	return b
+}
+
+// getFrom reads from an address.
+func (b *bundle) getFrom(t testing.TB, address, target string, header ...string) answer {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+	r.RemoteAddr = address
+	return send(t, b.api, r, header...)
+}
+
+// counters reads a counter with one label, by its values.
+func counters(t testing.TB, registry *prometheus.Registry, name string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == name {
+				values[metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return values
+}
+
+func TestAddressesThatFailTooOften(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	b := guardedBy(t, access.Config{Registerer: registry})
+	guess := func(address string, n int) answer {
+		return b.getFrom(t, address, "/api/orders", "Authorization", fmt.Sprint("Bearer pawl_guess-", n))
+	}
+	refused := 0
+	for n := range 60 {
+		a := guess("198.51.100.7:1234", n)
+		if a.status == http.StatusUnauthorized {
+			continue
+		}
+		a.wantProblem(t, 429, "too_many_requests")
+		refused++
+		if policy := a.header.Get("RateLimit-Policy"); policy != `"failed-attempts";q=20;w=60` {
+			t.Fatal("RateLimit-Policy", policy)
+		}
+		if left := a.header.Get("RateLimit"); !strings.HasPrefix(left, `"failed-attempts";r=0;t=`) {
+			t.Fatal("RateLimit", left)
+		}
+		if pause := a.header.Get("Retry-After"); pause < "1" || pause > "3" {
+			t.Fatal("Retry-After", pause)
+		}
+	}
+	if refused == 0 { // one more attempt every 3 s, so all of them in three minutes
+		t.Error("an address may fail as often as it likes")
+	}
+	if counted := counters(t, registry, "pawl_requests_limited_total")["failed-attempts"]; counted != float64(refused) {
+		t.Errorf("%v were counted of %d", counted, refused)
+	}
+	guess("203.0.113.9:1234", 1).wantProblem(t, 401, "unauthenticated")
+	b.getFrom(t, "198.51.100.7:1234", "/livez").wantStatus(t, 200) // which needs none
+}
+
+// limited is the API for a token with limits, and that token.
+func limited(t testing.TB, limits access.Limits) (*bundle, string) {
+	t.Helper()
+	b := setup(t)
+	issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{
+		Name: "shop", Roles: access.AllRoles, Limits: limits, Lifetime: time.Hour, Actor: "test",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.guard(t)
+	return b, "Bearer " + issued.Token
+}
+
+func TestTokensWithLimits(t *testing.T) {
+	t.Parallel()
+	t.Run("of requests", func(t *testing.T) {
+		t.Parallel()
+		b, shop := limited(t, access.Limits{Rate: 2, InFlight: 9, Bytes: 1 << 30})
+		var refused answer
+		eventually(t, "a request is too many", func() bool {
+			a := b.get(t, "/api/orders", "Authorization", shop)
+			const policy = `"requests";q=2;w=1, "in-flight";q=9;qu="concurrent-requests", "bytes";q=1073741824;qu="content-bytes";w=1`
+			if got := a.header.Get("RateLimit-Policy"); got != policy {
+				t.Fatalf("RateLimit-Policy %s, want %s", got, policy)
+			}
+			refused = a
+			return a.status == http.StatusTooManyRequests
+		})
+		p := refused.wantProblem(t, 429, "too_many_requests")
+		if left := refused.header.Get("RateLimit"); refused.header.Get("Retry-After") != "1" || !strings.HasPrefix(left, `"requests";r=0;t=1, "in-flight";r=`) || !strings.Contains(p.Detail, "requests") {
+			t.Errorf("%v %s", refused.header, refused.body)
+		}
+	})
+	t.Run("of requests at one time", func(t *testing.T) {
+		t.Parallel()
+		b, shop := limited(t, access.Limits{InFlight: 1})
+		b.elsewhere(t, "slow") // whoever waits for it waits long
+		ctx, leave := context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		callers.Go(func() {
+			w := httptest.NewRecorder()
+			for w.Code = http.StatusTooManyRequests; w.Code == http.StatusTooManyRequests; { // one of those below may be there first
+				waiting := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/orders/slow?wait=60", nil)
+				waiting.Header.Set("Authorization", shop)
+				w = httptest.NewRecorder()
+				b.api.ServeHTTP(w, waiting)
+			}
+		})
+		eventually(t, "another request is too many", func() bool {
+			return b.get(t, "/api/orders", "Authorization", shop).status == http.StatusTooManyRequests
+		})
+		leave()
+		callers.Wait()
+		b.get(t, "/api/orders", "Authorization", shop).wantStatus(t, 200)
+	})
+	t.Run("of bytes, in and out", func(t *testing.T) {
+		t.Parallel()
+		b, shop := limited(t, access.Limits{Bytes: 10}) // an answer is what this token may have in a minute
+		b.call(t, "POST /api/orders/process", ask("o"), "Authorization", shop).wantStatus(t, 200)
+		a := b.get(t, "/api/orders", "Authorization", shop)
+		a.wantProblem(t, 429, "too_many_requests")
+		if seconds, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || seconds < 10 {
+			t.Error("Retry-After", a.header.Get("Retry-After"))
+		}
+	})
+}
+
+// TestOIDCCallers have tokens of an issuer over HTTP.
+func TestOIDCCallers(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := &oidctest.Server{PublicKeys: []oidctest.PublicKey{{PublicKey: key.Public(), KeyID: "k", Algorithm: oidc.ES256}}}
+	issuer := httptest.NewServer(provider)
+	t.Cleanup(issuer.Close)
+	provider.SetIssuer(issuer.URL)
+	b := guardedBy(t, access.Config{Issuer: access.Issuer{
+		URL: issuer.URL, Audience: "pawl", RoleClaim: "realm_access.roles", Roles: map[string]access.Roles{"support": {access.Read, access.Operate}},
+	}})
+	bearer := func(audience, group string) string {
+		return "Bearer " + oidctest.SignIDToken(key, "k", oidc.ES256, fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":"u-17","exp":%d,
+			"email":"maria@example.com","email_verified":true,"realm_access":{"roles":[%q]}}`, issuer.URL, audience, time.Now().Add(time.Hour).Unix(), group))
+	}
+	b.held(t, "held", nil)
+	b.get(t, "/api/orders", "Authorization", bearer("pawl", "support")).wantStatus(t, 200)
+	b.get(t, "/api/orders", "Authorization", bearer("shop", "support")).wantProblem(t, 401, "unauthenticated")
+	lacking := b.get(t, "/api/orders", "Authorization", bearer("pawl", "read")).wantProblem(t, 403, "forbidden")
+	if !strings.Contains(lacking.Detail, "oidc:maria@example.com") {
+		t.Error(lacking.Detail)
+	}
+	b.get(t, "/api/orders").wantProblem(t, 401, "unauthenticated") // an issuer ends openness, on this machine, too
+	b.call(t, "POST /api/orders/held/approve", "", "Authorization", bearer("pawl", "support")).wantProblem(t, 403, "forbidden")
+}
+
+func TestOIDCIssuerIsAway(t *testing.T) {
+	t.Parallel()
+	b := guardedBy(t, access.Config{Issuer: access.Issuer{
+		URL: "http://127.0.0.1:1", Audience: "pawl", RoleClaim: "roles", Roles: map[string]access.Roles{"support": {access.Read}},
+	}})
+	a := b.get(t, "/api/orders", "Authorization", "Bearer a.b.c")
+	a.wantProblem(t, 503, "issuer_unavailable")
+	if a.header.Get("Retry-After") != "30" {
+		t.Error("Retry-After", a.header.Get("Retry-After"))
+	}
+	b.get(t, "/livez").wantStatus(t, 200)
+}
