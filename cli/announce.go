@@ -10,31 +10,31 @@ import (
 // announcement is the one thing a person needs from a service that starts.
 type announcement struct {
 	url, data string
-	open      bool // to everybody who reaches this machine
+	byPort    bool // it listens on all interfaces, because of PORT
 }
 
-const openToAll = "anybody who reaches this machine can use it; --listen 127.0.0.1 keeps it to this machine"
+const everywhere = "it listens on all interfaces, because PORT is set; --listen 127.0.0.1 keeps it to this machine"
 
 // say prints it, or puts it into the log where that is JSON: a machine that reads it would stumble over lines that are not.
 func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
 	if cfg.logsJSON() {
 		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data)
-		if a.open {
-			log.Info(openToAll)
+		if a.byPort {
+			log.Info(everywhere)
 		}
 		return
 	}
 	fmt.Fprintf(out, "pawl serves %s, described at %s/docs, data in %s\n", a.url, a.url, a.data)
-	if a.open {
-		fmt.Fprintln(out, openToAll)
+	if a.byPort {
+		fmt.Fprintln(out, everywhere)
 	}
 }
 
 // shownURL is where a person on this machine reaches what listens.
-func shownURL(listen string, addr net.Addr) string {
+func shownURL(scheme, listen string, addr net.Addr) string {
 	host, port, _ := net.SplitHostPort(addr.String())
 	if listen == "" {
 		host = "localhost"
 	}
-	return "http://" + net.JoinHostPort(host, port)
+	return scheme + "://" + net.JoinHostPort(host, port)
 }

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"pawl/db"
+	"pawl/httpapi"
 	"pawl/iso4217"
 	"pawl/policy"
 )
@@ -38,6 +39,13 @@ type config struct {
 
 	Listen          string
 	Port            int
+	everywhere      bool // the environment has PORT
+	OpsListen       string
+	AllowedHosts    string
+	BehindProxy     string
+	TLSCert         string
+	TLSKey          string
+	MaxConnections  int
 	Currency        string
 	ResponseTimeout time.Duration
 	Policy          string
@@ -84,8 +92,14 @@ func (c *config) databaseFlags(f *pflag.FlagSet) {
 }
 
 func (c *config) serveFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: all interfaces")
+	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: this machine only, or with PORT in the environment all interfaces")
 	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
+	f.StringVar(&c.OpsListen, "ops-listen", "", "host:port of a second address, which alone has metrics, details of health and what admins do")
+	f.StringVar(&c.AllowedHosts, "allowed-hosts", "", "names that requests may have in Host, with commas, beside localhost and that of the public URL")
+	f.StringVar(&c.BehindProxy, "behind-proxy", "", "networks of the reverse proxies, with commas (CIDR): they are believed where a request comes from")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "file of the certificate (PEM, with its chain) to serve https with; read again when it changes")
+	f.StringVar(&c.TLSKey, "tls-key", "", "file of its key (PEM)")
+	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections, "most connections of callers, fewer where few files can be opened")
 	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
 	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
@@ -133,6 +147,8 @@ func (c *config) load(cmd *cobra.Command) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	port := os.Getenv("PORT")
+	c.everywhere = port != "" && !strings.HasPrefix(port, "tcp://")
 	if flag := cmd.Flags().Lookup("allow-private"); flag != nil && !flag.Changed {
 		c.Bounds.AllowPrivate = c.onLoopback()
 	}
@@ -235,6 +251,9 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("lease", c.Lease >= time.Second, "at least 1s")
 	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
+	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "a host and a port, such as 127.0.0.1:9090")
+	check("behind-proxy", allNetworks(c.BehindProxy), "networks, such as 10.0.0.0/8,192.0.2.7/32")
+	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("at least ", fewestConnections))
 	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "from 1 to 10000")
 	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
 	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
@@ -248,8 +267,8 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // onLoopback reports whether nobody but this machine reaches the service.
 func (c *config) onLoopback() bool {
-	ip, err := netip.ParseAddr(c.Listen)
-	return c.Listen == "localhost" || err == nil && ip.Unmap().IsLoopback()
+	ip, err := netip.ParseAddr(c.hosts()[0])
+	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // isWebAddress reports whether paths can be added to a text to make URLs of a website.
@@ -258,13 +277,71 @@ func isWebAddress(text string) bool {
 	return err == nil && !strings.Contains(text, "?")
 }
 
+func isHostPort(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	number, badNumber := strconv.ParseUint(port, 10, 16)
+	return err == nil && badNumber == nil && number <= 65535
+}
+
+func allNetworks(text string) bool {
+	_, err := networks(text)
+	return err == nil
+}
+
+// networks reads a list of CIDRs.
+func networks(text string) (all []netip.Prefix, err error) {
+	for _, one := range elements(text) {
+		network, err := netip.ParsePrefix(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, network.Masked())
+	}
+	return all, nil
+}
+
+// elements are those of a list with commas.
+func elements(text string) []string {
+	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
+}
+
+// proxies are the networks of the reverse proxies.
+func (c *config) proxies() []netip.Prefix {
+	all, _ := networks(c.BehindProxy) // validate has looked
+	return all
+}
+
+// allowedHosts are the names of the service beside localhost.
+func (c *config) allowedHosts() []string {
+	hosts := elements(c.AllowedHosts)
+	if public, err := url.Parse(c.PublicURL); err == nil && public.Host != "" {
+		hosts = append(hosts, public.Host)
+	}
+	return hosts
+}
+
+// hosts are the addresses to listen on: this machine only, unless somebody said otherwise. A platform does so by PORT.
+func (c *config) hosts() []string {
+	switch {
+	case c.Listen == "localhost", c.Listen == "" && !c.everywhere:
+		return loopbackHosts
+	default:
+		return []string{c.Listen}
+	}
+}
+
 // publicURL is where providers reach the service that listens at an address.
 func (c *config) publicURL(listening net.Addr) string {
 	_, port, _ := net.SplitHostPort(listening.String())
-	return cmp.Or(c.PublicURL, "http://localhost:"+port)
+	return cmp.Or(c.PublicURL, c.scheme()+"://localhost:"+port)
 }
 
-func (c *config) address() string { return net.JoinHostPort(c.Listen, strconv.Itoa(c.Port)) }
+func (c *config) scheme() string {
+	if c.TLSCert != "" {
+		return "https"
+	}
+	return "http"
+}
 
 // masked is where a database is, without passwords, and without what only says how to connect.
 func masked(databaseURL string) string {

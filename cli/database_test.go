@@ -104,11 +104,11 @@ func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 
 func TestAnnouncement(t *testing.T) {
 	t.Parallel()
-	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", open: true}
+	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", byPort: true}
 	for format, want := range map[string]struct{ out, log string }{
-		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + openToAll + "\n", ""},
+		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + everywhere + "\n", ""},
 		"json": {"", `{"level":"INFO","msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl"}` + "\n" +
-			`{"level":"INFO","msg":"` + openToAll + `"}` + "\n"},
+			`{"level":"INFO","msg":"` + everywhere + `"}` + "\n"},
 	} {
 		var out, logged bytes.Buffer
 		timeless := &slog.HandlerOptions{ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {

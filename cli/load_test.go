@@ -146,6 +146,7 @@ func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
 			_, _ = w.Write([]byte(`{"status":"completed"}`))
 			return
 		}
+		r.Header["X-Forwarded-For"] = nil // without a token nothing is done for callers of a proxy
 		real.ServeHTTP(w, r)
 	})
 	out, err = runLoad(t, forgetful, "--orders", "50", "--database-url", database.URL)

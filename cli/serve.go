@@ -3,10 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -59,7 +57,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err != nil {
 		return configError{err}
 	}
-	if err := checkPort(ctx, cfg.address()); err != nil {
+	how, err := listening(ctx, cfg, log)
+	if err != nil {
 		return err
 	}
 	database, err := ownDatabase(ctx, cfg, log)
@@ -97,25 +96,24 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 
-	listener, err := net.Listen("tcp", cfg.address())
+	edge, err := openEdge(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return err
 	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
-		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(listener.Addr()), Registerer: registry, Bounds: cfg.Bounds,
+		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
-	handler := httpapi.New(orders, httpapi.Config{
+	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control,
+		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
 	traces := startTracing(ctx, os.Getenv, log)
-	server := httpapi.NewServer(cfg.address(), traces.wrap(handler))
 	orders.Start()
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	news := announcement{url: shownURL(cfg.Listen, listener.Addr()), data: database.place, open: cfg.Listen == ""}
+	failed := edge.serve(traces.wrap(api), forOperations, how)
+	news := announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, byPort: cfg.Listen == "" && cfg.everywhere}
 	news.say(out, log, cfg)
 
 	grace := cfg.Grace
@@ -127,7 +125,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	case err = <-failed:
 	}
 	deadline := time.Now().Add(grace)
-	err = errors.Join(err, drain(orders, server, grace, log))
+	err = errors.Join(err, drain(orders, edge, grace, log))
 	traces.close(deadline, log)
 	return err
 }
@@ -154,7 +152,7 @@ const answerTime = 5 * time.Second
 
 // drain ends the service: the engine first says no to new orders and lets callers that
 // wait have their answers, then the server waits for those answers to be written.
-func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log *slog.Logger) error {
+func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	finish, cancel := context.WithTimeout(ctx, grace-min(grace/2, answerTime))
@@ -171,12 +169,10 @@ func drain(orders *engine.Engine, server *http.Server, grace time.Duration, log 
 	return nil
 }
 
-// checkPort finds out whether we can listen at an address before a database is started, or made, for nothing.
-// It does not go on listening: callers would wait for answers until the service is ready.
-func checkPort(ctx context.Context, address string) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+// handlers are those of the two addresses. Without one for operations the first has everything.
+func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api, forOperations http.Handler) {
+	if cfg.OpsListen == "" {
+		return httpapi.New(orders, settings), nil
 	}
-	return listener.Close()
+	return httpapi.NewWithOperations(orders, settings)
 }

@@ -103,7 +103,7 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	server := &http.Server{Handler: provider, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	fmt.Fprintf(out, "simulated provider at %s, its books in %s\n", shownURL(sim.listen, listener.Addr()), cmp.Or(sim.config.File, "memory alone"))
+	fmt.Fprintf(out, "simulated provider at %s, its books in %s\n", shownURL("http", sim.listen, listener.Addr()), cmp.Or(sim.config.File, "memory alone"))
 
 	select {
 	case <-ctx.Done():

@@ -128,7 +128,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))
-		request.RemoteAddr = "127.0.0.1:40000" // of this machine
+		request.RemoteAddr, request.Host = "127.0.0.1:40000", "localhost" // of this machine
 		request.Header.Set("Content-Type", "application/json")
 		api.ServeHTTP(httptest.NewRecorder(), request)
 	}
@@ -136,7 +136,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	process(`{"orderId":"held","amount":1,"item":"i"}`)
 	w.until(t, `pawl_orders_on_hold{hold="retry"} 1`)
 	cancel := httptest.NewRequest(http.MethodPost, "/api/orders/held/cancel", strings.NewReader("{}"))
-	cancel.RemoteAddr = "127.0.0.1:40000"
+	cancel.RemoteAddr, cancel.Host = "127.0.0.1:40000", "localhost"
 	cancel.Header.Set("Content-Type", "application/json")
 	api.ServeHTTP(httptest.NewRecorder(), cancel)
 	w.until(t, `pawl_orders_finished_total{status="canceled"} 1`)

@@ -67,7 +67,7 @@ func BenchmarkProcess(b *testing.B) {
 		for work.Next() {
 			body := fmt.Sprintf(`{"orderId": "%032x", "amount": 99.99, "item": "widget-4711"}`, orders.Add(1))
 			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(body))
-			r.RemoteAddr = fromHere
+			r.RemoteAddr, r.Host = fromHere, "localhost"
 			r.Header.Set("Content-Type", "application/json")
 			s.api.ServeHTTP(discard{http.Header{}}, r)
 		}

@@ -58,6 +58,9 @@ func (b *buffer) fill(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return newProblem("body_too_large", "")
 	}
+	if r.ContentLength > smallBody { // its share is for no more than that
+		b.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
 	b.limit = io.LimitedReader{R: r.Body, N: maxBody + 1}
 	_, err := b.ReadFrom(&b.limit)
 	switch {

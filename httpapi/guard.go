@@ -3,9 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -25,7 +23,11 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		return next
 	}
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		caller := callerOf(r)
+		from := fromOf(w)
+		if !from.secure && r.Header["Authorization"] != nil {
+			return newProblem("tls_required", "")
+		}
+		caller := credentialOf(r, from)
 		p, err := s.access.Identify(r.Context(), caller)
 		if err == nil {
 			err = rule.allows(p)
@@ -81,18 +83,9 @@ func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(rec.principal, access.Nobody)
 }
 
-// callerOf is what is known of who sends a request.
-func callerOf(r *http.Request) access.Request {
-	q := access.Request{Authorization: r.Header.Get("Authorization")}
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		q.Address, _ = netip.ParseAddr(host)
-		q.Address = q.Address.Unmap()
-	}
-	for name := range r.Header {
-		q.Forwarded = q.Forwarded || name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-")
-	}
-	q.Local = q.Address.IsLoopback() && !q.Forwarded
-	return q
+// credentialOf is what is known of who sends a request.
+func credentialOf(r *http.Request, from caller) access.Request {
+	return access.Request{Authorization: r.Header.Get("Authorization"), Address: from.address, Local: from.local, Forwarded: from.forwarded}
 }
 
 // forbidden is the error of a principal without the roles that an operation needs.
@@ -127,5 +120,5 @@ func accessProblems(operation string) []problemCode {
 	if rules[operation].class == alwaysOpen {
 		return nil
 	}
-	return []problemCode{"unauthenticated", "forbidden", "too_many_requests", "issuer_unavailable"}
+	return []problemCode{"unauthenticated", "forbidden", "tls_required", "too_many_requests", "issuer_unavailable"}
 }

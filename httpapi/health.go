@@ -38,19 +38,27 @@ func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error)
 	case errors.Is(err, orders.ErrStopping):
 		return nil, err
 	case errors.Is(err, engine.ErrNotMigrated):
-		return nil, newProblem("unavailable", "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more.")
+		return nil, newProblem("unavailable", s.forOperations(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
 	case err != nil:
 		return nil, orders.ErrUnavailable
 	}
 	out, err := s.livez(ctx, nil)
 	if s.access.Open() {
-		out.Body.Warning = "The service is open: no token was made yet. To close it: " + HowToClose
+		out.Body.Warning = s.forOperations(ctx, "The service is open: no token was made yet. To close it: "+HowToClose)
 	}
 	return out, err
 }
 
 // HowToClose is the command that makes a token, and so closes a service.
 const HowToClose = "pawl token create NAME --roles ROLES"
+
+// forOperations is a text for those who run the service: empty for others, where there is an address for operations.
+func (s *server) forOperations(ctx context.Context, text string) string {
+	if rec, ok := writerOf(ctx).(*Recorder); ok && rec.mux != s.ops {
+		return ""
+	}
+	return text
+}
 
 func (s *server) livez(context.Context, *struct{}) (*healthAnswer, error) {
 	out := &healthAnswer{}

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -38,11 +39,11 @@ func guardedBy(t testing.TB, cfg access.Config) *bundle {
 	return b
 }
 
-// getFrom reads from an address.
+// getFrom reads from an address, by https.
 func (b *bundle) getFrom(t testing.TB, address, target string, header ...string) answer {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
-	r.RemoteAddr = address
+	r.RemoteAddr, r.TLS = address, &tls.ConnectionState{}
 	return send(t, b.api, r, header...)
 }
 
@@ -143,6 +144,7 @@ func TestTokensWithLimits(t *testing.T) {
 			w := httptest.NewRecorder()
 			for w.Code = http.StatusTooManyRequests; w.Code == http.StatusTooManyRequests; { // one of those below may be there first
 				waiting := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/orders/slow?wait=60", nil)
+				waiting.RemoteAddr, waiting.Host = fromHere, "localhost"
 				waiting.Header.Set("Authorization", shop)
 				w = httptest.NewRecorder()
 				b.api.ServeHTTP(w, waiting)

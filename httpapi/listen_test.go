@@ -24,7 +24,7 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(listener.Addr().String(), api)
+	server := NewServer(api, Listening{})
 	server.ReadHeaderTimeout, server.ReadTimeout = arrive, arrive
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -80,7 +80,7 @@ func readAnswer(t *testing.T, r *bufio.Reader) answer {
 // request is a process request as it goes over the wire.
 func request(orderID, extra string) string {
 	body := ask(orderID)
-	return fmt.Sprintf("POST /api/orders/process HTTP/1.1\r\nHost: pawl\r\n%sContent-Length: %d\r\n\r\n%s", extra, len(body), body)
+	return fmt.Sprintf("POST /api/orders/process HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s", extra, len(body), body)
 }
 
 func TestConnections(t *testing.T) {
@@ -98,7 +98,7 @@ func TestConnections(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 		conn = dial(t, address)
-		write(t, conn, "POST /api/orders/theirs/cancel HTTP/1.1\r\nHost: pawl\r\nPrefer: wait=3\r\n\r\n")
+		write(t, conn, "POST /api/orders/theirs/cancel HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=3\r\n\r\n")
 		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 202 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -108,7 +108,7 @@ func TestConnections(t *testing.T) {
 		later := fmt.Sprintf(`{"orderId":"later","amount":1,"item":"i","startAt":%q}`, time.Now().Add(arrive+time.Second).UTC().Format(time.RFC3339Nano))
 		b.process(t, later, "Prefer", "respond-async").wantStatus(t, 202)
 		conn := dial(t, address)
-		write(t, conn, "GET /api/orders/later?wait=30 HTTP/1.1\r\nHost: pawl\r\n\r\n")
+		write(t, conn, "GET /api/orders/later?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || !strings.Contains(a.body, `"status":"completed"`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -119,7 +119,7 @@ func TestConnections(t *testing.T) {
 	t.Run("requests sent without waiting for answers are answered in order", func(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
-		write(t, conn, request("p1", "")+request("p2", "")+"GET /api/orders/p1 HTTP/1.1\r\nHost: pawl\r\n\r\n")
+		write(t, conn, request("p1", "")+request("p2", "")+"GET /api/orders/p1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		r := bufio.NewReader(conn)
 		for _, id := range []string{"p1", "p2", "p1"} {
 			if a := readAnswer(t, r); a.status != 200 || !strings.Contains(a.body, `"orderId":"`+id+`"`) {
@@ -157,7 +157,7 @@ func TestConnectionsWithTooMuch(t *testing.T) {
 	t.Run("a body without end is 413, and not read", func(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
-		write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: pawl\r\nTransfer-Encoding: chunked\r\n\r\n")
+		write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
 		go func() { // until the other side has had enough
 			chunk := fmt.Sprintf("%x\r\n%s\r\n", 8192, strings.Repeat(" ", 8192))
 			for {
@@ -175,13 +175,13 @@ func TestConnectionsWithTooMuch(t *testing.T) {
 	t.Run("a length over the limit is 413 before anything is sent", func(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
-		write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: pawl\r\nExpect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n")
+		write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n")
 		readAnswer(t, bufio.NewReader(conn)).wantProblem(t, 413, "body_too_large")
 	})
 	t.Run("a head without end is refused", func(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
-		write(t, conn, "GET /livez HTTP/1.1\r\nHost: pawl\r\n")
+		write(t, conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n")
 		go func() {
 			for i := 0; ; i++ {
 				if _, err := fmt.Fprintf(conn, "X-%d: y\r\n", i); err != nil {

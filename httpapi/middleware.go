@@ -21,6 +21,8 @@ type Recorder struct {
 	orderID, outcome string            // for the log: what the request was about, and what came of it
 	principal        *access.Principal // who sends the request, once that is known
 	length           int64             // of what was read and written of bodies
+	caller           caller            // where it comes from
+	mux              *http.ServeMux    // of the address that the request came to
 }
 
 // Status is what has been answered, 0 until something is written.
@@ -45,13 +47,23 @@ func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 var noSniff = []string{"nosniff"}
 
-// ServeHTTP is what every request goes through: a request id, a net under
+// ServeHTTP answers a request to the address for everybody.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.serve(w, r, s.mux) }
+
+// operations answers requests to the address for operations.
+type operations struct{ *server }
+
+// ServeHTTP answers a request.
+func (o operations) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(w, r, o.ops) }
+
+// serve is what every request goes through: a request id, a net under
 // panics, and no redirects.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	rec, ok := w.(*Recorder)
 	if !ok {
 		rec = &Recorder{ResponseWriter: w}
 	}
+	rec.mux, rec.caller = mux, callerFrom(r, s.proxies)
 	header := w.Header()
 	header["X-Request-Id"] = []string{requestID(r)}
 	header["X-Content-Type-Options"] = noSniff
@@ -59,11 +71,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer s.logRequest(rec, r, time.Now())
 	}
 	defer s.recover(rec, r)
+	if err := s.admit(rec, r); err != nil {
+		s.answered(func(http.ResponseWriter, *http.Request) error { return err })(rec, r)
+		return
+	}
 	if !canonical(r.URL.EscapedPath()) || r.Method == http.MethodConnect {
 		s.answered(s.unknown)(rec, r)
 		return
 	}
-	s.mux.ServeHTTP(rec, r)
+	mux.ServeHTTP(rec, r)
 }
 
 // note says for the log which order a request was about, and what came of it. Empty: not known.

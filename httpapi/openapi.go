@@ -142,6 +142,7 @@ func accepted(op *huma.Operation) {
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 	secure(&op)
 	codes = append(accessProblems(op.OperationID), codes...)
+	codes = append(codes, edgeProblems(&op, codes)...)
 	op.Metadata = map[string]any{"problems": codes}
 	for _, code := range codes {
 		if status := kindOf(code).Status; !slices.Contains(op.Errors, status) {

@@ -18,7 +18,7 @@ func TestRequestsOfOtherSites(t *testing.T) {
 	}
 	for _, header := range [][]string{
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
-		{"Origin", "https://elsewhere.example"}, {"Origin", "null"}, {"Origin", "http://example.com:8080"},
+		{"Origin", "https://elsewhere.example"}, {"Origin", "null"}, {"Origin", "http://localhost:8080"},
 	} {
 		t.Run(fmt.Sprintf("are refused: %s", header), func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +33,7 @@ func TestRequestsOfOtherSites(t *testing.T) {
 		})
 	}
 	for i, header := range [][]string{
-		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://example.com"},
+		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://localhost"},
 	} {
 		t.Run(fmt.Sprintf("our own are answered: %s", header), func(t *testing.T) {
 			t.Parallel()

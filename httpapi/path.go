@@ -14,15 +14,19 @@ func canonical(path string) bool {
 }
 
 // unknown answers whatever no route matches.
-func (s *server) unknown(_ http.ResponseWriter, r *http.Request) error {
+func (s *server) unknown(w http.ResponseWriter, r *http.Request) error {
 	if !canonical(r.URL.EscapedPath()) {
 		return newProblem("unknown_route", "")
 	}
 	var allowed []string
 	probe := *r
+	mux := s.mux
+	if rec, ok := w.(*Recorder); ok && rec.mux != nil {
+		mux = rec.mux
+	}
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
 		probe.Method = method
-		if _, pattern := s.mux.Handler(&probe); pattern != "/" {
+		if _, pattern := mux.Handler(&probe); pattern != "/" {
 			allowed = append(allowed, method)
 		}
 	}

@@ -165,7 +165,7 @@ func TestProcessFiftyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(ask("one")))
-			r.RemoteAddr = fromHere
+			r.RemoteAddr, r.Host = fromHere, "localhost"
 			b.api.ServeHTTP(w, r)
 			answers[i] = answer{w.Code, w.Header(), w.Body.String()}
 		})

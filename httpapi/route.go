@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/access"
 )
 
 // readLimit bounds requests that wait for nothing but the database.
@@ -22,7 +25,24 @@ func (s *server) handle(pattern string, h http.HandlerFunc) {
 
 // handleAnyQuery serves a route that does not care, or looks at its query string itself.
 func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
-	s.mux.HandleFunc(pattern, s.metrics.measured(pattern, s.guarded(pattern, h)))
+	h = s.metrics.measured(pattern, s.guarded(pattern, s.sharing(pattern, h)))
+	for _, mux := range s.muxesOf(pattern) {
+		mux.HandleFunc(pattern, h)
+	}
+}
+
+// muxesOf are the addresses that have a route.
+func (s *server) muxesOf(pattern string) []*http.ServeMux {
+	switch {
+	case s.ops == s.mux:
+		return []*http.ServeMux{s.mux}
+	case pattern == "GET /metrics", slices.Equal(rules[s.operationOf(pattern)].roles, access.Roles{access.Admin}):
+		return []*http.ServeMux{s.ops}
+	case slices.Contains([]string{"GET /health", "GET /livez", "GET /problems/{code}", "/"}, pattern):
+		return []*http.ServeMux{s.mux, s.ops}
+	default:
+		return []*http.ServeMux{s.mux}
+	}
 }
 
 // answered turns errors into problems.
@@ -52,6 +72,15 @@ func (s *server) logFault(requestID string, p *problem, err error) {
 func get[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
 	getWithin(s, op, func(*I) time.Duration { return readLimit }, answer)
 }
+
+// list is get for an operation whose answer may be long: few of them are answered at a time.
+func list[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
+	s.bound(op)
+	get(s, op, answer)
+}
+
+// bound has an operation wait for one of the places for requests that read much at once.
+func (s *server) bound(op huma.Operation) { s.bounded[op.Method+" "+op.Path] = true }
 
 // getWithin is get for an operation that may wait: limit bounds it.
 func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Duration, answer func(context.Context, *I) (*O, error)) {

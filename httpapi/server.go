@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -25,6 +26,10 @@ type Config struct {
 	ResponseTimeout time.Duration
 	// Metrics answers GET /metrics. Nil means there is no such path.
 	Metrics http.Handler
+	// AllowedHosts are the names of the service beside localhost, as requests have them in Host.
+	AllowedHosts []string
+	// Proxies are the networks of the reverse proxies that are believed where a request comes from.
+	Proxies []netip.Prefix
 	// Registerer takes the metrics of requests. Nil means nobody reads them.
 	Registerer prometheus.Registerer
 	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
@@ -32,6 +37,8 @@ type Config struct {
 	Access *access.Control
 	// Log takes faults of the service, with the request id. Nil means nobody.
 	Log *slog.Logger
+
+	operations bool // they have an address of their own
 }
 
 type server struct {
@@ -42,7 +49,13 @@ type server struct {
 	currency iso4217.Currency
 	wait     time.Duration
 	log      *slog.Logger
-	mux      *http.ServeMux
+	mux      *http.ServeMux // of the address for everybody
+	ops      *http.ServeMux // of the address for operations; the same one where there is none
+	hosts    hosts
+	proxies  []netip.Prefix
+	lists    *shares         // places for requests that read much at once
+	bodies   *shares         // bytes for bodies that are not small
+	bounded  map[string]bool // patterns of requests that need one of those places
 	api      huma.API
 	own      map[string]http.HandlerFunc // patterns huma documents and we serve
 	// The operations of the document, in the order of the routes.
@@ -56,6 +69,14 @@ type server struct {
 // a currency that is not known; it starts nothing, and is safe for concurrent use
 // while the engine runs.
 func New(e *engine.Engine, cfg Config) http.Handler { return newServer(e, cfg) }
+
+// NewWithOperations is New with a second handler, for another address. What is for operations alone is answered there
+// only: metrics, why the service is not ready, and what needs the role admin.
+func NewWithOperations(e *engine.Engine, cfg Config) (api, forOperations http.Handler) {
+	cfg.operations = true
+	s := newServer(e, cfg)
+	return s, operations{s}
+}
 
 // Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
 func Document() string { return string(newServer(nil, Config{}).document) }
@@ -73,10 +94,18 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
 		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 		mux:      http.NewServeMux(),
+		hosts:    newHosts(cfg.AllowedHosts),
+		proxies:  cfg.Proxies,
+		lists:    newShares(listPlaces),
+		bodies:   newShares(bodyBytes),
+		bounded:  map[string]bool{},
 		own:      map[string]http.HandlerFunc{},
 		metrics:  newMetrics(cfg.Registerer),
 
 		crossOrigin: http.NewCrossOriginProtection(),
+	}
+	if s.ops = s.mux; cfg.operations {
+		s.ops = http.NewServeMux()
 	}
 	s.api = newAPI(s)
 	s.routes()
@@ -93,9 +122,9 @@ func newServer(e *engine.Engine, cfg Config) *server {
 func (s *server) routes() {
 	post[processRequest, orderAnswer](s, processOperation, s.process)        // POST /api/orders/process: take an order through its steps
 	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)    // GET  /api/orders/{orderId}: one order
-	get(s, listOrdersOperation, s.listOrders)                                // GET  /api/orders: many, newest first
-	get(s, listTransitionsOperation, s.listTransitions)                      // GET  /api/orders/{orderId}/transitions: its history
-	get(s, listCallsOperation, s.listCalls)                                  // GET  /api/orders/{orderId}/calls: the calls made for it
+	list(s, listOrdersOperation, s.listOrders)                               // GET  /api/orders: many, newest first
+	list(s, listTransitionsOperation, s.listTransitions)                     // GET  /api/orders/{orderId}/transitions: its history
+	list(s, listCallsOperation, s.listCalls)                                 // GET  /api/orders/{orderId}/calls: the calls made for it
 	post[callbackRequest, callbackAnswer](s, callbackOperation, s.callback)  // POST /api/callbacks/{token}: a provider's answer to a step
 	post[stripeRequest, callbackAnswer](s, stripeOperation, s.stripe)        // POST /api/webhooks/stripe: Stripe says that something happened
 	postVerb[*verbBody](s, cancelOperation, orders.Cancel)                   // POST /api/orders/{orderId}/cancel: stop and undo it
@@ -107,13 +136,14 @@ func (s *server) routes() {
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)      // POST /api/orders/{orderId}/step-result: say what became of a step
 	post[verbRequest[refundBody], orderAnswer](s, refundOperation, s.refund) // POST /api/orders/{orderId}/refunds: give money back
 	for _, verb := range bulkVerbs {                                         // POST /api/bulk/{verb}: the verb for many orders
+		s.bound(bulkOperation(verb))
 		post[bulkRequest, bulkAnswer](s, bulkOperation(verb), s.bulk(verb))
 	}
-	get(s, listInventoryOperation, s.listInventory)                                          // GET  /api/inventory: the stock of all items
+	list(s, listInventoryOperation, s.listInventory)                                         // GET  /api/inventory: the stock of all items
 	get(s, getInventoryOperation, s.getInventory)                                            // GET  /api/inventory/{item}: of one
 	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)          // PUT /api/inventory/{item}: say what is on the shelf
 	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
-	get(s, listMovementsOperation, s.listMovements)                                          // GET  /api/inventory/{item}/movements: how it came to be
+	list(s, listMovementsOperation, s.listMovements)                                         // GET  /api/inventory/{item}/movements: how it came to be
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 

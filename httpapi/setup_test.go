@@ -146,6 +146,9 @@ func send(t testing.TB, api http.Handler, r *http.Request, header ...string) ans
 	if r.RemoteAddr == "192.0.2.1:1234" { // of httptest
 		r.RemoteAddr = fromHere
 	}
+	if r.Host == "example.com" { // of httptest, too
+		r.Host = "localhost"
+	}
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}

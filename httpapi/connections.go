@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// connections are the callers' connections to a server. It keeps them below a limit, so that files and memory are left
+// for the work: when there are too many, the one that has waited for its next request for the longest is closed. Where
+// none waits, a few more are taken in as spare ones: supervisors are answered there, and everybody else is told to come
+// back.
+type connections struct {
+	most, spare int            // normal ones, and spare ones
+	each        int            // of one address, but for this machine and proxies: they stand for many callers
+	proxies     []netip.Prefix //
+	stall       time.Duration  // how long a caller may take to read the next piece of an answer
+
+	mu     sync.Mutex
+	open   map[*connection]struct{} // the normal ones
+	spares []*connection            // the oldest first
+	of     map[netip.Addr]int       // normal ones by address
+}
+
+// connection is one that was accepted.
+type connection struct {
+	net.Conn
+	all      *connections
+	peer     netip.Addr   // what of its address it is counted under
+	loopback bool         // it was accepted where only this machine can reach us
+	spare    bool         // beyond the limit
+	waiting  atomic.Int64 // since when it has waited for a request, in Unix nanoseconds; 0: it has one
+	closing  sync.Once
+}
+
+func newConnections(most int, proxies []netip.Prefix) *connections {
+	return &connections{
+		most: most, each: (most + 1) / 2, spare: min(max(most/8, 4), 64), proxies: proxies, stall: stallTimeout,
+		open: map[*connection]struct{}{}, of: map[netip.Addr]int{},
+	}
+}
+
+// boundListener counts the connections that it accepts.
+type boundListener struct {
+	net.Listener
+	all *connections
+}
+
+// Accept takes the next connection, and closes another where it is one too many.
+func (l boundListener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{
+		Conn: accepted, all: l.all, peer: network(addressOf(accepted.RemoteAddr().String())),
+		loopback: addressOf(l.Addr().String()).IsLoopback(),
+	}
+	c.waiting.Store(time.Now().UnixNano())
+	if tooMany := l.all.admit(c); tooMany != nil {
+		_ = tooMany.Close()
+	}
+	return c, nil
+}
+
+// admit counts a connection, and returns the one that has to go for it.
+func (a *connections) admit(c *connection) (victim *connection) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	crowded := !a.standsForMany(c.peer) && a.of[c.peer] >= a.each
+	if crowded || len(a.open) >= a.most {
+		victim = a.longestWaiting(c.peer, crowded)
+		if victim == nil {
+			return a.admitSpare(c)
+		}
+		a.remove(victim)
+	}
+	a.open[c] = struct{}{}
+	a.of[c.peer]++
+	return victim
+}
+
+// longestWaiting is the connection that has waited for a request for the longest: of one address, or of the one that
+// has most of them.
+func (a *connections) longestWaiting(peer netip.Addr, ofPeer bool) (longest *connection) {
+	var since int64
+	for c := range a.open {
+		waiting := c.waiting.Load()
+		if waiting == 0 || ofPeer && c.peer != peer {
+			continue
+		}
+		if longest == nil || a.of[c.peer] > a.of[longest.peer] || a.of[c.peer] == a.of[longest.peer] && waiting < since {
+			longest, since = c, waiting
+		}
+	}
+	return longest
+}
+
+// admitSpare counts a connection beyond the limit, and returns the oldest of those if they are too many as well.
+func (a *connections) admitSpare(c *connection) (victim *connection) {
+	c.spare = true
+	if len(a.spares) >= a.spare {
+		victim, a.spares = a.spares[0], a.spares[1:]
+	}
+	a.spares = append(a.spares, c)
+	return victim
+}
+
+// remove forgets a connection. It may have been forgotten before.
+func (a *connections) remove(c *connection) {
+	if c.spare {
+		a.spares = slices.DeleteFunc(a.spares, func(other *connection) bool { return other == c })
+		return
+	}
+	if _, counted := a.open[c]; !counted {
+		return
+	}
+	delete(a.open, c)
+	if a.of[c.peer]--; a.of[c.peer] == 0 {
+		delete(a.of, c.peer)
+	}
+}
+
+// standsForMany says of an address that its connections are those of many callers, or of somebody who can do worse.
+func (a *connections) standsForMany(peer netip.Addr) bool {
+	return peer.IsLoopback() || contains(a.proxies, peer)
+}
+
+// Close closes the connection and counts it no longer.
+func (c *connection) Close() (err error) {
+	c.closing.Do(func() {
+		c.all.mu.Lock()
+		c.all.remove(c)
+		c.all.mu.Unlock()
+		err = c.Conn.Close()
+	})
+	return err
+}
+
+// CloseWrite ends what we send, so that a caller who sends more than is read gets the answer before the connection ends.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.Conn.(*net.TCPConn); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// piece is how much of an answer a caller has to read within the time for it, in bytes.
+const piece = 64 << 10
+
+// Write sends an answer piece by piece. A caller who does not read one in time is cut off: however long the whole
+// answer may take, what it holds in memory can't be kept for nothing.
+func (c *connection) Write(b []byte) (sent int, err error) {
+	for {
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.all.stall)); err != nil {
+			return sent, err
+		}
+		n, err := c.Conn.Write(b[sent:min(sent+piece, len(b))])
+		if sent += n; err != nil || sent == len(b) {
+			return sent, err
+		}
+	}
+}
+
+// noteState remembers since when a connection waits for a request.
+func noteState(accepted net.Conn, state http.ConnState) {
+	c := connectionIn(accepted)
+	if c == nil {
+		return
+	}
+	switch state { //nolint:exhaustive // the others begin or end it
+	case http.StateActive:
+		c.waiting.Store(0)
+	case http.StateIdle:
+		c.waiting.Store(time.Now().UnixNano())
+	}
+}
+
+// connectionIn finds ours, also below TLS.
+func connectionIn(accepted net.Conn) *connection {
+	if layer, ok := accepted.(interface{ NetConn() net.Conn }); ok {
+		accepted = layer.NetConn()
+	}
+	c, _ := accepted.(*connection)
+	return c
+}
+
+type connectionKey struct{}
+
+// withConnection lets handlers find the connection of a request.
+func withConnection(ctx context.Context, accepted net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, connectionIn(accepted))
+}
+
+// connectionOf is what a request came by, nil outside of a Server.
+func connectionOf(r *http.Request) *connection {
+	c, _ := r.Context().Value(connectionKey{}).(*connection)
+	return c
+}

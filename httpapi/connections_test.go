@@ -1,0 +1,237 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// crowded serves with few connections and returns where, and what frees the requests to /slow.
+func crowded(t *testing.T, most int) (address string, server *Server, free func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	free = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(free)
+	s, _ := testServer(t, Config{})
+	s.mux.HandleFunc("/slow", func(w http.ResponseWriter, _ *http.Request) { <-gate })
+	server = NewServer(s, Listening{Connections: most})
+	return serveOn(t, server), server, free
+}
+
+func serveOn(t *testing.T, server *Server) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+const askLivez = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+// TestTooManyIdleConnections has more callers connected than there may be: whoever waits for nothing makes room.
+func TestTooManyIdleConnections(t *testing.T) {
+	t.Parallel()
+	address, server, _ := crowded(t, 8)
+	var idle []net.Conn
+	for i := range 40 {
+		conn := dial(t, address)
+		if i%2 == 0 { // the others never say anything
+			write(t, conn, askLivez)
+			if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
+				t.Fatal(a)
+			}
+		}
+		idle = append(idle, conn)
+	}
+	for _, conn := range idle[:32] {
+		if _, err := io.ReadAll(conn); err != nil { // the end of it
+			t.Errorf("an old connection: %v", err)
+		}
+	}
+	server.connections.mu.Lock()
+	defer server.connections.mu.Unlock()
+	if n := len(server.connections.open); n != 8 || server.connections.of[addr("127.0.0.1")] != 8 || len(server.connections.spares) != 0 {
+		t.Errorf("%d connections are open", n)
+	}
+}
+
+// TestTooManyRequests has every connection busy: supervisors are answered still, others are told to come back.
+func TestTooManyRequests(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	address, server, free := crowded(t, most)
+	var busy []*bufio.Reader
+	for range most {
+		conn := dial(t, address)
+		write(t, conn, "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		busy = append(busy, bufio.NewReader(conn))
+	}
+	eventually(t, "all connections are busy", func() bool { return waitingIn(server.connections) == 0 })
+	for range 3 * server.connections.spare {
+		conn := dial(t, address)
+		write(t, conn, askLivez)
+		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || a.header.Get("Connection") != "close" {
+			t.Fatal(a)
+		}
+		conn = dial(t, address)
+		write(t, conn, request("o", ""))
+		readAnswer(t, bufio.NewReader(conn)).wantProblem(t, 503, "overloaded")
+		dial(t, address) // and says nothing
+	}
+	free()
+	for _, r := range busy {
+		if a := readAnswer(t, r); a.status != 200 {
+			t.Error(a)
+		}
+	}
+	conn := dial(t, address)
+	write(t, conn, askLivez)
+	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || a.header.Get("Connection") == "close" {
+		t.Errorf("when it is over: %v", a)
+	}
+}
+
+// waitingIn is how many connections wait for a request.
+func waitingIn(all *connections) (n int) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for c := range all.open {
+		if c.waiting.Load() != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestWhoMakesRoom is the choice of the connection that goes.
+func TestWhoMakesRoom(t *testing.T) {
+	t.Parallel()
+	proxy := netip.MustParsePrefix("10.0.0.0/8")
+	for _, c := range []struct {
+		name    string
+		open    []string // by address, the oldest first; with ! at the end: busy
+		comes   string
+		goes    int // which of them; -1: none
+		isSpare bool
+	}{
+		{"there is room", []string{"192.0.2.1", "192.0.2.2"}, "192.0.2.3", -1, false},
+		{"the address that has most", []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.2"}, "192.0.2.4", 1, false},
+		{"of addresses with as many, the one that waits for the longest", []string{"192.0.2.1!", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, "192.0.2.5", 1, false},
+		{"nobody waits", []string{"192.0.2.1!", "192.0.2.2!", "192.0.2.3!", "192.0.2.4!"}, "192.0.2.5", -1, true},
+		{"an address that has its half", []string{"192.0.2.2", "192.0.2.1", "192.0.2.1"}, "192.0.2.1", 1, false},
+		{"an address that has its half and works with all of it", []string{"192.0.2.2", "192.0.2.1!", "192.0.2.1!"}, "192.0.2.1", -1, true},
+		{"one caller of IPv6", []string{"2001:db8::1", "2001:db8::2"}, "2001:db8::3", 0, false},
+		{"this machine may have all", []string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}, "127.0.0.1", -1, false},
+		{"a proxy may have all", []string{"10.1.1.1", "10.1.1.1", "10.1.1.1"}, "10.1.1.1", -1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			all := newConnections(4, []netip.Prefix{proxy})
+			var open []*connection
+			for i, text := range c.open {
+				open = append(open, from(all, text, i))
+				if victim := all.admit(open[i]); victim != nil {
+					t.Fatal("no room at the beginning")
+				}
+			}
+			comes := from(all, c.comes, len(open))
+			victim := all.admit(comes)
+			if (victim == nil) != (c.goes < 0) || c.goes >= 0 && victim != open[c.goes] || comes.spare != c.isSpare {
+				t.Errorf("%v goes, spare %v", victim, comes.spare)
+			}
+		})
+	}
+}
+
+func from(all *connections, text string, since int) *connection {
+	busy := text[len(text)-1] == '!'
+	c := &connection{all: all, peer: network(addr(string(bytes.TrimSuffix([]byte(text), []byte("!")))))}
+	if !busy {
+		c.waiting.Store(int64(since) + 1)
+	}
+	return c
+}
+
+// TestReadersWhoStall has callers that do not read what they asked for, and one that is only slow.
+func TestReadersWhoStall(t *testing.T) {
+	t.Parallel()
+	const size = 64 << 20 // more than the kernel takes
+	ended := make(chan error, 1)
+	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, size))
+		ended <- err
+	}), Listening{})
+	server.connections.stall = 2 * time.Second
+	address := serveOn(t, server)
+	conn := dial(t, address)
+	write(t, conn, askLivez)
+	if err := <-ended; err == nil {
+		t.Error("all was sent to somebody who reads nothing")
+	}
+	conn = dial(t, address)
+	write(t, conn, askLivez)
+	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || len(a.body) != size {
+		t.Errorf("%d, %d bytes", a.status, len(a.body))
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShares is about an address that takes all it can get, and another one.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	all := newShares(4)
+	greedy, other := addr("192.0.2.1"), addr("192.0.2.2")
+	take := func(who netip.Addr) (func(), error) { return all.acquire(t.Context(), who, 1) }
+	var held []func()
+	for _, who := range []netip.Addr{greedy, greedy, other, other} {
+		free, err := take(who)
+		if err != nil {
+			t.Fatalf("%s: %v", who, err)
+		}
+		held = append(held, free)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		free, err := take(greedy)
+		if err == nil {
+			defer free()
+		}
+		waiting <- err
+	}()
+	held[2]() // of somebody else
+	select {
+	case err := <-waiting:
+		if err == nil {
+			t.Error("one address has more than half")
+		}
+	case <-time.After(time.Second / 10):
+	}
+	held[0]()
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	held[1]()
+	held[1]() // again changes nothing
+	held[3]()
+	if !all.all.TryAcquire(4) || len(all.of) != 0 {
+		t.Errorf("something was not given back: %v", all.of)
+	}
+}

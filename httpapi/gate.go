@@ -1,0 +1,109 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// admit refuses what is not answered at all, whatever it asks for. Nothing of the request was looked at before.
+func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
+	if !s.hosts.allow(r, fromOf(w).local) {
+		return newProblem("misdirected_request", "")
+	}
+	if c := connectionOf(r); c != nil && c.spare {
+		w.Header().Set("Connection", "close")
+		if !vital[r.URL.Path] {
+			return newProblem("overloaded", "There are too many connections.")
+		}
+	}
+	return nil
+}
+
+// vital are the paths that are answered by spare connections, too: whoever gets no answer there ends the process.
+var vital = map[string]bool{"/livez": true, "/health": true, "/metrics": true}
+
+// edgeProblems are the problems that an operation has whatever it does, but for those that it names itself.
+func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
+	codes := []problemCode{"misdirected_request", "overloaded"}
+	if vital[op.Path] {
+		codes = codes[:1]
+	}
+	return slices.DeleteFunc(codes, func(code problemCode) bool { return slices.Contains(named, code) })
+}
+
+const (
+	listPlaces = 16       // lists and bulk requests at a time
+	bodyBytes  = 16 << 20 // of bodies that are arriving
+	smallBody  = 4 << 10  // a body up to this length, in bytes, is read without asking: nearly all are
+)
+
+// sharing has a request wait until there is a place for it, and for its body: what many callers can have the service keep
+// in memory for them is bounded.
+func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc {
+	withBody := s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		release, err := s.takeBody(w, r)
+		if err != nil {
+			return err
+		}
+		defer release()
+		next(w, r)
+		return nil
+	})
+	if !s.bounded[pattern] {
+		return withBody
+	}
+	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		release, err := s.lists.acquire(r.Context(), network(fromOf(w).address), 1)
+		if err != nil {
+			return err
+		}
+		defer release()
+		_ = huma.SetReadDeadline(w, readBy(r)) // it has waited; not every writer has a connection
+		withBody(w, r)
+		return nil
+	})
+}
+
+// takeBody takes what the body of a request needs, and returns what gives it back. One that is too large takes nothing:
+// it is refused without being read.
+func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(), err error) {
+	size := r.ContentLength
+	if size < 0 {
+		size = 2 * maxBody // nobody knows: it is read into a buffer that doubles
+	} else if size <= smallBody || size > maxBody {
+		return func() {}, nil
+	}
+	release, err = s.bodies.acquire(r.Context(), network(fromOf(w).address), size)
+	if err != nil {
+		return nil, err
+	}
+	_ = huma.SetReadDeadline(w, readBy(r))
+	r.Body = &sharedBody{r.Body, release}
+	return release, nil
+}
+
+// readBy is until when a request must have arrived that had to wait. One without a body has.
+func readBy(r *http.Request) time.Time {
+	if r.ContentLength == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(readTimeout)
+}
+
+// sharedBody gives its share back when it has been read.
+type sharedBody struct {
+	io.ReadCloser
+	free func()
+}
+
+// Read reads on.
+func (b *sharedBody) Read(p []byte) (n int, err error) {
+	if n, err = b.ReadCloser.Read(p); err != nil {
+		b.free()
+	}
+	return n, err
+}
