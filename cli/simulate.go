@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"text/tabwriter"
@@ -27,6 +28,7 @@ type simulate struct {
 	faults    []string
 	secretEnv string
 	hookEnv   string
+	private   bool
 	config    simulator.Config
 }
 
@@ -41,6 +43,10 @@ func simulateCommand() *cobra.Command {
 		Example: "  # every answer takes 50 ms, and one charge in twenty gets none\n" +
 			"  pawl simulate --latency 50ms --fault timeout-after@charge,fraction=0.05",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("allow-private") {
+				sim.private = isLoopback(sim.listen)
+			}
+			sim.config.PublicOnly = !sim.private
 			if err := sim.validate(); err != nil {
 				return usageError{err}
 			}
@@ -50,6 +56,7 @@ func simulateCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&sim.listen, "listen", "127.0.0.1", "address to listen on; empty: all interfaces")
+	f.BoolVar(&sim.private, "allow-private", false, "call back to this machine and private networks, too; without it, only while listening on loopback")
 	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
 	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "`file` to keep what it did in; empty: only in memory")
 	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a request takes")
@@ -138,4 +145,10 @@ func printSummary(out io.Writer, sum simulator.Summary) error {
 			sum.DoubleLive, sum.Overlaps, sum.RepeatedEffects)
 	}
 	return nil
+}
+
+// isLoopback reports whether nobody but this machine reaches what listens there.
+func isLoopback(listen string) bool {
+	ip, err := netip.ParseAddr(listen)
+	return listen == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"pawl/egress"
 )
 
 const (
@@ -15,10 +17,13 @@ const (
 	callbackTimeout  = 10 * time.Second
 )
 
-func newClient() *http.Client {
+// newClient returns the client of callbacks. Requests name where they go: so they use no proxy, which would call an address
+// that we may not.
+func newClient(publicOnly bool) *http.Client {
 	return &http.Client{
-		Timeout:       callbackTimeout,
-		Transport:     http.DefaultTransport.(*http.Transport).Clone(),
+		Timeout: callbackTimeout,
+		Transport: &http.Transport{DialContext: egress.Dialer(!publicOnly).DialContext, TLSHandshakeTimeout: callbackTimeout,
+			MaxIdleConnsPerHost: 16, IdleConnTimeout: 90 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

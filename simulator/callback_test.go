@@ -1,13 +1,19 @@
 package simulator_test
 
 import (
+	"bytes"
+	"cmp"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"pawl/simulator"
 )
@@ -167,4 +173,87 @@ func TestPending(t *testing.T) {
 			t.Errorf("told %s, %v", to.told(), err)
 		}
 	})
+}
+
+// TestCallbacksToPublicAddressesOnly: who may ask for a step names where its callback goes.
+func TestCallbacksToPublicAddressesOnly(t *testing.T) {
+	t.Parallel()
+	var called atomic.Int32
+	desk := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
+	t.Cleanup(desk.Close)
+	var said lines
+	p := start(t, simulator.Config{PublicOnly: true, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	if err := p.SetFaults(simulator.Rule{Fault: simulator.Async}); err != nil {
+		t.Fatal(err)
+	}
+	c := call{callback: desk.URL}
+	response, err := p.client.Do(c.request(t.Context(), p.url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "calls may not go to this address"); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it is not said that the callback was refused:\n%s", said.String())
+		}
+	}
+	if n := called.Load(); n != 0 {
+		t.Errorf("called back %d times", n)
+	}
+}
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestRequestsOfOtherSites: a browser sends them in the name of whoever looks at a page, also where the page's own name
+// leads to this machine.
+func TestRequestsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	p := start(t, simulator.Config{})
+	for _, c := range []struct {
+		method, host string
+		header       map[string]string
+		want         int
+	}{
+		{"POST", "", nil, 200},
+		{"POST", "", map[string]string{"Sec-Fetch-Site": "same-origin", "Origin": p.url}, 200},
+		{"POST", "", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"POST", "", map[string]string{"Origin": "http://evil.example"}, 403},
+		{"POST", "evil.example:4000", map[string]string{"Origin": "http://evil.example:4000", "Sec-Fetch-Site": "same-origin"}, 403},
+		{"GET", "evil.example:4000", map[string]string{"Sec-Fetch-Site": "same-origin"}, 403},
+		{"POST", "localhost:4000", map[string]string{"Origin": "http://localhost:4000"}, 200},
+		{"POST", "pawl-simulate:4000", nil, 200}, // no browser
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, p.url+"/faults", strings.NewReader(`[]`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range c.header {
+			r.Header.Set(name, value)
+		}
+		r.Host = cmp.Or(c.host, r.Host)
+		response, err := p.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != c.want {
+			t.Errorf("%s %s with %v: %d, want %d", c.method, r.Host, c.header, response.StatusCode, c.want)
+		}
+	}
 }

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 )
 
 func (s *Simulator) routes() *http.ServeMux {
@@ -32,8 +35,31 @@ func (s *Simulator) routes() *http.ServeMux {
 	return mux
 }
 
-// ServeHTTP answers the requests described in docs/simulator.md.
-func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+var crossOrigin = http.NewCrossOriginProtection()
+
+// ServeHTTP answers the requests described in docs/simulator.md. It refuses what a browser sends for a page of another
+// site.
+func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if crossOrigin.Check(r) != nil || rebound(r) {
+		s.deliver(w, r, notDone(http.StatusForbidden, "cross_origin", "the request comes from a web page of another site"))
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// rebound reports whether a browser sent a request to a name that may be anybody's: a site whose name leads to this machine
+// looks to it like the simulator's own. Addresses and localhost are nobody's.
+func rebound(r *http.Request) bool {
+	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
+		return false
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil && host != "localhost"
+}
 
 func (s *Simulator) post(step, operation string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -30,6 +30,8 @@ type Config struct {
 	// StripeWebhook is where events of payment intents are sent, signed with
 	// StripeWebhookSecret as Stripe signs. Empty: nowhere.
 	StripeWebhook, StripeWebhookSecret string
+	// PublicOnly keeps callbacks and events from this machine and from private networks.
+	PublicOnly bool
 	// Log takes callbacks that nobody wanted. Nil means nobody.
 	Log *slog.Logger
 }
@@ -73,7 +75,7 @@ func New() *Simulator {
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
-		cfg: cfg, client: newClient(), closing: closing, close: cancel,
+		cfg: cfg, client: newClient(cfg.PublicOnly), closing: closing, close: cancel,
 		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
 	}
 	if s.cfg.Log == nil {
