@@ -86,8 +86,8 @@ const giveSQL = `INSERT INTO inventory AS i (item, on_hand, tracked)
 	ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, tracked = true`
 
 const giveRecordedSQL = "WITH stocked AS (" + giveSQL + `, version = i.version + 1 RETURNING i.*)
-	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, request_id)
-	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'version ' || s.version FROM stocked AS s`
+	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
+	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'local', 'version ' || s.version FROM stocked AS s`
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
 func (r run) watch(ctx context.Context, s *server, l *load) (from, to sample, err error) {

@@ -67,7 +67,7 @@ func (p *people) count(ctx context.Context, i int) {
 // setStock sets the stock of an item that nobody else sets, as it is now.
 func (p *people) setStock(ctx context.Context, item string, onHand int) answer {
 	set := call{method: http.MethodPut, path: "/api/inventory/" + item, headers: []string{"If-None-Match", "*"},
-		body: fmt.Appendf(nil, `{"onHand":%d,"actor":"campaign","requestId":"set to %d"}`, onHand, onHand)}
+		body: fmt.Appendf(nil, `{"onHand":%d,"onBehalfOf":"campaign","requestId":"set to %d"}`, onHand, onHand)}
 	if seen := p.repeat(ctx, call{method: http.MethodGet, path: set.path}); seen.status == http.StatusOK {
 		set.headers = []string{"If-Match", seen.etag}
 	}
@@ -92,7 +92,7 @@ func (p *people) doubt(orderID string, a *answer) {
 
 // act asks a verb of an order that was read.
 func (p *people) act(ctx context.Context, orderID string, seen *answer, verb string) answer {
-	fields := map[string]string{"actor": "campaign", "reason": "a campaign"}
+	fields := map[string]string{"onBehalfOf": "campaign", "reason": "a campaign"}
 	request := call{method: http.MethodPost, path: "/api/orders/" + orderID + "/" + verb}
 	if verb == "step-result" {
 		request.headers = []string{"If-Match", seen.etag}

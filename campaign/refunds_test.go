@@ -115,7 +115,7 @@ func (f *field) settleRefunds(ctx context.Context) {
 
 func (p *people) settleRefund(ctx context.Context, r *refunded) {
 	p.asked++
-	body, err := json.Marshal(map[string]any{"actor": "campaign", "reason": "seen at the provider", "requestId": fmt.Sprintf("request-%d", p.asked),
+	body, err := json.Marshal(map[string]any{"onBehalfOf": "campaign", "reason": "seen at the provider", "requestId": fmt.Sprintf("request-%d", p.asked),
 		"step": "charge", "outcome": "refused", "refund": r.Number})
 	if err != nil {
 		panic(err)

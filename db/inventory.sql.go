@@ -71,28 +71,29 @@ WITH moved AS (
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND ($2::bigint BETWEEN 0 AND 1000000000000 AND coalesce($3::bigint, 0) = 0
       OR EXISTS (SELECT 1 FROM pawl.inventory AS j WHERE j.item = $1::text))
-    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text AND s.kind <> 'restock')
+    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text AND s.actor = $5::text AND s.kind <> 'restock')
   ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + $2::bigint, tracked = true, version = i.version + 1
     WHERE i.on_hand + $2::bigint BETWEEN i.reserved AND 1000000000000
       AND ($3::bigint IS NULL OR i.version = $3::bigint)
   RETURNING i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item
 ), recorded AS (
-  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
-  SELECT m.item, m.version, $5::text, $2::bigint, m.on_hand, m.sold,
-    $6::text, $7::text, $4::text
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
+  SELECT m.item, m.version, $6::text, $2::bigint, m.on_hand, m.sold,
+    $5::text, $7::text, $8::text, $4::text
   FROM moved AS m
 )
 SELECT m.on_hand, m.reserved, m.sold, m.version, m.tracked, m.item FROM moved AS m
 `
 
 type InventoryMoveParams struct {
-	Item      string
-	Change    int64
-	IfVersion *int64
-	RequestID string
-	Kind      string
-	Actor     *string
-	Reason    *string
+	Item       string
+	Change     int64
+	IfVersion  *int64
+	RequestID  string
+	Actor      string
+	Kind       string
+	OnBehalfOf *string
+	Reason     *string
 }
 
 type InventoryMoveRow struct {
@@ -104,8 +105,8 @@ type InventoryMoveRow struct {
 	Item     string
 }
 
-// Changes the stock on the shelf by some units, and records it. No row comes back when a request with
-// this id was recorded before, when less would be left than is reserved or more than anybody
+// Changes the stock on the shelf by some units, and records it. No row comes back when a request of this
+// actor with this id was recorded before, when less would be left than is reserved or more than anybody
 // can count, or when the version is another than was asked for: 0 is that of an item that is not
 // there, which no row has; null is any. The row lock orders this with the sales under way.
 func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([]InventoryMoveRow, error) {
@@ -114,8 +115,9 @@ func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([
 		arg.Change,
 		arg.IfVersion,
 		arg.RequestID,
-		arg.Kind,
 		arg.Actor,
+		arg.Kind,
+		arg.OnBehalfOf,
 		arg.Reason,
 	)
 	if err != nil {
@@ -144,20 +146,21 @@ func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([
 }
 
 const stockMovementByRequest = `-- name: StockMovementByRequest :one
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM pawl.stock_movements AS s
-WHERE s.item = $1 AND s.request_id = $2::text AND s.kind <> 'restock'
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
+WHERE s.item = $1 AND s.request_id = $2::text AND s.actor = $3::text AND s.kind <> 'restock'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
 
 type StockMovementByRequestParams struct {
 	Item      string
 	RequestID string
+	Actor     string
 }
 
-// What a request with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
+// What a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
 // it was done.
 func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementByRequestParams) (StockMovement, error) {
-	row := q.db.QueryRow(ctx, stockMovementByRequest, arg.Item, arg.RequestID)
+	row := q.db.QueryRow(ctx, stockMovementByRequest, arg.Item, arg.RequestID, arg.Actor)
 	var i StockMovement
 	err := row.Scan(
 		&i.Version,
@@ -168,6 +171,7 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 		&i.Item,
 		&i.Kind,
 		&i.Actor,
+		&i.OnBehalfOf,
 		&i.Reason,
 		&i.RequestID,
 	)
@@ -175,7 +179,7 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 }
 
 const stockMovementsOf = `-- name: StockMovementsOf :many
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.reason, s.request_id FROM pawl.stock_movements AS s
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.version > $2 ORDER BY s.version LIMIT $3
 `
 
@@ -203,6 +207,7 @@ func (q *Queries) StockMovementsOf(ctx context.Context, arg StockMovementsOfPara
 			&i.Item,
 			&i.Kind,
 			&i.Actor,
+			&i.OnBehalfOf,
 			&i.Reason,
 			&i.RequestID,
 		); err != nil {

@@ -46,6 +46,7 @@ type Order struct {
 	Item                 string
 	Amount               decimal.Decimal
 	Metadata             []byte
+	SubmittedBy          *string
 	Policy               *int32
 	Calls                *int32
 	Retries              *int32
@@ -94,16 +95,17 @@ type StepCall struct {
 }
 
 type StockMovement struct {
-	Version   int64
-	At        time.Time
-	Change    int64
-	OnHand    int64
-	Sold      int64
-	Item      string
-	Kind      string
-	Actor     *string
-	Reason    *string
-	RequestID string
+	Version    int64
+	At         time.Time
+	Change     int64
+	OnHand     int64
+	Sold       int64
+	Item       string
+	Kind       string
+	Actor      string
+	OnBehalfOf *string
+	Reason     *string
+	RequestID  string
 }
 
 type Transition struct {
@@ -120,6 +122,8 @@ type Transition struct {
 	Reason        *string
 	RequestID     *string
 	PaymentMethod *string
+	OnBehalfOf    *string
+	Fingerprint   []byte
 }
 
 type WrittenOrder struct {
@@ -147,6 +151,7 @@ type WrittenOrder struct {
 	Item                 string
 	Amount               decimal.Decimal
 	Metadata             []byte
+	SubmittedBy          *string
 	Policy               *int32
 	Calls                *int32
 	Retries              *int32

@@ -14,14 +14,15 @@ import (
 
 const ordersAdmit = `-- name: OrdersAdmit :many
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
-                  unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]))
-    AS x(order_id, amount, currency, item, quantity, metadata)
+                  unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
+                  unnest($7::text[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by)
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
-  SELECT i.order_id, 'charging', 1, $7::uuid, clock_timestamp() + make_interval(secs => $8::float8),
-    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
+  SELECT i.order_id, 'charging', 1, $8::uuid, clock_timestamp() + make_interval(secs => $9::float8),
+    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
@@ -29,7 +30,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, $9::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, $10::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -42,6 +43,7 @@ type OrdersAdmitParams struct {
 	Items        []string
 	Quantities   []int32
 	Metadata     []string
+	SubmittedBy  []string
 	Owner        uuid.UUID
 	LeaseSeconds float64
 	PreviousNo   *int64
@@ -68,6 +70,7 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 		arg.Items,
 		arg.Quantities,
 		arg.Metadata,
+		arg.SubmittedBy,
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.PreviousNo,
@@ -90,17 +93,111 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 	return items, nil
 }
 
+const ordersAdmitKeyed = `-- name: OrdersAdmitKeyed :many
+WITH incoming AS (
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
+  FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
+                  unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
+                  unnest($7::text[]), unnest($8::text[]), unnest($9::text[]), unnest($10::bytea[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
+), kept AS (
+  INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
+  SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
+  WHERE i.key <> '' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.key COLLATE "C", i.principal COLLATE "C"
+  ON CONFLICT (key, principal) DO NOTHING
+  RETURNING idempotency_keys.fingerprint
+), admitted AS (
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
+  SELECT i.order_id, 'charging', 1, $11::uuid, clock_timestamp() + make_interval(secs => $12::float8),
+    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
+  FROM incoming AS i
+  WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.order_id COLLATE "C"
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.order_no, orders.order_id, orders.created_at
+), history AS (
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    lag(a.order_no, 1, $13::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
+)
+SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
+`
+
+type OrdersAdmitKeyedParams struct {
+	OrderIds     []string
+	Amounts      []string
+	Currencies   []string
+	Items        []string
+	Quantities   []int32
+	Metadata     []string
+	SubmittedBy  []string
+	Principals   []string
+	Keys         []string
+	Fingerprints [][]byte
+	Owner        uuid.UUID
+	LeaseSeconds float64
+	PreviousNo   *int64
+}
+
+type OrdersAdmitKeyedRow struct {
+	OrderNo   int64
+	OrderID   string
+	CreatedAt time.Time
+}
+
+// The same where some of the requests have an Idempotency-Key, which commits with the order. An order whose
+// key is there already is left out: either it is stored, or the key stands for another request. All keys go in before the
+// first order, in an order of their own, so that two replicas wait for each other and never deadlock. The fingerprint
+// has the order id in it, so it tells which order of the batch a key is of.
+func (q *Queries) OrdersAdmitKeyed(ctx context.Context, arg OrdersAdmitKeyedParams) ([]OrdersAdmitKeyedRow, error) {
+	rows, err := q.db.Query(ctx, ordersAdmitKeyed,
+		arg.OrderIds,
+		arg.Amounts,
+		arg.Currencies,
+		arg.Items,
+		arg.Quantities,
+		arg.Metadata,
+		arg.SubmittedBy,
+		arg.Principals,
+		arg.Keys,
+		arg.Fingerprints,
+		arg.Owner,
+		arg.LeaseSeconds,
+		arg.PreviousNo,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersAdmitKeyedRow
+	for rows.Next() {
+		var i OrdersAdmitKeyedRow
+		if err := rows.Scan(&i.OrderNo, &i.OrderID, &i.CreatedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ordersAdmitOne = `-- name: OrdersAdmitOne :many
 WITH admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
   SELECT $1::text, 'charging', 1, $2::uuid, clock_timestamp() + make_interval(secs => $3::float8),
-    ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb
+    ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb,
+    nullif($9::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $9::bigint FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $10::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -114,6 +211,7 @@ type OrdersAdmitOneParams struct {
 	Item         string
 	Quantity     int32
 	Metadata     string
+	SubmittedBy  string
 	PreviousNo   *int64
 }
 
@@ -134,6 +232,7 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 		arg.Item,
 		arg.Quantity,
 		arg.Metadata,
+		arg.SubmittedBy,
 		arg.PreviousNo,
 	)
 	if err != nil {
@@ -156,50 +255,60 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 
 const ordersAdmitWithTerms = `-- name: OrdersAdmitWithTerms :many
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_seconds
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_seconds, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
                   unnest($7::integer[]), unnest($8::text[]), unnest($9::text[]),
                   unnest($10::timestamptz[]), unnest($11::timestamptz[]), unnest($12::float8[]),
                   unnest($13::float8[]), unnest($14::text[]),
-                  unnest($15::boolean[]), unnest($16::float8[]))
+                  unnest($15::boolean[]), unnest($16::float8[]),
+                  unnest($17::text[]), unnest($18::text[]), unnest($19::text[]), unnest($20::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
-         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds)
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds,
+         submitted_by, principal, key, fingerprint)
 ), judged AS (
-  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_seconds, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
+  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_seconds, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
+), kept AS (
+  INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
+  SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
+  WHERE i.key <> '' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.key COLLATE "C", i.principal COLLATE "C"
+  ON CONFLICT (key, principal) DO NOTHING
+  RETURNING idempotency_keys.fingerprint
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
-    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $17::uuid END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $21::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
-      ELSE clock_timestamp() + make_interval(secs => $18::float8) END,
-    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb,
+      ELSE clock_timestamp() + make_interval(secs => $22::float8) END,
+    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    CASE WHEN j.hold IS NULL AND $19::boolean THEN 1 END,
-    CASE WHEN j.hold IS NULL AND $19::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $19::boolean THEN now() END
+    CASE WHEN j.hold IS NULL AND $23::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND $23::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $23::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.refunds
+  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.submitted_by, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.refunds
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
-    lag(a.order_no, 1, $20::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, $24::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM admitted AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM admitted AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrdersAdmitWithTermsParams struct {
@@ -219,6 +328,10 @@ type OrdersAdmitWithTermsParams struct {
 	ConcurrencyKeys []string
 	Approvals       []bool
 	ApprovalSeconds []float64
+	SubmittedBy     []string
+	Principals      []string
+	Keys            []string
+	Fingerprints    [][]byte
 	Owner           uuid.UUID
 	LeaseSeconds    float64
 	Begins          bool
@@ -233,6 +346,7 @@ type OrdersAdmitWithTermsRow struct {
 // so many may be under way, or a rule that asks a person first. One that has to wait starts as
 // pending and is held, for the first of what it waits for; the others go on like any,
 // and where the charge is remote and can be made at once, its call begins with them.
+// Keys are as in OrdersAdmitKeyed.
 func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
 		arg.OrderIds,
@@ -251,6 +365,10 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.ConcurrencyKeys,
 		arg.Approvals,
 		arg.ApprovalSeconds,
+		arg.SubmittedBy,
+		arg.Principals,
+		arg.Keys,
+		arg.Fingerprints,
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.Begins,
@@ -288,6 +406,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 			&i.WrittenOrder.Item,
 			&i.WrittenOrder.Amount,
 			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.SubmittedBy,
 			&i.WrittenOrder.Policy,
 			&i.WrittenOrder.Calls,
 			&i.WrittenOrder.Retries,
@@ -326,7 +445,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -376,6 +495,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 			&i.Item,
 			&i.Amount,
 			&i.Metadata,
+			&i.SubmittedBy,
 			&i.Policy,
 			&i.Calls,
 			&i.Retries,
@@ -414,7 +534,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -459,6 +579,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 			&i.Item,
 			&i.Amount,
 			&i.Metadata,
+			&i.SubmittedBy,
 			&i.Policy,
 			&i.Calls,
 			&i.Retries,

@@ -17,7 +17,7 @@ const refundAsk = `-- name: RefundAsk :many
 WITH touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
   WHERE o.order_no = $1 AND o.seq = $2 AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), asked AS (
   INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
   SELECT k.order_no, k.generation, k.refunds, c.currency, $3::pawl.money_amount,
@@ -30,26 +30,28 @@ WITH touched AS (
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND $4::integer > 0
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
-  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
   SELECT r.item, r.version, 'restock', $4::integer, r.on_hand, r.sold, $7::text,
-    $5::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
+    $8::text, $5::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
-    $7::text, $5::text, $6::text FROM touched AS k
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $9::text,
+    $7::text, $8::text, $5::text, $6::text, $10::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type RefundAskParams struct {
-	OrderNo   int64
-	Seq       int32
-	Amount    decimal.Decimal
-	Restock   *int32
-	Reason    *string
-	RequestID *string
-	Actor     *string
-	Verb      string
+	OrderNo     int64
+	Seq         int32
+	Amount      decimal.Decimal
+	Restock     *int32
+	Reason      *string
+	RequestID   *string
+	Actor       string
+	OnBehalfOf  *string
+	Verb        string
+	Fingerprint []byte
 }
 
 type RefundAskRow struct {
@@ -70,7 +72,9 @@ func (q *Queries) RefundAsk(ctx context.Context, arg RefundAskParams) ([]RefundA
 		arg.Reason,
 		arg.RequestID,
 		arg.Actor,
+		arg.OnBehalfOf,
 		arg.Verb,
+		arg.Fingerprint,
 	)
 	if err != nil {
 		return nil, err
@@ -104,6 +108,7 @@ func (q *Queries) RefundAsk(ctx context.Context, arg RefundAskParams) ([]RefundA
 			&i.WrittenOrder.Item,
 			&i.WrittenOrder.Amount,
 			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.SubmittedBy,
 			&i.WrittenOrder.Policy,
 			&i.WrittenOrder.Calls,
 			&i.WrittenOrder.Retries,
@@ -326,7 +331,7 @@ WITH open AS MATERIALIZED (
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $3 AND EXISTS (SELECT 1 FROM open AS f)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds
 ), settled AS (
   UPDATE pawl.refunds AS f SET claims = f.claims + 1,
     state = CASE $4::text WHEN 'done' THEN 'done' WHEN 'refused' THEN 'failed' ELSE 'pending' END,
@@ -337,25 +342,27 @@ WITH open AS MATERIALIZED (
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
-    $9::text, $10::text, $11::text FROM touched AS k
+    $9::text, $10::text, $11::text, $12::text, $13::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type RefundSettleParams struct {
-	OrderNo   int64
-	Number    int32
-	Seq       int32
-	Outcome   string
-	Code      string
-	Detail    string
-	Ref       string
-	Verb      string
-	Actor     *string
-	Reason    *string
-	RequestID *string
+	OrderNo     int64
+	Number      int32
+	Seq         int32
+	Outcome     string
+	Code        string
+	Detail      string
+	Ref         string
+	Verb        string
+	Actor       string
+	OnBehalfOf  *string
+	Reason      *string
+	RequestID   *string
+	Fingerprint []byte
 }
 
 type RefundSettleRow struct {
@@ -376,8 +383,10 @@ func (q *Queries) RefundSettle(ctx context.Context, arg RefundSettleParams) ([]R
 		arg.Ref,
 		arg.Verb,
 		arg.Actor,
+		arg.OnBehalfOf,
 		arg.Reason,
 		arg.RequestID,
+		arg.Fingerprint,
 	)
 	if err != nil {
 		return nil, err
@@ -411,6 +420,7 @@ func (q *Queries) RefundSettle(ctx context.Context, arg RefundSettleParams) ([]R
 			&i.WrittenOrder.Item,
 			&i.WrittenOrder.Amount,
 			&i.WrittenOrder.Metadata,
+			&i.WrittenOrder.SubmittedBy,
 			&i.WrittenOrder.Policy,
 			&i.WrittenOrder.Calls,
 			&i.WrittenOrder.Retries,
@@ -458,7 +468,7 @@ WITH due AS MATERIALIZED (
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
 
@@ -524,6 +534,7 @@ func (q *Queries) RefundsClaim(ctx context.Context, arg RefundsClaimParams) ([]R
 			&i.Order.Item,
 			&i.Order.Amount,
 			&i.Order.Metadata,
+			&i.Order.SubmittedBy,
 			&i.Order.Policy,
 			&i.Order.Calls,
 			&i.Order.Retries,

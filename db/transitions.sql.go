@@ -35,10 +35,9 @@ func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams
 }
 
 const transitionByRequest = `-- name: TransitionByRequest :one
-SELECT t.order_no, t.seq, t.verb, (SELECT count(*) FROM pawl.transitions AS r
-    WHERE r.order_no = t.order_no AND r.seq <= t.seq AND r.from_status = 'failed' AND r.to_status = 'pending')::integer AS generation
-FROM pawl.transitions AS t
+SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.request_id = $2::text
+  AND (t.actor = $3::text OR $4::text = 'refund' AND t.verb = 'refund')
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1
 `
@@ -46,31 +45,26 @@ ORDER BY t.seq LIMIT 1
 type TransitionByRequestParams struct {
 	OrderNo   int64
 	RequestID string
+	Actor     string
+	Verb      string
 }
 
-type TransitionByRequestRow struct {
-	OrderNo    int64
-	Seq        int32
-	Verb       *string
-	Generation int32
-}
-
-// What a request with this id did to the order, if it was seen before. Durable, as OrdersByID: its caller is told that
-// it was done. The generation is the one that the order was at then.
-func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) (TransitionByRequestRow, error) {
-	row := q.db.QueryRow(ctx, transitionByRequest, arg.OrderNo, arg.RequestID)
-	var i TransitionByRequestRow
-	err := row.Scan(
-		&i.OrderNo,
-		&i.Seq,
-		&i.Verb,
-		&i.Generation,
+// The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
+// id alone, whoever asked for it: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) ([]byte, error) {
+	row := q.db.QueryRow(ctx, transitionByRequest,
+		arg.OrderNo,
+		arg.RequestID,
+		arg.Actor,
+		arg.Verb,
 	)
-	return i, err
+	var fingerprint []byte
+	err := row.Scan(&fingerprint)
+	return fingerprint, err
 }
 
 const transitionsOf = `-- name: TransitionsOf :many
-SELECT t.order_no, t.at, t.fence, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method FROM pawl.transitions AS t
+SELECT t.order_no, t.at, t.fence, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2
   AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT $4
@@ -111,6 +105,8 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 			&i.Reason,
 			&i.RequestID,
 			&i.PaymentMethod,
+			&i.OnBehalfOf,
+			&i.Fingerprint,
 		); err != nil {
 			return nil, err
 		}

@@ -70,9 +70,9 @@ func (e *Engine) notAdmitted(err error, runs []*run) {
 	}
 }
 
-func (e *Engine) admission(runs []*run) db.OrdersAdmitParams {
+func (e *Engine) admission(runs []*run) db.OrdersAdmitKeyedParams {
 	n := len(runs)
-	p := db.OrdersAdmitParams{
+	p := db.OrdersAdmitKeyedParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
 		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), PreviousNo: e.lastAdmitted.Load(),
@@ -93,8 +93,34 @@ func (e *Engine) admission(runs []*run) db.OrdersAdmitParams {
 		}
 		p.OrderIds[i], p.Amounts[i], p.Currencies[i] = o.OrderID, o.Amount.String(), o.Currency
 		p.Items[i], p.Quantities[i], p.Metadata[i] = o.Item, o.Quantity, string(o.Metadata)
+		o.SubmittedBy = optional(r.input.SubmittedBy)
 	}
+	addSubmitters(&p, runs)
+	addKeys(&p, runs)
 	return p
+}
+
+// addSubmitters says who sent the orders, unless nobody was identified in the whole batch.
+func addSubmitters(p *db.OrdersAdmitKeyedParams, runs []*run) {
+	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.SubmittedBy != "" }) {
+		return
+	}
+	for _, r := range runs {
+		p.SubmittedBy = append(p.SubmittedBy, r.input.SubmittedBy)
+	}
+}
+
+// addKeys adds the keys of the requests that have one, if there are any.
+func addKeys(p *db.OrdersAdmitKeyedParams, runs []*run) {
+	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.Key != nil }) {
+		return
+	}
+	p.Principals, p.Keys, p.Fingerprints = make([]string, len(runs)), make([]string, len(runs)), make([][]byte, len(runs))
+	for i, r := range runs {
+		if k := r.input.Key; k != nil {
+			p.Principals[i], p.Keys[i], p.Fingerprints[i] = k.Principal, k.Key, k.fingerprint
+		}
+	}
 }
 
 // admitted drives the new orders and reads the others, which existed or came to exist.
@@ -111,6 +137,7 @@ func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		o.OrderNo, o.CreatedAt = row.OrderNo, row.CreatedAt
 		o.Status, o.Fence, o.Seq, o.Owner = fsm.Charging, 1, 1, &e.owner
 		r.complete = true
+		r.kept.Store(r.input.Key)
 		fresh = append(fresh, r)
 	}
 	if n := len(rows); n > 0 {

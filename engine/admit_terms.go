@@ -50,6 +50,7 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds, PreviousNo: base.PreviousNo,
+		SubmittedBy: base.SubmittedBy, Principals: base.Principals, Keys: base.Keys, Fingerprints: base.Fingerprints,
 	}
 	for _, r := range runs {
 		in, o := &r.input.Terms, &r.order
@@ -109,6 +110,7 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		r := byID[o.OrderID]
 		delete(byID, o.OrderID)
 		r.order, r.complete = o, true // nothing of it was done yet
+		r.kept.Store(r.input.Key)
 		r.markKnown()
 		switch {
 		case o.Hold != nil:

@@ -51,7 +51,7 @@
 //	                  what callers ask for
 //	side_calls late_undo refund refund_call refund_state timers concurrency watch recover
 //	                  what happens by itself
-//	admit admit_terms drive gate hot
+//	admit admit_terms idempotency drive gate hot
 //	                  the way of an order
 //	calls results suspend decide call callpool preflight identity token fenced
 //	                  the way of a call

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -24,9 +25,11 @@ type StockChange struct {
 	Kind      string
 	Units     int64  // StockSet: how many are on hand then; StockAdjustment: how many more, or fewer
 	IfVersion *int64 // only at this version of the item, 0: only if it is not there; StockSet needs it
-	Actor     string // who asks; kept with the movement
+	Actor     string // the principal that asks; kept with the movement. Empty: orders.ActorAnonymous
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
+
+	OnBehalfOf string // for whom the actor says that it asks; kept beside it
 }
 
 // stockTries bounds how often a change is sent whose answer was lost, or whose item changed at the same moment.
@@ -34,8 +37,9 @@ const stockTries = 20
 
 // ChangeStock changes the stock of an item and records the movement. Versions begin at 1; every movement and every sale
 // raises them. It returns the stock as it is then. Errors: *orders.StockTooLow, orders.ErrStockTooHigh,
-// orders.ErrPrecondition, orders.ErrRequestID, orders.ErrUnavailable; after the last, the stock may have been changed.
+// orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrUnavailable; after the last, the stock may have been changed.
 func (e *Engine) ChangeStock(ctx context.Context, q StockChange) (orders.Stock, error) {
+	q.Actor = cmp.Or(q.Actor, orders.ActorAnonymous)
 	if q.RequestID == "" {
 		q.RequestID = uuid.NewString() // by which this process finds out about a lost answer
 	}
@@ -75,7 +79,7 @@ func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryM
 	return detached(ctx, e, func(ctx context.Context) ([]db.InventoryMoveRow, error) {
 		return e.query.InventoryMove(ctx, db.InventoryMoveParams{
 			Item: q.Item, Change: change, IfVersion: q.IfVersion, Kind: q.Kind,
-			Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: q.RequestID})
+			Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason), RequestID: q.RequestID})
 	})
 }
 
@@ -89,12 +93,13 @@ func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stoc
 	if err != nil && !errors.Is(err, orders.ErrNotFound) {
 		return orders.Stock{}, err
 	}
-	seen, err := orders.Read(ctx, e.Orders, e.query.StockMovementByRequest, db.StockMovementByRequestParams{Item: q.Item, RequestID: q.RequestID})
+	seen, err := orders.Read(ctx, e.Orders, e.query.StockMovementByRequest,
+		db.StockMovementByRequestParams{Item: q.Item, RequestID: q.RequestID, Actor: q.Actor})
 	switch {
 	case err == nil && q.asksFor(&seen):
 		return e.Orders.StockOf(ctx, q.Item)
 	case err == nil:
-		return orders.Stock{}, orders.ErrRequestID
+		return orders.Stock{}, orders.ErrKeyReused
 	case !errors.Is(err, pgx.ErrNoRows):
 		return orders.Stock{}, orders.Unavailable("read stock movement", err)
 	}
@@ -103,10 +108,13 @@ func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stoc
 
 // asksFor reports whether a movement is what was asked for.
 func (q *StockChange) asksFor(m *db.StockMovement) bool {
-	if q.Kind == StockSet {
-		return m.Kind == q.Kind && m.OnHand == q.Units
+	if m.Kind != q.Kind || or(m.Reason) != q.Reason || or(m.OnBehalfOf) != q.OnBehalfOf {
+		return false
 	}
-	return m.Kind == q.Kind && m.Change == q.Units
+	if q.Kind == StockSet {
+		return m.OnHand == q.Units
+	}
+	return m.Change == q.Units
 }
 
 // refusal is what stands in the way of the change. An item that is not there has version 0 and no units.

@@ -121,7 +121,7 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	}
 }
 
-// A request id stands for one payment method. Whoever sends it with another one is not told that this one was used.
+// A request id stands for one request. Whoever sends it with another payment method is not told that this one was used.
 func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
 	t.Parallel()
 	s, k := openTill(t)
@@ -142,11 +142,11 @@ func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
 	for _, c := range []struct {
 		id, brings string
 		reused     bool
-	}{{"kept", "", false}, {"kept", "one", false}, {"kept", "three", true}, {"changed", "two", false}, {"changed", "", false}, {"changed", "three", true}} {
-		q := retryWith(c.brings, 0)
+	}{{"kept", "", false}, {"kept", "one", true}, {"kept", "three", true}, {"changed", "two", false}, {"changed", "", true}, {"changed", "three", true}} {
+		q := retryWith(c.brings, map[string]int32{"kept": 0, "changed": 1}[c.id])
 		q.RequestID = c.id
 		o, err := s.engine.Do(t.Context(), q)
-		if errors.Is(err, orders.ErrRequestID) != c.reused || !c.reused && err != nil {
+		if errors.Is(err, orders.ErrKeyReused) != c.reused || !c.reused && err != nil {
 			t.Errorf("%s with %q: %s, %v", c.id, c.brings, brief(o), err)
 		}
 	}

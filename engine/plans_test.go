@@ -68,10 +68,16 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 		}
 		_, _ = e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
 	}
+	if i%10 == 3 {
+		in = keyed(in, in.OrderID)
+	}
 	if _, err := e.Process(t.Context(), in); err != nil {
 		return err
 	}
-	if i%20 == 2 {
+	if i%100 == 4 {
+		in = keyed(in, in.OrderID+" again")
+	}
+	if i%20 == 2 || i%20 == 3 || i%20 == 4 {
 		_, err := e.Process(t.Context(), in)
 		return err
 	}
@@ -80,7 +86,7 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 
 func scans(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	for _, table := range []string{"orders", "charges", "reservations", "inventory", "transitions", "refunds"} {
+	for _, table := range []string{"orders", "charges", "reservations", "inventory", "transitions", "refunds", "idempotency_keys"} {
 		if n := value[int](t, pool, `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = $1`, table); n > 0 {
 			t.Errorf("%s was read from end to end %d times", table, n)
 		}

@@ -17,9 +17,14 @@ import (
 // Process takes the order through its steps and answers with it as soon as it is final
 // or held for somebody, or when ctx ends: then with what is stored, while the order goes
 // on. A known order is not started again: the caller gets its outcome, or waits for the
-// one run of it with everybody else. Errors: *orders.Conflict, orders.ErrOverloaded, orders.ErrStopping,
-// orders.ErrUnavailable, or that of ctx if it was canceled.
+// one run of it with everybody else. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded,
+// orders.ErrStopping, orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key stands for
+// this request and its order was removed.
 func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
+	return anew(ctx, func() (orders.Order, error) { return e.process(ctx, in) })
+}
+
+func (e *Engine) process(ctx context.Context, in Input) (orders.Order, error) {
 	r, made, err := e.enter(ctx, in)
 	if err != nil {
 		return orders.Order{}, err
@@ -41,6 +46,10 @@ func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
 
 // Admit is Process that does not wait for the end: it answers when the order is stored.
 func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
+	return anew(ctx, func() (orders.Order, error) { return e.admitAsync(ctx, in) })
+}
+
+func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error) {
 	r, _, err := e.enter(ctx, in)
 	if err != nil {
 		return orders.Order{}, err
@@ -202,7 +211,10 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order,
 
 // outcome answers from a run that has ended.
 func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+	var taken *keyTaken
 	switch {
+	case errors.As(r.err, &taken):
+		return orders.Order{}, taken.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
 	case r.err != nil:
@@ -243,9 +255,12 @@ func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
 	return &orders.Conflict{Order: order, Differences: d}
 }
 
-// conflicts is what differs. A retry may have brought another payment method: whoever sends the first request again, with
+// conflicts is what differs, once it is sure that the key of the request stands for it. A retry may have brought another payment method: whoever sends the first request again, with
 // the first payment method, asks for the same order all the same.
 func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Difference, error) {
+	if err := e.keepKey(ctx, r, in); err != nil {
+		return nil, err
+	}
 	d := differences(&r.stored, in)
 	if len(d) != 1 || d[0].Pointer != "/paymentMethod" {
 		return d, nil

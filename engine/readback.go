@@ -84,18 +84,22 @@ func (e *Engine) absent(runs []*run) {
 	if e.ctx.Err() != nil {
 		return // nothing was read
 	}
-	var gone, again []*run
+	var gone, keyed, again []*run
 	e.runs.disown(runs)
 	for _, r := range runs {
 		r.order.OrderNo = 0
-		if r.input.OrderID == "" {
+		switch {
+		case r.input.OrderID == "":
 			gone = append(gone, r)
-		} else {
+		case r.input.Key != nil:
+			keyed = append(keyed, r)
+		default:
 			again = append(again, r)
 		}
 	}
 	e.finish(orders.ErrNotFound, gone...)
 	e.admitAgain(again)
+	e.absentKeyed(keyed)
 }
 
 // admitAgain sends orders that are not stored to be admitted, after a pause that grows

@@ -24,6 +24,7 @@ var needed = map[string][]string{
 	"pawl.concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
 	"pawl.confirmations":       {"INSERT"},
 	"pawl.full_orders":         {"SELECT"},
+	"pawl.idempotency_keys":    {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
 	"pawl.installation":        {"SELECT"},
 	"pawl.inventory":           {"SELECT", "INSERT", "UPDATE"},
 	"pawl.late_undos":          {"SELECT", "INSERT", "UPDATE"},

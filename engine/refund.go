@@ -29,22 +29,6 @@ func (r *Refund) amountOf(o *orders.Order) decimal.Decimal {
 	return *r.Amount
 }
 
-// asked reports whether it is this refund that was asked for with a request id before.
-func (r *Refund) asked(o *orders.Order, requestID string) bool {
-	before, found := orders.RefundAsked(o, requestID)
-	return found && before.Restock == r.Restock && (r.Amount == nil || r.Amount.Cmp(before.Amount) == 0)
-}
-
-// sameRefund checks that a request which was seen before asked for the same refund. It is newer than the order as it was
-// read.
-func (e *Engine) sameRefund(ctx context.Context, q *Request) error {
-	now, err := e.Orders.Get(ctx, q.OrderID)
-	if err == nil && !q.Refund.asked(&now, q.RequestID) {
-		err = orders.ErrRequestID
-	}
-	return err
-}
-
 // aboutRefund: a refund is asked for, or settled.
 func (q *Request) aboutRefund() bool {
 	return q.Refund != nil || q.Settle != nil && q.Settle.Refund != nil

@@ -143,7 +143,7 @@ func TestRefunds(t *testing.T) {
 			s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 4)
 			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50")
 			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50") // it comes again
-			if _, err := s.refund(t, "first", "12.51", 0); !errors.Is(err, orders.ErrRequestID) {
+			if _, err := s.refund(t, "first", "12.51", 0); !errors.Is(err, orders.ErrKeyReused) {
 				t.Error(err)
 			}
 			s.refundRefused(t, orders.RefusedRefundTooLarge, "87.50", 0)
@@ -267,7 +267,7 @@ func TestRestock(t *testing.T) {
 	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: 3, Tracked: true, Version: 3})
 	moves, err := s.engine.Orders.StockMovements(t.Context(), "widget", 2, 2)
 	if err != nil || len(moves) != 1 || moves[0].Kind != "restock" || moves[0].Change != 2 || moves[0].OnHand != 9 ||
-		text(moves[0].Actor) != "ann" || text(moves[0].Reason) != "broken" || moves[0].RequestID != "refund 1 of o" {
+		moves[0].Actor != "ann" || text(moves[0].Reason) != "broken" || moves[0].RequestID != "refund 1 of o" {
 		t.Errorf("%v %+v", err, moves)
 	}
 	proveBooks(t, s.Pool)

@@ -20,10 +20,12 @@ type Input struct {
 	Currency string
 	Item     string
 	Quantity int32
-	Metadata []byte // a JSON object, or nil; never compared
+	Metadata []byte // a JSON object, or nil; compared only by a key
 	Terms
 
-	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
+	SubmittedBy   string          // the principal; empty: nobody was identified
+	Key           *IdempotencyKey // nil: the request has none
+	HTTPRequestID string          // X-Request-Id of the request, for the log; stored nowhere
 }
 
 // Terms are what most orders do without. Zero values were left out.
@@ -54,6 +56,8 @@ type run struct {
 	preflight *preflight   // what was read before its call; nil: nothing yet
 	wait      string       // what a pending order is to be held for
 	waiters   atomic.Int32 // callers that wait for the end of the run
+
+	kept atomic.Pointer[IdempotencyKey] // a key that is known to stand for a request for this order
 
 	known chan struct{} // closed when the order is stored
 	found chan struct{} // closed when it was there before: then it may have other input

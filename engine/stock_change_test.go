@@ -72,7 +72,7 @@ func TestAdjustStock(t *testing.T) {
 		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", orders.StockMost, "high")); !errors.Is(err, orders.ErrStockTooHigh) {
 			t.Errorf("more than anybody can count: %v", err)
 		}
-		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1")); !errors.Is(err, orders.ErrRequestID) {
+		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1")); !errors.Is(err, orders.ErrKeyReused) {
 			t.Errorf("the request id of another change: %v", err)
 		}
 		if got, err := b.engine.ChangeStock(t.Context(), adjustment("widget", -2, "1")); err != nil || got.OnHand != 4 {
@@ -80,7 +80,7 @@ func TestAdjustStock(t *testing.T) {
 		}
 	})
 	moves, err := b.engine.Orders.StockMovements(t.Context(), "widget", 3, 2)
-	if err != nil || len(moves) != 2 || moves[0].Change != -2 || moves[0].OnHand != 8 || text(moves[0].Actor) != "ann" ||
+	if err != nil || len(moves) != 2 || moves[0].Change != -2 || moves[0].OnHand != 8 || moves[0].Actor != "ann" ||
 		text(moves[0].Reason) != "delivery" || moves[0].RequestID != "1" || moves[1].Version != 5 {
 		t.Errorf("%v %+v", err, moves)
 	}

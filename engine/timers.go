@@ -7,14 +7,15 @@ import (
 
 const (
 	permitsInterval = 10 * time.Second // between looks for permits that a process that died did not give
+	purgeInterval   = time.Minute      // between looks for idempotency keys that are old
 	expiredMost     = 1000
 	keysMost        = 1000
 )
 
-// timerLoop does what the clock asks for: deadlines, and permits that a process that died was
-// about to give.
+// timerLoop does what the clock asks for: deadlines, permits that a process that died was
+// about to give, and keys that nobody will use again.
 func (e *Engine) timerLoop(ctx context.Context) {
-	var swept time.Time
+	var swept, purged time.Time
 	for ctx.Err() == nil {
 		e.pause(e.cfg.RecoveryInterval)
 		if e.stopping.Load() || ctx.Err() != nil {
@@ -24,6 +25,10 @@ func (e *Engine) timerLoop(ctx context.Context) {
 		if time.Since(swept) >= permitsInterval {
 			e.askForPermits()
 			swept = time.Now()
+		}
+		if time.Since(purged) >= purgeInterval {
+			e.purgeKeys()
+			purged = time.Now()
 		}
 	}
 }

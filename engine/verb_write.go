@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 
@@ -140,18 +141,21 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.Refund:
 		rows, err := e.query.RefundAsk(ctx, db.RefundAskParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: positive(q.Refund.Restock),
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.aboutRefund():
 		rows, err := e.query.RefundSettle(ctx, db.RefundSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.Refund, Outcome: q.Settle.Outcome,
 			Code: cmp.Or(q.Settle.Code, settledCode), Detail: q.Settle.Detail, Ref: q.Settle.Reference,
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.StepResult:
 		code := q.Settle.Code
@@ -161,18 +165,21 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint(),
 			PaymentMethod: optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
 		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
 		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-		Verb: string(q.Verb), Actor: optional(q.Actor), Reason: optional(q.Reason), RequestID: optional(q.RequestID)})
+		Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
+		RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
 	return writtenOrders(rows), err
 }
 
@@ -194,8 +201,8 @@ func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orde
 		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
 	}
 	t := &rows[0]
-	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.Reason) != q.Reason || or(t.RequestID) != q.RequestID ||
-		(t.PaymentMethod == nil) != (replacedBy(o, q) == nil) {
+	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.OnBehalfOf) != q.OnBehalfOf || or(t.Reason) != q.Reason ||
+		or(t.RequestID) != q.RequestID || !bytes.Equal(t.Fingerprint, q.fingerprint()) || (t.PaymentMethod == nil) != (replacedBy(o, q) == nil) {
 		return nil, nil
 	}
 	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)

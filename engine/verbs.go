@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +20,14 @@ import (
 type Request struct {
 	OrderID   string
 	Verb      orders.Verb
-	Actor     string // who asks; kept in the history. Empty: somebody unknown
+	Actor     string // the principal that asks; kept in the history. Empty: orders.ActorAnonymous
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
 	IfSeq     *int32 // only if the order is still at this seq
 	DryRun    bool   // say whether it applies, and do nothing
 	Async     bool   // answer as soon as it is stored
+
+	OnBehalfOf string // for whom the actor says that it asks; kept beside it
 
 	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
 
@@ -58,12 +62,12 @@ const verbTries = 12
 // Do does what a verb asks and waits, like Process, for what comes of it; asynchronously it
 // answers with the order as it was stored. A request that was seen before waits with the
 // first, and so does a cancellation of an order that is being canceled. Errors:
-// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrRequestID, orders.ErrStopping, orders.ErrUnavailable.
+// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	if e.stopping.Load() {
 		return orders.Order{}, orders.ErrStopping
 	}
-	q.Actor = cmp.Or(q.Actor, orders.ActorUnknown)
+	q.Actor = cmp.Or(q.Actor, orders.ActorAnonymous)
 	for range verbTries {
 		order, done, err := e.try(ctx, &q)
 		switch {
@@ -135,36 +139,49 @@ func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) 
 	return err == nil && now.Seq != o.Seq
 }
 
-// seen reports whether a request with this id was done to the order before. Errors: orders.ErrRequestID if that was for
-// another verb, orders.ErrUnavailable.
+// seen reports whether this request was done to the order before. Errors: orders.ErrKeyReused if its id was used for
+// another one, orders.ErrUnavailable.
 func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil
 	}
-	row, err := orders.Read(ctx, e.Orders, e.query.TransitionByRequest, db.TransitionByRequestParams{OrderNo: o.OrderNo, RequestID: q.RequestID})
+	was, err := orders.Read(ctx, e.Orders, e.query.TransitionByRequest, db.TransitionByRequestParams{
+		OrderNo: o.OrderNo, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb)})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	case err != nil:
 		return false, orders.Unavailable("read history", err)
-	case or(row.Verb) != string(q.Verb):
-		return false, orders.ErrRequestID
-	case q.Verb == orders.Refund:
-		return true, e.sameRefund(ctx, q)
-	case q.PaymentMethod != "":
-		return true, e.samePaymentMethod(ctx, o.OrderNo, row.Generation, q.PaymentMethod)
+	case !bytes.Equal(was, q.fingerprint()):
+		return false, orders.ErrKeyReused
 	}
 	return true, nil
 }
 
-// samePaymentMethod checks that a retry which was seen before brought this payment method. The order may have been read
-// before that retry was done, so its own is not looked at.
-func (e *Engine) samePaymentMethod(ctx context.Context, orderNo int64, generation int32, paymentMethod string) error {
-	was, err := e.storedPaymentMethod(ctx, orderNo, generation)
-	if err == nil && was != paymentMethod {
-		err = orders.ErrRequestID
+// fingerprint tells the request from others with the same id; nil for one without.
+func (q *Request) fingerprint() []byte {
+	if q.RequestID == "" {
+		return nil
 	}
-	return err
+	parts := []string{string(q.Verb), q.OnBehalfOf, q.Reason, strconv.FormatBool(q.ActivePolicy), number(q.Generation), q.PaymentMethod}
+	if s := q.Settle; s != nil {
+		parts = append(parts, string(s.Step), number(s.Generation), number(s.Refund), s.Outcome, s.Reference, s.Code, s.Detail)
+	}
+	if r := q.Refund; r != nil {
+		amount := "" // all that is left
+		if r.Amount != nil {
+			amount = r.Amount.Trim(0).String()
+		}
+		parts = append(parts, amount, strconv.Itoa(int(r.Restock)))
+	}
+	return fingerprint(parts...)
+}
+
+func number(n *int32) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(int(*n))
 }
 
 // lastLook is how long the read of an order may take for a caller whose time is up.

@@ -112,7 +112,7 @@ func TestRequestIDs(t *testing.T) {
 	b.do(t, q)
 	q.Verb = orders.Cancel
 	b.writesNothing(t, func() {
-		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, orders.ErrRequestID) {
+		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, orders.ErrKeyReused) {
 			t.Error(err)
 		}
 	})

@@ -135,7 +135,7 @@ func TestWallClockStepsBack(t *testing.T) {
 	clock.step(-3 * time.Hour)
 	s.exec(`UPDATE orders SET in_doubt_since = in_doubt_since - interval '24 hours'`)
 	s.exec(`UPDATE step_calls SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
-	retry := request{method: http.MethodPost, url: r.addresses()[0] + "/api/orders/one/retry", body: `{"actor":"test","reason":"test"}`, prefer: "respond-async"}
+	retry := request{method: http.MethodPost, url: r.addresses()[0] + "/api/orders/one/retry", body: `{"onBehalfOf":"test","reason":"test"}`, prefer: "respond-async"}
 	if a := s.client.send(t.Context(), retry); a.code != http.StatusConflict || a.body.Code != "outcome_unknown" {
 		t.Errorf("retry: %s", a)
 	}

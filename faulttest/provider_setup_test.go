@@ -207,7 +207,7 @@ func (s *shop) order(id string) {
 func (s *shop) ask(verb, id string) (done bool) {
 	s.t.Helper()
 	a := s.client.send(s.t.Context(), request{method: http.MethodPost, url: s.any() + "/api/orders/" + id + "/" + verb,
-		body: `{"actor":"test","reason":"test","requestId":"` + strconv.FormatUint(rand.Uint64(), 36) + `"}`, prefer: "respond-async"})
+		body: `{"onBehalfOf":"test","reason":"test","requestId":"` + strconv.FormatUint(rand.Uint64(), 36) + `"}`, prefer: "respond-async"})
 	switch {
 	case a.err != nil, a.code == http.StatusServiceUnavailable, a.code == http.StatusConflict, a.code == http.StatusNotFound:
 		return false

@@ -58,8 +58,8 @@ func (f fields) ignored() []string          { value, _ := f[ignoredNames].([]str
 func readFields(data []byte, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
 	got := fields{}
 	ignored, err := decode(data, slices.Collect(maps.Keys(s.Properties)), func(d *decoder, name string) {
-		if name == "requestId" { // it is compared, like an id
-			got[name] = d.visibleText("/requestId")
+		if name == "requestId" || name == "onBehalfOf" { // they are names, like an id
+			got[name] = d.visibleText("/" + name)
 			return
 		}
 		got[name] = d.value("/"+name, s.Properties[name])

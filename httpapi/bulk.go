@@ -26,7 +26,7 @@ func bulkOperation(verb orders.Verb) huma.Operation {
 		Summary: "The verb " + string(verb) + " for many orders",
 		Description: "Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. " +
 			"It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order.",
-	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter", "invalid_idempotency_key",
 		"stopping", "unavailable", "internal")
 }
 
@@ -76,5 +76,5 @@ func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (b engin
 	}
 	b = bulkOf(body, verb)
 	b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
-	return b, body.ignored(), readHead(r, &b.Request)
+	return b, body.ignored(), readHead(w, r, &b.Request)
 }

@@ -14,23 +14,23 @@ import (
 // bulkRequest documents what bulk reads.
 type bulkRequest struct {
 	DryRun         bool   `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
 	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           bulkBody
 }
 
 type bulkBody struct {
-	_         struct{}    `additionalProperties:"true"`
-	IDs       []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
-	Filter    *bulkFilter `json:"filter,omitempty" doc:"Which orders, newest first. At least one field must be given beside limit."`
-	Actor     string      `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Required to approve, reject and settle a step. Nobody is called system."`
-	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history. Required to settle a step."`
-	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once to each order."`
-	Policy    string      `json:"policy,omitempty" enum:"pinned,active" doc:"To retry: which policy the orders go on with. pinned when left out."`
-	Step      string      `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"To settle a step, and required then: the step that the orders do, or undo."`
-	Outcome   string      `json:"outcome,omitempty" enum:"done,refused,not_done" doc:"To settle a step, and required then: what became of it, as for one order."`
-	Code      string      `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"To settle a step: why it is not done, for programs."`
-	Detail    string      `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"To settle a step: why it is not done, for people."`
+	_          struct{}    `additionalProperties:"true"`
+	IDs        []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
+	Filter     *bulkFilter `json:"filter,omitempty" doc:"Which orders, newest first. At least one field must be given beside limit."`
+	OnBehalfOf string      `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history. Required to settle a step."`
+	RequestID  string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once to each order."`
+	Policy     string      `json:"policy,omitempty" enum:"pinned,active" doc:"To retry: which policy the orders go on with. pinned when left out."`
+	Step       string      `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"To settle a step, and required then: the step that the orders do, or undo."`
+	Outcome    string      `json:"outcome,omitempty" enum:"done,refused,not_done" doc:"To settle a step, and required then: what became of it, as for one order."`
+	Code       string      `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"To settle a step: why it is not done, for programs."`
+	Detail     string      `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"To settle a step: why it is not done, for people."`
 }
 
 type bulkFilter struct {
@@ -70,7 +70,6 @@ var bulkSchema = schemaOf[bulkBody]()
 
 // checkBulk looks at what the schema does not say.
 func checkBulk(d *decoder, got fields, verb orders.Verb) {
-	checkActor(d, got)
 	if got.has("ids") == got.has("filter") {
 		d.fault("/ids", "required", "must be given, or filter, and not both")
 	}
@@ -84,7 +83,7 @@ func checkBulk(d *decoder, got fields, verb orders.Verb) {
 
 // bulkRequires are the fields that a verb for one order requires, too.
 var bulkRequires = map[orders.Verb][]string{
-	orders.Approve: {"actor"}, orders.Reject: {"actor"}, orders.StepResult: {"step", "outcome", "actor", "reason"},
+	orders.StepResult: {"step", "outcome", "reason"},
 }
 
 func bulkOf(got fields, verb orders.Verb) engine.Bulk {

@@ -38,7 +38,7 @@ func TestBulk(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "attention", "charging", "a", "b")
 		b.process(t, ask("done")).wantStatus(t, 200)
-		const body = `{"ids":["a","done","b","nobody's","..","a"],"actor":"ann","reason":"all","requestId":"r"}`
+		const body = `{"ids":["a","done","b","nobody's","..","a"],"onBehalfOf":"ann","reason":"all","requestId":"r"}`
 		dry := b.bulkOf(t, "retry?dryRun=true", body)
 		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`); n != 0 || dry.Applied != 2 {
 			t.Errorf("the dry run did %d, says %+v", n, dry)
@@ -57,7 +57,7 @@ func TestBulk(t *testing.T) {
 				t.Errorf("%+v", out)
 			}
 		}
-		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry' AND actor = 'ann' AND reason = 'all' AND request_id = 'r'`); n != 2 {
+		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry' AND on_behalf_of = 'ann' AND reason = 'all' AND request_id = 'r'`); n != 2 {
 			t.Errorf("%d rows", n)
 		}
 		for _, id := range []string{"a", "b"} { // they go on without the caller
@@ -91,7 +91,7 @@ func TestBulk(t *testing.T) {
 		}
 		b.waitsFor(t, "approval", "pending", ids...)
 		list, _ := json.Marshal(ids)
-		if out := b.bulkOf(t, "approve", fmt.Sprintf(`{"ids":%s,"actor":"ann"}`, list)); out.Applied != 100 || out.Results[99].OrderID != "large 99" {
+		if out := b.bulkOf(t, "approve", fmt.Sprintf(`{"ids":%s,"onBehalfOf":"ann"}`, list)); out.Applied != 100 || out.Results[99].OrderID != "large 99" {
 			t.Errorf("%d of %d", out.Applied, out.Matched)
 		}
 	})
@@ -117,7 +117,7 @@ func TestEveryVerbIsThereInBulk(t *testing.T) {
 			t.Parallel()
 			one, two := string(c.verb)+"-1", string(c.verb)+"-2"
 			b.waitsFor(t, c.hold, c.status, one, two)
-			b.asksTwice(t, c.verb, fmt.Sprintf(`{"ids":[%q,%q],"actor":"ann","requestId":"r"}`, one, two))
+			b.asksTwice(t, c.verb, fmt.Sprintf(`{"ids":[%q,%q],"onBehalfOf":"ann","requestId":"r"}`, one, two))
 			for _, id := range []string{one, two} {
 				b.becomes(t, id, c.becomes)
 			}
@@ -131,7 +131,7 @@ func TestEveryVerbIsThereInBulk(t *testing.T) {
 				t.Errorf("%+v", o)
 			}
 		}
-		b.asksTwice(t, orders.StepResult, `{"ids":["one","two"],"actor":"ann","reason":"the provider lost its data","requestId":"r","step":"charge","outcome":"refused","code":"lost"}`)
+		b.asksTwice(t, orders.StepResult, `{"ids":["one","two"],"onBehalfOf":"ann","reason":"the provider lost its data","requestId":"r","step":"charge","outcome":"refused","code":"lost"}`)
 		for _, id := range []string{"one", "two"} {
 			if o := b.becomes(t, id, "failed "); o.Failure == nil || o.Failure.Code != "lost" {
 				t.Errorf("%+v", o)
@@ -148,7 +148,7 @@ func (b *bundle) asksTwice(t *testing.T, verb orders.Verb, body string) {
 			t.Errorf("%s: %+v", target, out)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND actor = 'ann' AND request_id = 'r'`, verb); n != 2 {
+	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND on_behalf_of = 'ann' AND request_id = 'r'`, verb); n != 2 {
 		t.Errorf("%d rows of history", n)
 	}
 }
@@ -185,10 +185,8 @@ func TestBulkBodies(t *testing.T) {
 		{"retry", `{"filter":{"holdReason":"x"}}`, "/filter/hold required"},
 		{"retry", `{"filter":[]}`, "/filter wrong_type"},
 		{"retry", `{"ids":["a"],"policy":"new"}`, "/policy unknown_word"},
-		{"approve", `{"ids":["a"]}`, "/actor required"},
-		{"reject", `{"ids":["a"]}`, "/actor required"},
-		{"step-result", `{"ids":["a"]}`, "/step required, /outcome required, /actor required, /reason required"},
-		{"step-result", `{"ids":["a"],"step":"pay","outcome":"lost","actor":"ann","reason":"seen"}`, "/step unknown_word, /outcome unknown_word"},
+		{"step-result", `{"ids":["a"]}`, "/step required, /outcome required, /reason required"},
+		{"step-result", `{"ids":["a"],"step":"pay","outcome":"lost","onBehalfOf":"ann","reason":"seen"}`, "/step unknown_word, /outcome unknown_word"},
 	} {
 		p := b.call(t, "POST /api/bulk/"+c.target, c.body).wantProblem(t, 422, "invalid_input")
 		var faults []string

@@ -20,13 +20,13 @@ func TestCancel(t *testing.T) {
 		if before := b.get(t, "/api/orders/stuck").decoded(t); !slices.Equal(before.AllowedActions, []string{"cancel", "retry"}) {
 			t.Error(before.AllowedActions)
 		}
-		o := b.cancel(t, "stuck", `{"actor":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
+		o := b.cancel(t, "stuck", `{"onBehalfOf":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
 		if o.Status != "canceled" || o.StopRequested != "cancel" || len(o.AllowedActions) != 0 {
 			t.Errorf("%+v", o)
 		}
 		found := false
 		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
-			found = found || row.Verb == "cancel" && row.Actor == "eve" && row.Reason == "changed her mind" && *row.From == row.To
+			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
 		}
 		if !found {
 			t.Error("the history does not say who asked")
@@ -94,9 +94,9 @@ func TestCancelUnderConditions(t *testing.T) {
 	t.Run("with a body that is not valid does nothing", func(t *testing.T) {
 		t.Parallel()
 		b.held(t, "safe", nil)
-		b.cancel(t, "safe", `{"actor":""}`).wantProblem(t, 422, "invalid_input")
+		b.cancel(t, "safe", `{"onBehalfOf":""}`).wantProblem(t, 422, "invalid_input")
 		b.cancel(t, "safe", `{"reason":7,"requestId":"a\u0000"}`).wantProblem(t, 422, "invalid_input")
-		b.cancel(t, "safe", `{"actor":"a","actor":"b"}`).wantProblem(t, 400, "malformed_json")
+		b.cancel(t, "safe", `{"onBehalfOf":"a","onBehalfOf":"b"}`).wantProblem(t, 400, "malformed_json")
 		b.cancel(t, "safe", `x`).wantProblem(t, 400, "malformed_json")
 		if o := b.get(t, "/api/orders/safe").decoded(t); o.StopRequested != "" {
 			t.Errorf("%+v", o)

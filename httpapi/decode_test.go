@@ -290,7 +290,7 @@ func TestDetailsOfFaults(t *testing.T) {
 	if got := problemOf(err).Detail; got != "the body is not UTF-8 at byte 15" {
 		t.Error(got)
 	}
-	_, _, err = decodeVerb([]byte(`{"step":"pay","outcome":"done","actor":"a","reason":"r"}`), schemaOf[stepResultBody](), orders.StepResult)
+	_, _, err = decodeVerb([]byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), schemaOf[stepResultBody](), orders.StepResult)
 	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
 		t.Errorf("%+v", p.Errors)
 	}

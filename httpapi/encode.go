@@ -30,6 +30,7 @@ func (o *order) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `,"seq":`...), int64(o.Seq), 10)
 	b = appendTime(append(b, `,"createdAt":`...), o.CreatedAt)
 	b = appendOptionalTime(b, `,"finishedAt":`, o.FinishedAt)
+	b = appendOptional(b, `,"submittedBy":`, o.SubmittedBy)
 	if o.OrderTerms != nil {
 		terms := appendRare(nil, o.OrderTerms)
 		b = append(append(b, ','), terms[1:len(terms)-1]...) // there is one at least

@@ -76,9 +76,9 @@ func exampleMovements() any {
 	var movements listMovementsAnswer
 	for _, row := range []db.StockMovement{
 		{Version: 1, Kind: "set", Change: 15, OnHand: 15, At: exampleTime, RequestID: "count-1",
-			Actor: new("maria@shop.example"), Reason: new("the first count")},
+			Actor: "token:warehouse", OnBehalfOf: new("maria@shop.example"), Reason: new("the first count")},
 		{Version: 3, Kind: "adjustment", Change: -2, OnHand: 12, At: exampleStep, RequestID: "claim-17",
-			Actor: new("maria@shop.example"), Reason: new("broken in transit")},
+			Actor: "token:warehouse", Reason: new("broken in transit")},
 	} {
 		movements.Body.Movements = append(movements.Body.Movements, movementOf(&row))
 	}
@@ -103,7 +103,7 @@ func exampleHistory() any {
 		{Seq: 1, FromStatus: new(fsm.Pending), ToStatus: fsm.Charging, At: exampleTime, Fence: 1},
 		{Seq: 2, FromStatus: new(fsm.Charging), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1},
 		{Seq: 3, FromStatus: new(fsm.Reserving), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1,
-			Verb: new(string(orders.Cancel)), Actor: new("maria@shop.example"), Reason: new("the customer called")},
+			Verb: new(string(orders.Cancel)), Actor: new("token:support"), OnBehalfOf: new("maria@shop.example"), Reason: new("the customer called")},
 	} {
 		history.Body.Transitions = append(history.Body.Transitions, transitionOf(&row))
 	}

@@ -36,11 +36,11 @@ var examples = map[string]example{
 	"approveOrder": {Body: person, Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
 	"rejectOrder":  {Body: person, Answer: exampleOrder(canceled), Accepted: exampleOrder(waiting), Problem: "not_applicable"},
 	"settleStepOfOrder": {
-		Body:   `{"step":"charge","outcome":"done","reference":"ch_77","actor":"maria@shop.example","reason":"seen in the dashboard","requestId":"ticket-4711"}`,
+		Body:   `{"step":"charge","outcome":"done","reference":"ch_77","onBehalfOf":"maria@shop.example","reason":"seen in the dashboard","requestId":"ticket-4711"}`,
 		Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "busy",
 	},
 	"refundOrder": {
-		Body:   `{"amount":"12.50","actor":"maria@shop.example","reason":"one is broken","requestId":"ticket-4712"}`,
+		Body:   `{"amount":"12.50","onBehalfOf":"maria@shop.example","reason":"one is broken","requestId":"ticket-4712"}`,
 		Answer: exampleOrder(refunded), Accepted: exampleOrder(refundOwed), Problem: "refund_too_large",
 	},
 
@@ -51,7 +51,7 @@ var examples = map[string]example{
 	"approveOrders": {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
 	"rejectOrders":  {Body: people, Answer: exampleBulk, Problem: "invalid_input"},
 	"settleStepOfOrders": {
-		Body:   `{"ids":["order-123","order-124"],"step":"charge","outcome":"refused","actor":"maria@shop.example","reason":"the provider lost them"}`,
+		Body:   `{"ids":["order-123","order-124"],"step":"charge","outcome":"refused","onBehalfOf":"maria@shop.example","reason":"the provider lost them"}`,
 		Answer: exampleBulk, Problem: "invalid_input",
 	},
 
@@ -61,11 +61,11 @@ var examples = map[string]example{
 	"listInventory": {Answer: exampleItems(), Problem: "invalid_parameter"},
 	"getInventory":  {Answer: exampleItem, Problem: "not_found"},
 	"setInventory": {
-		Header: "If-None-Match: *", Body: `{"onHand":12,"actor":"maria@shop.example","reason":"the first count","requestId":"count-1"}`,
+		Header: "If-None-Match: *", Body: `{"onHand":12,"onBehalfOf":"maria@shop.example","reason":"the first count","requestId":"count-1"}`,
 		Answer: exampleItem, Problem: "precondition_failed",
 	},
 	"adjustInventory": {
-		Body:   `{"change":-2,"actor":"maria@shop.example","reason":"broken in transit","requestId":"claim-17"}`,
+		Body:   `{"change":-2,"onBehalfOf":"maria@shop.example","reason":"broken in transit","requestId":"claim-17"}`,
 		Answer: exampleItem, Problem: "stock_too_low",
 	},
 	"listStockMovements": {Query: "?limit=10", Answer: exampleMovements(), Problem: "not_found"},
@@ -75,8 +75,8 @@ var examples = map[string]example{
 }
 
 const (
-	person = `{"actor":"maria@shop.example","reason":"the customer called","requestId":"ticket-4711"}`
-	people = `{"ids":["order-123","order-124"],"actor":"maria@shop.example","requestId":"ticket-4711"}`
+	person = `{"onBehalfOf":"maria@shop.example","reason":"the customer called","requestId":"ticket-4711"}`
+	people = `{"ids":["order-123","order-124"],"onBehalfOf":"maria@shop.example","requestId":"ticket-4711"}`
 )
 
 var (

@@ -158,9 +158,9 @@ func TestAdjustments(t *testing.T) {
 		body   string
 		onHand int
 	}{
-		{`{"change":10,"actor":"ann","reason":"delivery 7","requestId":"1"}`, 10},
+		{`{"change":10,"onBehalfOf":"ann","reason":"delivery 7","requestId":"1"}`, 10},
 		{`{"change":-2,"reason":"broken","requestId":"2"}`, 8},
-		{`{"change":10,"actor":"ann","reason":"delivery 7","requestId":"1"}`, 8}, // done once
+		{`{"change":10,"onBehalfOf":"ann","reason":"delivery 7","requestId":"1"}`, 8}, // done once
 	} {
 		a := b.adjust(t, "widget", c.body)
 		if i := a.wantStatus(t, 200); i.OnHand != c.onHand || !i.Tracked || a.header.Get("ETag") != `"2"` && c.onHand == 8 {
@@ -168,7 +168,7 @@ func TestAdjustments(t *testing.T) {
 		}
 	}
 	b.adjust(t, "widget", `{"change":3,"reason":"found"}`, "Idempotency-Key", "3").wantStatus(t, 200)
-	b.adjust(t, "widget", `{"change":4,"reason":"found"}`, "Idempotency-Key", "3").wantProblem(t, 409, "request_id_reused")
+	b.adjust(t, "widget", `{"change":4,"reason":"found"}`, "Idempotency-Key", "3").wantProblem(t, 422, "idempotency_key_reused")
 	b.adjust(t, "widget", `{"change":1000000000000,"reason":"found","requestId":"4"}`).wantProblem(t, 409, "stock_too_high")
 	for body, pointer := range map[string]string{
 		`{"change":1,"reason":"found"}`: "/requestId", `{"change":0,"reason":"found","requestId":"5"}`: "/change",
@@ -179,14 +179,14 @@ func TestAdjustments(t *testing.T) {
 		}
 	}
 	b.adjust(t, "a\x00", `{"change":1,"reason":"found","requestId":"5"}`).wantProblem(t, 422, "invalid_parameter")
-	b.stock(t, "widget", `{"onHand":4,"actor":"bob"}`).wantStatus(t, 200)
+	b.stock(t, "widget", `{"onHand":4,"onBehalfOf":"bob"}`).wantStatus(t, 200)
 
 	moves := b.get(t, "/api/inventory/widget/movements?after=1").wantStatus(t, 200).Movements
 	var told []string
 	for _, m := range moves {
-		told = append(told, fmt.Sprintf("%d %s %+d to %d by %s: %s", m.Version, m.Kind, m.Change, m.OnHand, m.Actor, m.Reason))
+		told = append(told, fmt.Sprintf("%d %s %+d to %d by %s: %s", m.Version, m.Kind, m.Change, m.OnHand, m.Actor+m.OnBehalfOf, m.Reason))
 	}
-	want := []string{"2 adjustment -2 to 8 by unknown: broken", "3 adjustment +3 to 11 by unknown: found", "4 set -7 to 4 by bob: "}
+	want := []string{"2 adjustment -2 to 8 by local: broken", "3 adjustment +3 to 11 by local: found", "4 set -7 to 4 by localbob: "}
 	if !slices.Equal(told, want) || moves[0].RequestID != "2" || moves[2].RequestID == "" {
 		t.Errorf("%q %+v", told, moves)
 	}

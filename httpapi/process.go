@@ -24,13 +24,15 @@ var processOperation = failing(huma.Operation{
 		"with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. " +
 		"An order that failed is an answer like any other, 200 with status failed. " +
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
+		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +
 		"One that waits for the callback of a provider is waited for, unless the customer has to act first.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"order_conflict", "overloaded", "stopping", "unavailable", "internal")
+	"invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 // processRequest documents what decodeInput reads.
 type processRequest struct {
 	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known." example:"wait=5"`
+	Key    string `header:"Idempotency-Key" doc:"A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide." example:"7c9e6679"`
 	Body   processBody
 }
 
@@ -63,10 +65,7 @@ type orderAnswer struct {
 // process is the hot route: it is read and written by hand.
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	want := preferenceOf(r.Header["Prefer"], s.wait)
-	in, ignored, err := s.readInput(w, r)
-	if err = want.judge(ignored, err); err != nil {
-		in, err = s.knownInput(r.Context(), err)
-	}
+	in, ignored, err := s.requestedInput(w, r, want)
 	if err != nil {
 		return err
 	}
@@ -80,6 +79,31 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// requestedInput is all that a request says of an order.
+func (s *server) requestedInput(w http.ResponseWriter, r *http.Request, want preference) (in engine.Input, ignored []string, err error) {
+	in, ignored, err = s.readInput(w, r)
+	err = want.judge(ignored, err)
+	var ifKnown *rejectIfNew
+	if errors.As(err, &ifKnown) {
+		in = ifKnown.order
+	} else if err != nil {
+		return in, nil, err
+	}
+	p := principalOf(w)
+	in.SubmittedBy = submitterOf(p)
+	key, keyErr := idempotencyKey(r.Header)
+	switch {
+	case keyErr != nil:
+		return in, nil, keyErr
+	case key != "":
+		in.SetKey(p.Name, key)
+	}
+	if ifKnown != nil {
+		in, err = s.knownInput(r.Context(), in, err)
+	}
+	return in, ignored, err
+}
+
 func (s *server) readInput(w http.ResponseWriter, r *http.Request) (in engine.Input, ignored []string, err error) {
 	body := newBuffer()
 	defer body.free()
@@ -91,23 +115,19 @@ func (s *server) readInput(w http.ResponseWriter, r *http.Request) (in engine.In
 
 // knownInput is the input of an order that was refused for what only a new one must not
 // have, if the order exists: it is compared in the currency it was stored in. With no such
-// order, or any other refusal, that is the error.
-func (s *server) knownInput(ctx context.Context, refused error) (engine.Input, error) {
-	var known *rejectIfNew
-	if !errors.As(refused, &known) {
-		return engine.Input{}, refused
-	}
+// order that is the error.
+func (s *server) knownInput(ctx context.Context, in engine.Input, refused error) (engine.Input, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	stored, err := s.engine.Orders.Get(ctx, known.order.OrderID)
+	stored, err := s.engine.Orders.Get(ctx, in.OrderID)
 	switch {
 	case errors.Is(err, orders.ErrNotFound):
 		return engine.Input{}, refused
 	case err != nil:
 		return engine.Input{}, err
 	}
-	known.order.Currency = cmp.Or(known.order.Currency, stored.Currency)
-	return known.order, nil
+	in.Currency = cmp.Or(in.Currency, stored.Currency)
+	return in, nil
 }
 
 // run waits for the end of the order, or with no time to wait only until it is

@@ -81,8 +81,8 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 	b.process(t, ask("bought")).wantStatus(t, 200)
 	requests := map[string]string{
 		"/api/orders/bought/refunds": `{"reason":"broken","requestId":"dry"}`,
-		"/api/orders/large/cancel":   `{"actor":"ann"}`, "/api/orders/large/approve": `{"actor":"ann"}`,
-		"/api/bulk/approve": `{"ids":["large"],"actor":"ann"}`, "/api/bulk/cancel": `{"filter":{"hold":"approval"}}`,
+		"/api/orders/large/cancel":   `{"onBehalfOf":"ann"}`, "/api/orders/large/approve": `{"onBehalfOf":"ann"}`,
+		"/api/bulk/approve": `{"ids":["large"],"onBehalfOf":"ann"}`, "/api/bulk/cancel": `{"filter":{"hold":"approval"}}`,
 	}
 	for target, body := range requests {
 		for _, query := range mistyped {
@@ -98,7 +98,7 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 		OR order_id = 'bought' AND refunds IS NOT NULL`); n != 0 {
 		t.Errorf("%d orders were touched", n)
 	}
-	a := b.call(t, "POST /api/orders/large/approve?dryRun=false", `{"actor":"ann"}`)
+	a := b.call(t, "POST /api/orders/large/approve?dryRun=false", `{"onBehalfOf":"ann"}`)
 	if o := a.wantStatus(t, 200); o.Status != "completed" || strings.Contains(a.body, "dryRun") {
 		t.Error(a.body)
 	}
@@ -177,7 +177,7 @@ func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
 		b.stock(t, name, `{"onHand":1}`).wantProblem(t, 422, "invalid_parameter")
 		b.get(t, "/api/orders?item="+url.QueryEscape(name)).wantProblem(t, 422, "invalid_parameter")
 	}
-	b.call(t, "POST /api/orders/x/cancel", "", "Idempotency-Key", "k\u200b").wantProblem(t, 422, "invalid_parameter")
+	b.call(t, "POST /api/orders/x/cancel", "", "Idempotency-Key", "k\u200b").wantProblem(t, 400, "invalid_idempotency_key")
 	if n := b.count(t, `SELECT count(*) FROM inventory`); n != 0 {
 		t.Errorf("%d items", n)
 	}

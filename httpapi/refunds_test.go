@@ -62,7 +62,7 @@ func TestRefundsOverHTTP(t *testing.T) {
 	if item := b.get(t, "/api/inventory/widget").decoded(t); item.OnHand != 4 {
 		t.Errorf("%+v", item)
 	}
-	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 409, "request_id_reused")
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 422, "idempotency_key_reused")
 	b.verb(t, "o/refunds", `{"reason":"all of it","amuont":1}`, "Idempotency-Key", "second").wantProblem(t, 422, "invalid_input")
 	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
 	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.5 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
@@ -72,6 +72,6 @@ func TestRefundsOverHTTP(t *testing.T) {
 		t.Error("the ETag has not changed")
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`).wantProblem(t, 409, "refund_too_large")
-	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","actor":"ann","reason":"r"}`).wantProblem(t, 409, "no_refund")
-	b.verb(t, "o/step-result", `{"step":"reserve","refund":1,"outcome":"done","actor":"ann","reason":"r"}`).wantProblem(t, 422, "invalid_input")
+	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 409, "no_refund")
+	b.verb(t, "o/step-result", `{"step":"reserve","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 422, "invalid_input")
 }

@@ -131,8 +131,8 @@ func (s *server) routes() {
 	postVerb[*retryBody](s, retryOperation, orders.Retry)                    // POST /api/orders/{orderId}/retry: try it again
 	postVerb[*verbBody](s, pauseOperation, orders.Pause)                     // POST /api/orders/{orderId}/pause: hold it before its next step
 	postVerb[*verbBody](s, resumeOperation, orders.Resume)                   // POST /api/orders/{orderId}/resume: go on with it
-	postVerb[approvalBody](s, approveOperation, orders.Approve)              // POST /api/orders/{orderId}/approve: let it start
-	postVerb[approvalBody](s, rejectOperation, orders.Reject)                // POST /api/orders/{orderId}/reject: or not
+	postVerb[*verbBody](s, approveOperation, orders.Approve)                 // POST /api/orders/{orderId}/approve: let it start
+	postVerb[*verbBody](s, rejectOperation, orders.Reject)                   // POST /api/orders/{orderId}/reject: or not
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)      // POST /api/orders/{orderId}/step-result: say what became of a step
 	post[verbRequest[refundBody], orderAnswer](s, refundOperation, s.refund) // POST /api/orders/{orderId}/refunds: give money back
 	for _, verb := range bulkVerbs {                                         // POST /api/bulk/{verb}: the verb for many orders

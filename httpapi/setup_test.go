@@ -181,6 +181,7 @@ type shape struct {
 	Amount                          string
 	Quantity, Generation, Seq       int
 	Metadata                        map[string]string
+	SubmittedBy                     string
 	CreatedAt, FinishedAt           time.Time
 	Steps                           map[string]struct{ Completed, Undone bool }
 	Failure                         *struct{ Step, Code, Detail string }

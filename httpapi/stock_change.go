@@ -18,30 +18,30 @@ var setInventoryOperation = failing(huma.Operation{
 		"It can't be less than what is reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item is not there. " +
 		"A request that comes again with the same requestId is answered and not done again.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"stock_too_low", "request_id_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
+	"stock_too_low", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
 // setInventoryRequest documents what setInventory reads.
 type setInventoryRequest struct {
 	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
 	IfMatch        string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
 	IfNoneMatch    string `header:"If-None-Match" doc:"Only *: only if the item is not there." example:"*"`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
 	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           setInventoryBody
 }
 
 type setInventoryBody struct {
-	_         struct{} `additionalProperties:"true"`
-	OnHand    int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept with the movement."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	_          struct{} `additionalProperties:"true"`
+	OnHand     int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 var setInventorySchema = schemaOf[setInventoryBody]()
 
 func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
-	q, got, err := readStockChange(w, r, setInventorySchema, checkActor)
+	q, got, err := readStockChange(w, r, setInventorySchema, nil)
 	if err != nil {
 		return err
 	}
@@ -58,22 +58,22 @@ var adjustInventoryOperation = failing(huma.Operation{
 	Description: "For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked; one that was not has nothing on the shelf before. " +
 		"A request that comes again with the same requestId is answered and not done again.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"stock_too_low", "stock_too_high", "request_id_reused", "unavailable", "internal")
+	"stock_too_low", "stock_too_high", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 // adjustInventoryRequest documents what adjustInventory reads.
 type adjustInventoryRequest struct {
 	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
 	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body           adjustInventoryBody
 }
 
 type adjustInventoryBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Change    int64    `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept with the movement."`
-	Reason    string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
+	_          struct{} `additionalProperties:"true"`
+	Change     int64    `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
 }
 
 var adjustInventorySchema = schemaOf[adjustInventoryBody]()
@@ -91,7 +91,6 @@ func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request) error {
 }
 
 func checkAdjustment(d *decoder, got fields) {
-	checkActor(d, got)
 	if got.has("change") && got.integer("change") == 0 && len(d.faults) == 0 {
 		d.fault("/change", "zero", "must not be 0")
 	}
@@ -102,12 +101,12 @@ func readStockChange(w http.ResponseWriter, r *http.Request, schema *huma.Schema
 	if got, err = readBody(w, r, schema, check); err != nil {
 		return q, got, err
 	}
-	q = engine.StockChange{Item: r.PathValue("item"), Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
+	q = engine.StockChange{Item: r.PathValue("item"), OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason")}
 	if !possible(q.Item) {
 		return q, got, invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
 	}
-	if q.RequestID == "" {
-		q.RequestID, err = idempotencyKey(r)
+	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
+		q.RequestID, err = requestIDOf(r, got.text("requestId"))
 	}
 	return q, got, err
 }

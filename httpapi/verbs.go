@@ -30,7 +30,7 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use",
-		"request_id_reused", "precondition_failed", "stopping", "unavailable", "internal")
+		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 
 // operationName begins the operationId of a verb, for one order and for many.
@@ -120,16 +120,16 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 		return q, nil, err
 	}
 	q.HTTPRequestID = w.Header().Get("X-Request-Id")
-	err = readTarget(r, &q)
+	err = readTarget(w, r, &q)
 	return q, ignored, err
 }
 
 // readTarget reads what a request for a verb says beside its body.
-func readTarget(r *http.Request, q *engine.Request) (err error) {
+func readTarget(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
 		return orders.ErrNotFound
 	}
-	if err = readHead(r, q); err != nil {
+	if err = readHead(w, r, q); err != nil {
 		return err
 	}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
@@ -139,10 +139,13 @@ func readTarget(r *http.Request, q *engine.Request) (err error) {
 	return err
 }
 
-// readHead reads the dry run of a verb, for one order or many, and the request id of who gives none in the body.
-func readHead(r *http.Request, q *engine.Request) (err error) {
-	if q.DryRun, err = dryRun(r); err == nil && q.RequestID == "" {
-		q.RequestID, err = idempotencyKey(r)
+// readHead reads the dry run of a verb, for one order or many, who asks, and the request id of who gives none in the body.
+func readHead(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
+	if q.DryRun, err = dryRun(r); err != nil {
+		return err
+	}
+	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
+		q.RequestID, err = requestIDOf(r, q.RequestID)
 	}
 	return err
 }
@@ -155,13 +158,4 @@ func dryRun(r *http.Request) (bool, error) {
 		return true, nil
 	}
 	return false, invalidParameter("dryRun", "wrong_type", "must be true or false")
-}
-
-// idempotencyKey is the header that stands for requestId.
-func idempotencyKey(r *http.Request) (string, error) {
-	key := r.Header.Get("Idempotency-Key")
-	if key != "" && !possible(key) {
-		return "", invalidHeader("Idempotency-Key", "must be UTF-8 of up to 255 characters, without control or invisible ones")
-	}
-	return key, nil
 }

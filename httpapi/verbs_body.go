@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"strings"
-
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
@@ -16,33 +14,26 @@ type verbRequest[B any] struct {
 	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
 	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, where the body has none."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
 	Body           B
 }
 
 type verbBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Nobody is called system."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	_          struct{} `additionalProperties:"true"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type retryBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor,omitempty" minLength:"1" maxLength:"255" doc:"Who asks; kept in the history, as unknown when left out. Nobody is called system."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-	Policy    string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
+	_          struct{} `additionalProperties:"true"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Policy     string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
 
 	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once."`
 	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
-}
-
-type approvalBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Actor     string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who decides; kept in the history."`
-	Reason    string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type stepResultBody struct {
@@ -54,7 +45,7 @@ type stepResultBody struct {
 	Reference  string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
 	Code       string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
 	Detail     string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	Actor      string   `json:"actor" minLength:"1" maxLength:"255" doc:"Who says so; kept in the history."`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
 	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
 	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
@@ -70,7 +61,7 @@ func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Re
 
 // requestOf is what the body of any verb can say, for one order or many.
 func requestOf(verb orders.Verb, got fields) engine.Request {
-	q := engine.Request{Verb: verb, Actor: got.text("actor"), Reason: got.text("reason"), RequestID: got.text("requestId")}
+	q := engine.Request{Verb: verb, OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason"), RequestID: got.text("requestId")}
 	if verb == orders.Retry {
 		q.ActivePolicy, q.PaymentMethod = got.text("policy") == "active", got.text("paymentMethod")
 		q.Generation = got.optionalInteger("generation")
@@ -85,20 +76,12 @@ func requestOf(verb orders.Verb, got fields) engine.Request {
 	return q
 }
 
-// checkVerb refuses what one field allows and another does not, and a name that is nobody's.
+// checkVerb refuses what one field allows and another does not.
 func checkVerb(d *decoder, got fields) {
-	checkActor(d, got)
 	if got.has("refund") && got.text("step") != "" && (got.text("step") != string(fsm.Charge) || got.has("generation")) {
 		d.fault("/refund", "not_a_charge", "must be given with the step charge and without a generation")
 	}
 	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
 		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
-	}
-}
-
-// checkActor refuses the name under which the history has what the service does by itself, and what reads like it.
-func checkActor(d *decoder, got fields) {
-	if strings.EqualFold(strings.TrimSpace(got.text("actor")), orders.ActorSystem) {
-		d.fault("/actor", "reserved", "must not be "+orders.ActorSystem+": that is the service itself")
 	}
 }

@@ -44,9 +44,9 @@ func TestVerbs(t *testing.T) {
 		{orders.Cancel, "charging", "attention", []string{"cancel", "retry"}, "", 200, "canceled"},
 		{orders.Retry, "charging", "attention", []string{"cancel", "retry"}, `{"policy":"pinned"}`, 200, "completed"},
 		{orders.Pause, "charging", "retry", []string{"cancel", "retry", "pause"}, "{}", 202, "charging"},
-		{orders.Resume, "charging", "paused", []string{"cancel", "resume"}, `{"actor":"ann"}`, 200, "completed"},
-		{orders.Approve, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann"}`, 200, "completed"},
-		{orders.Reject, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"actor":"ann","reason":"no"}`, 200, "canceled"},
+		{orders.Resume, "charging", "paused", []string{"cancel", "resume"}, `{"onBehalfOf":"ann"}`, 200, "completed"},
+		{orders.Approve, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"onBehalfOf":"ann"}`, 200, "completed"},
+		{orders.Reject, "pending", "approval", []string{"cancel", "pause", "approve", "reject"}, `{"onBehalfOf":"ann","reason":"no"}`, 200, "canceled"},
 	} {
 		t.Run(string(c.verb), func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +70,7 @@ func TestVerbs(t *testing.T) {
 	t.Run("a rejected order says so", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "approval", "pending", "large")
-		if o := b.verb(t, "large/reject", `{"actor":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
+		if o := b.verb(t, "large/reject", `{"onBehalfOf":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -110,19 +110,17 @@ func TestVerbBodies(t *testing.T) {
 	t.Parallel()
 	b := withoutEngine()
 	for _, c := range []struct{ verb, body, faults string }{
-		{"approve", "", "/actor required"},
-		{"reject", `{"actor":""}`, "/actor empty"},
+		{"reject", `{"onBehalfOf":""}`, "/onBehalfOf empty"},
 		{"retry", `{"policy":"latest"}`, "/policy unknown_word"},
 		{"retry", `{"policy":1}`, "/policy wrong_type"},
 		{"resume", `{"reason":"` + strings.Repeat("x", 1001) + `"}`, "/reason too_long"},
 		{"pause", `{"requestId":null}`, "/requestId wrong_type"},
-		{"step-result", "", "/step required, /outcome required, /actor required, /reason required"},
-		{"step-result", `{"step":"pay","outcome":"perhaps","actor":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
-		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","actor":"a","reason":"r"}`, "/generation out_of_range"},
-		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","actor":"a","reason":"r"}`, "/outcome not_done"},
+		{"step-result", "", "/step required, /outcome required, /reason required"},
+		{"step-result", `{"step":"pay","outcome":"perhaps","onBehalfOf":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
+		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","onBehalfOf":"a","reason":"r"}`, "/generation out_of_range"},
+		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","onBehalfOf":"a","reason":"r"}`, "/outcome not_done"},
 		{"retry", `{"generation":-1,"paymentMethod":""}`, "/generation out_of_range, /paymentMethod empty"},
-		{"cancel", `{"actor":"system"}`, "/actor reserved"},
-		{"cancel", `{"actor":" System"}`, "/actor reserved"},
+		{"cancel", `{"onBehalfOf":"ann\u200b"}`, "/onBehalfOf invisible_character"},
 		{"cancel", `[]`, " wrong_type"},
 		{"cancel", `{"requestId":"ticket-1 "}`, "/requestId outer_blank"},
 	} {
@@ -135,7 +133,7 @@ func TestVerbBodies(t *testing.T) {
 			t.Errorf("%s %s: %s", c.verb, c.body, got)
 		}
 	}
-	p := b.call(t, "POST /api/orders/o/pause", "", "Idempotency-Key", strings.Repeat("x", 256)).wantProblem(t, 422, "invalid_parameter")
+	p := b.call(t, "POST /api/orders/o/pause", "", "Idempotency-Key", strings.Repeat("x", 256)).wantProblem(t, 400, "invalid_idempotency_key")
 	if p.Errors[0].Header != "Idempotency-Key" {
 		t.Error(p.Errors)
 	}
@@ -148,16 +146,17 @@ func TestVerbRequestIDs(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "approval", "pending", "key")
 		for range 2 {
-			b.verb(t, "key/approve", `{"actor":"ann"}`, "Idempotency-Key", "k").wantStatus(t, 200)
+			b.verb(t, "key/approve", `{"onBehalfOf":"ann"}`, "Idempotency-Key", "k").wantStatus(t, 200)
 		}
-		b.verb(t, "key/approve", `{"actor":"ann","requestId":"k"}`, "Idempotency-Key", "another").wantStatus(t, 200)
-		b.verb(t, "key/approve", `{"actor":"ann","requestId":"another"}`, "Idempotency-Key", "k").wantProblem(t, 409, "not_applicable")
+		b.verb(t, "key/approve", `{"onBehalfOf":"ann","requestId":"k"}`, "Idempotency-Key", `"k"`).wantStatus(t, 200)
+		b.verb(t, "key/approve", `{"onBehalfOf":"ann","requestId":"k"}`, "Idempotency-Key", "another").wantProblem(t, 400, "invalid_idempotency_key")
+		b.verb(t, "key/approve", `{"onBehalfOf":"ann"}`, "Idempotency-Key", "another").wantProblem(t, 409, "not_applicable")
 	})
-	t.Run("of another verb is 409", func(t *testing.T) {
+	t.Run("of another verb is 422", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "retry", "charging", "reused")
 		b.verb(t, "reused/pause", `{"requestId":"k"}`).wantStatus(t, 202)
-		b.verb(t, "reused/resume", `{"requestId":"k"}`).wantProblem(t, 409, "request_id_reused")
+		b.verb(t, "reused/resume", `{"requestId":"k"}`).wantProblem(t, 422, "idempotency_key_reused")
 	})
 	t.Run("two at once are one", func(t *testing.T) {
 		t.Parallel()
@@ -165,7 +164,7 @@ func TestVerbRequestIDs(t *testing.T) {
 		var callers sync.WaitGroup
 		for range 20 {
 			callers.Go(func() {
-				if o := b.verb(t, "once/approve", `{"actor":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
+				if o := b.verb(t, "once/approve", `{"onBehalfOf":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
 					t.Errorf("%+v", o)
 				}
 			})
@@ -179,7 +178,7 @@ func TestVerbRequestIDs(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "joined")
 		for _, id := range []string{"first", "second", "second", ""} {
-			o := b.cancel(t, "joined", fmt.Sprintf(`{"actor":"ann","requestId":%q}`, id+"!"), "Prefer", "respond-async").wantStatus(t, 202)
+			o := b.cancel(t, "joined", fmt.Sprintf(`{"onBehalfOf":"ann","requestId":%q}`, id+"!"), "Prefer", "respond-async").wantStatus(t, 202)
 			if o.StopRequested != "cancel" {
 				t.Errorf("%+v", o)
 			}
@@ -241,7 +240,7 @@ func TestVerbsAnswer(t *testing.T) {
 		if p := b.verb(t, "undoing/retry", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
 			t.Errorf("%+v", p)
 		}
-		byHand := `{"step":"charge","generation":0,"outcome":"done","actor":"ann","reason":"refunded in the dashboard","requestId":"ticket"}`
+		byHand := `{"step":"charge","generation":0,"outcome":"done","onBehalfOf":"ann","reason":"refunded in the dashboard","requestId":"ticket"}`
 		b.verb(t, "undoing/step-result", strings.Replace(byHand, `"generation":0`, `"generation":1`, 1)).wantProblem(t, 409, "no_late_undo")
 		for range 2 {
 			if o := b.verb(t, "undoing/step-result", byHand).wantStatus(t, 200); o.Status != "failed" {
@@ -262,22 +261,22 @@ func TestVerbsSayWhoAndWhat(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "attention", "charging", "elsewhere")
 		b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = 'elsewhere'`)
-		const body = `{"step":"reserve","outcome":"done","actor":"ann","reason":"seen"}`
+		const body = `{"step":"reserve","outcome":"done","onBehalfOf":"ann","reason":"seen"}`
 		p := b.verb(t, "elsewhere/step-result", body).wantProblem(t, 409, "other_step")
 		if !slices.Contains(p.AllowedActions, "step-result") || !strings.Contains(p.Detail, "charge") {
 			t.Errorf("%+v", p)
 		}
 	})
-	t.Run("who gave no name is not the service", func(t *testing.T) {
+	t.Run("who was not identified is not the service", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "paused", "charging", "nameless")
 		b.verb(t, "nameless/resume", "").wantStatus(t, 200)
 		for _, row := range b.get(t, "/api/orders/nameless/transitions").wantStatus(t, 200).Transitions {
-			if want := map[bool]string{true: "unknown", false: "system"}[row.Verb == "resume"]; row.Actor != want {
+			if want := map[bool]string{true: "local", false: "system"}[row.Verb == "resume"]; row.Actor != want {
 				t.Errorf("%+v", row)
 			}
 		}
-		if n := b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'unknown'`); n == 0 {
+		if n := b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'local'`); n == 0 {
 			t.Error("it is not stored")
 		}
 	})

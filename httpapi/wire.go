@@ -15,18 +15,19 @@ import (
 // order is an order as the API shows it. The fields of the original contract come
 // first. Its JSON is written by append, for lists and single orders alike.
 type order struct {
-	OrderID    string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
-	Status     state      `json:"status"`
-	Steps      steps      `json:"steps"`
-	Amount     amount     `json:"amount" doc:"The amount, with exactly the digits that are stored." example:"99.99"`
-	Currency   string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
-	Item       string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
-	Quantity   int32      `json:"quantity" minimum:"1"`
-	Metadata   stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
-	Generation int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
-	Seq        int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
-	CreatedAt  time.Time  `json:"createdAt"`
-	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
+	Status      state      `json:"status"`
+	Steps       steps      `json:"steps"`
+	Amount      amount     `json:"amount" doc:"The amount, with exactly the digits that are stored." example:"99.99"`
+	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
+	Item        string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
+	Quantity    int32      `json:"quantity" minimum:"1"`
+	Metadata    stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
+	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
+	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
+	CreatedAt   time.Time  `json:"createdAt"`
+	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
+	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who sent the order first: token:NAME or oidc:NAME. Absent where nobody was identified." example:"token:shop-web"`
 	*OrderTerms
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
@@ -90,14 +91,16 @@ type failure struct {
 
 // transition is one row of an order's history.
 type transition struct {
-	Seq    int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
-	From   *state    `json:"from,omitempty" doc:"Absent in a row without a state before."`
-	To     state     `json:"to" doc:"The same as from when something other than the status changed."`
-	At     time.Time `json:"at"`
-	Fence  int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
-	Verb   string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
-	Actor  string    `json:"actor" doc:"Who did it. unknown: somebody who gave no name. system: the service by itself." example:"system"`
-	Reason string    `json:"reason,omitempty"`
+	Seq   int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
+	From  *state    `json:"from,omitempty" doc:"Absent in a row without a state before."`
+	To    state     `json:"to" doc:"The same as from when something other than the status changed."`
+	At    time.Time `json:"at"`
+	Fence int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
+	Verb  string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
+	Actor string    `json:"actor" doc:"Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself." example:"system"`
+
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it was done."`
+	Reason     string `json:"reason,omitempty"`
 
 	PaymentMethod string `json:"paymentMethod,omitempty" enum:"changed" doc:"A retry brought another one, which is not shown."`
 }
@@ -133,21 +136,23 @@ type item struct {
 
 // movement is one change of the stock of an item.
 type movement struct {
-	Version   int64     `json:"version" minimum:"1" doc:"The version of the item that it made. Sales raise the version, too, so there are gaps."`
-	Kind      string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units that came back with a refund."`
-	Change    int64     `json:"change" doc:"By how many units it changed onHand."`
-	OnHand    int64     `json:"onHand" minimum:"0" doc:"Units on the shelf after it."`
-	At        time.Time `json:"at"`
-	Actor     string    `json:"actor" doc:"Who asked; unknown for who gave no name." example:"ann"`
-	Reason    string    `json:"reason,omitempty"`
-	RequestID string    `json:"requestId" doc:"That of the request, or one that was made for it."`
+	Version int64     `json:"version" minimum:"1" doc:"The version of the item that it made. Sales raise the version, too, so there are gaps."`
+	Kind    string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units that came back with a refund."`
+	Change  int64     `json:"change" doc:"By how many units it changed onHand."`
+	OnHand  int64     `json:"onHand" minimum:"0" doc:"Units on the shelf after it."`
+	At      time.Time `json:"at"`
+	Actor   string    `json:"actor" doc:"Who asked, as in the history of an order." example:"token:warehouse"`
+
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
+	Reason     string `json:"reason,omitempty"`
+	RequestID  string `json:"requestId" doc:"That of the request, or one that was made for it."`
 }
 
 func orderOf(o *orders.Order) order {
 	out := order{
 		OrderID: o.OrderID, Status: state(o.Status), Steps: stepsOf(o),
 		Amount: amount(o.Amount), Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: compact(o.Metadata),
-		Generation: o.Generation, Seq: o.Seq, CreatedAt: o.CreatedAt.UTC(),
+		Generation: o.Generation, Seq: o.Seq, CreatedAt: o.CreatedAt.UTC(), SubmittedBy: o.SubmittedBy,
 		Hold: o.Hold, HoldReason: o.HoldReason, StopRequested: o.StopRequested,
 		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(o),
 	}
@@ -220,7 +225,7 @@ func stepsOf(o *orders.Order) steps {
 func transitionOf(row *db.Transition) transition {
 	out := transition{
 		Seq: row.Seq, From: (*state)(row.FromStatus), To: state(row.ToStatus), At: row.At.UTC(), Fence: row.Fence,
-		Verb: or(row.Verb, ""), Actor: or(row.Actor, orders.ActorSystem), Reason: or(row.Reason, ""),
+		Verb: or(row.Verb, ""), Actor: or(row.Actor, orders.ActorSystem), OnBehalfOf: or(row.OnBehalfOf, ""), Reason: or(row.Reason, ""),
 	}
 	if row.PaymentMethod != nil {
 		out.PaymentMethod = "changed"
@@ -254,7 +259,7 @@ func itemOf(row *orders.Stock) item {
 func movementOf(row *db.StockMovement) movement {
 	return movement{
 		Version: row.Version, Kind: row.Kind, Change: row.Change, OnHand: row.OnHand, At: row.At.UTC(),
-		Actor: or(row.Actor, orders.ActorUnknown), Reason: or(row.Reason, ""), RequestID: row.RequestID,
+		Actor: row.Actor, OnBehalfOf: or(row.OnBehalfOf, ""), Reason: or(row.Reason, ""), RequestID: row.RequestID,
 	}
 }
 

@@ -158,17 +158,19 @@ func TestFormsOfAdmissionAgree(t *testing.T) {
 	stored := func(batches ...[]int) string {
 		l := open(t)
 		l.order("known", 1)
-		all := db.OrdersAdmitParams{
+		all := db.OrdersAdmitKeyedParams{
 			OrderIds: []string{"b", "order 1", "a", "c"}, Amounts: []string{"1.10", "2", "0", "99999.9999"},
 			Currencies: []string{"USD", "EUR", "JPY", "KWD"}, Items: []string{"x", "y", "z", "z"},
 			Quantities: []int32{1, 2, 3, 2_000_000_000}, Metadata: []string{"", "{}", `{"a": [1, null]}`, ""},
+			SubmittedBy: []string{"token:a", "token:a", "", "token:b"}, Principals: make([]string, 4), Fingerprints: make([][]byte, 4),
 			Owner: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8"), LeaseSeconds: 1e6,
 		}
 		fresh := 0
 		for _, batch := range batches {
-			p := db.OrdersAdmitParams{Owner: all.Owner, LeaseSeconds: all.LeaseSeconds}
+			p := db.OrdersAdmitKeyedParams{Owner: all.Owner, LeaseSeconds: all.LeaseSeconds}
 			for _, i := range batch {
 				p.OrderIds, p.Amounts, p.Currencies = append(p.OrderIds, all.OrderIds[i]), append(p.Amounts, all.Amounts[i]), append(p.Currencies, all.Currencies[i])
+				p.SubmittedBy = append(p.SubmittedBy, all.SubmittedBy[i])
 				p.Items, p.Quantities, p.Metadata = append(p.Items, all.Items[i]), append(p.Quantities, all.Quantities[i]), append(p.Metadata, all.Metadata[i])
 			}
 			rows, err := ledger.Admit(t.Context(), l.query, p)

@@ -58,7 +58,8 @@ CREATE TABLE pawl.orders (
   currency       pawl.currency_code NOT NULL,
   item           pawl.given_name NOT NULL,
   amount         pawl.money_amount NOT NULL,
-  metadata       jsonb
+  metadata       jsonb,
+  submitted_by   text COLLATE "C"                 -- the principal that sent it; null: the service was open
 ) WITH (
   -- Three versions of a row fit beside the first, so moves stay on the page (HOT).
   fillfactor = 50,
@@ -84,7 +85,23 @@ CREATE INDEX orders_held ON pawl.orders (hold, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_ended ON pawl.orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
 CREATE INDEX orders_ended_item ON pawl.orders (item, order_no) WHERE ended_as IN ('failed', 'canceled');
 
+-- Idempotency-Keys of requests that made an order, committed with it, or that asked for one again. A key
+-- is for one request of one principal. Keys of other requests are in the history and in the stock movements.
+CREATE TABLE pawl.idempotency_keys (
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  key         text COLLATE "C" NOT NULL,
+  principal   text COLLATE "C" NOT NULL,
+  fingerprint bytea NOT NULL, -- a hash of the whole request
+  CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key, principal)
+) WITH (vacuum_truncate = false);
+ALTER TABLE pawl.idempotency_keys SET (fillfactor = 10);
+INSERT INTO pawl.idempotency_keys (key, principal, fingerprint) SELECT repeat('x', 900), page, '' FROM generate_series(1, 128) AS page;
+DELETE FROM pawl.idempotency_keys;
+ALTER TABLE pawl.idempotency_keys RESET (fillfactor);
+CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- for those that are old
+
 -- +goose Down
+DROP TABLE pawl.idempotency_keys;
 DROP TABLE pawl.orders;
 DROP TABLE pawl.installation;
 DROP DOMAIN pawl.order_status, pawl.order_hold, pawl.order_stop, pawl.order_outcome, pawl.order_step, pawl.given_name, pawl.currency_code,

@@ -89,10 +89,11 @@ CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON pawl.orde
   NEW.fence - OLD.fence NOT IN (0, 1) OR NEW.generation <> OLD.generation
 ) EXECUTE FUNCTION pawl.guard_order();
 
-CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, created_at, amount, currency, item, quantity ON pawl.orders
+CREATE TRIGGER orders_guard_input AFTER UPDATE OF order_no, order_id, created_at, amount, currency, item, quantity, submitted_by ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.order_no <> OLD.order_no OR NEW.order_id <> OLD.order_id OR NEW.created_at <> OLD.created_at
   OR NEW.amount <> OLD.amount OR NEW.currency <> OLD.currency OR NEW.item <> OLD.item OR NEW.quantity <> OLD.quantity
+  OR NEW.submitted_by IS DISTINCT FROM OLD.submitted_by
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- +goose Down

@@ -15,13 +15,16 @@ CREATE TABLE pawl.transitions (
   from_status text COLLATE "C",
   to_status   text COLLATE "C" NOT NULL,
   verb        text,      -- what was done, where the status does not say it
-  actor       text,      -- who asked for it, 'unknown' where they gave no name; null: the service by itself
+  actor       text,      -- the principal that asked for it; null: the service by itself
   reason      text,
-  request_id  text,      -- the caller's, so that a repeated request is known
+  request_id  text,      -- the caller's, or its Idempotency-Key, so that a repeated request is known
 
   -- What a retry with another payment method replaced, '' where there was none: what was sent under the keys of an earlier
   -- generation is sent again as it was. It is shown to nobody.
   payment_method text,
+
+  on_behalf_of text,     -- for whom the actor says that it asked
+  fingerprint  bytea,    -- of the request with that id: another one with the same id is refused
   CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
 );
 

@@ -14,7 +14,7 @@ FROM pawl.orders o;
 CREATE VIEW books.transitions AS
 SELECT o.order_id::text, t.seq, t.from_status, t.to_status, t.at, t.fence, t.verb,
        coalesce(t.actor, 'system') AS actor, t.reason, t.request_id,
-       CASE WHEN t.payment_method IS NOT NULL THEN 'changed' END AS payment_method
+       CASE WHEN t.payment_method IS NOT NULL THEN 'changed' END AS payment_method, t.on_behalf_of
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no;
 
 CREATE VIEW books.charges AS

@@ -7,7 +7,7 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.
        o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
        o.created_at::timestamptz, o.finished_at::timestamptz,
        o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
-       o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key
+       o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by
 FROM pawl.orders o;
 
 CREATE OR REPLACE VIEW books.charges AS

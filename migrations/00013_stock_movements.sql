@@ -11,18 +11,19 @@ CREATE TABLE pawl.stock_movements (
   sold       pawl.stock_count NOT NULL,   -- units of the item that were sold before it
   item       text COLLATE "C" NOT NULL,
   kind       text COLLATE "C" NOT NULL,
-  actor      text,                   -- null: who asked gave no name
+  actor      text COLLATE "C" NOT NULL, -- the principal that asked for it
+  on_behalf_of text,                 -- for whom it says that it asked
   reason     text,
   request_id text NOT NULL,          -- the caller's, or one of ours: what is asked again is done once; of a restock, the refund
   CONSTRAINT stock_movements_pkey PRIMARY KEY (item, version),
   CONSTRAINT stock_movements_kind CHECK (kind IN ('set', 'adjustment', 'restock'))
 );
--- A restock is once because its refund is. No caller's id stands in its way.
-CREATE UNIQUE INDEX stock_movements_request ON pawl.stock_movements (item, request_id) WHERE kind <> 'restock';
+-- A restock is once because its refund is. No caller's id stands in its way, nor in that of another caller.
+CREATE UNIQUE INDEX stock_movements_request ON pawl.stock_movements (item, request_id, actor) WHERE kind <> 'restock';
 
 CREATE VIEW books.stock_movements AS
 SELECT m.item, m.version, m.kind, m.change, m.on_hand::bigint, m.sold::bigint, m.at,
-       coalesce(m.actor, 'unknown') AS actor, m.reason, m.request_id
+       m.actor, m.reason, m.request_id, m.on_behalf_of
 FROM pawl.stock_movements m;
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.stock_movements
 FOR EACH ROW EXECUTE FUNCTION books.refuse_write();

@@ -87,7 +87,7 @@ func TestBooksAreKept(t *testing.T) {
 		"step_answers":    "(order_no, generation, step, source, outcome) SELECT order_no, 0, 'charge', 'callback', 'done'",
 		"late_undos":      "(order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test'",
 		"inventory":       "(item) SELECT 'widget'",
-		"stock_movements": "(item, version, kind, change, on_hand, sold, request_id) SELECT 'widget', 1, 'set', 5, 5, 0, 'x'",
+		"stock_movements": "(item, version, kind, change, on_hand, sold, actor, request_id) SELECT 'widget', 1, 'set', 5, 5, 0, 'local', 'x'",
 	} {
 		if columns != "" {
 			c.do(`INSERT INTO ` + table + ` ` + columns + ` FROM orders`)
@@ -117,7 +117,7 @@ func TestEveryTableOfTheBooksIsKept(t *testing.T) {
 	c := connect(t, dbtest.New(t))
 	if open := valueOf[string](c, `SELECT coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class AS c
 		WHERE c.relkind = 'r' AND c.relnamespace = 'pawl'::regnamespace AND c.relname NOT LIKE 'goose%'
-			AND c.relname NOT IN ('concurrency_keys', 'migration_checksums')
+			AND c.relname NOT IN ('concurrency_keys', 'idempotency_keys', 'migration_checksums')
 			AND 2 > (SELECT count(*) FROM pg_trigger AS t, unnest(ARRAY[8, 32]) AS event
 				WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgtype::integer & 3 = 2 AND t.tgtype::integer & event <> 0)`); open != "" {
 		t.Errorf("rows can be removed from %s", open)

@@ -21,8 +21,8 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	// ErrPrecondition: the order or item is no longer at the version asked for.
 	ErrPrecondition = errors.New("version has changed")
-	// ErrRequestID: something else was asked of the order or item with this request id.
-	ErrRequestID = errors.New("request id was used for another request")
+	// ErrKeyReused: the idempotency key, or request id, was used for another request.
+	ErrKeyReused = errors.New("idempotency key was used for another request")
 	// ErrStockTooHigh: more than StockMost units would be on hand.
 	ErrStockTooHigh = errors.New("more units than anybody can count")
 )

@@ -2,7 +2,6 @@ package orders
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/govalues/decimal"
@@ -45,16 +44,6 @@ func Refunds(o *Order) []AskedRefund {
 		_ = json.Unmarshal(o.RefundList, &refunds) // our own view
 	}
 	return refunds
-}
-
-// RefundAsked is the refund that was asked for with a request id.
-func RefundAsked(o *Order, requestID string) (AskedRefund, bool) {
-	refunds := Refunds(o)
-	i := slices.IndexFunc(refunds, func(r AskedRefund) bool { return r.RequestID == requestID })
-	if i < 0 {
-		return AskedRefund{}, false
-	}
-	return refunds[i], true
 }
 
 // Refunded is how much of the order was given back, beyond doubt.

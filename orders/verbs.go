@@ -11,10 +11,10 @@ import (
 // and of the path, too.
 type Verb string
 
-// Actors that are no person's name. Nobody can give the name System.
+// Actors that are no principal's name.
 const (
-	ActorUnknown = "unknown" // somebody who gave no name
-	ActorSystem  = "system"  // the service by itself
+	ActorAnonymous = "anonymous" // somebody who was not identified
+	ActorSystem    = "system"    // the service by itself
 )
 
 // The verbs.

@@ -42,9 +42,8 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
   RETURNING o.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
-    sqlc.narg('request_id')::text FROM touched AS k WHERE k.ended_as IS NULL
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, @source FROM touched AS k WHERE k.ended_as IS NULL
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
@@ -148,9 +147,9 @@ WITH settled AS MATERIALIZED (
   UPDATE pawl.late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = @order_no AND u.generation = @generation AND u.step = @step
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM touched AS k
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 

@@ -6,8 +6,8 @@ SELECT i.* FROM pawl.inventory AS i
 WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
--- Changes the stock on the shelf by some units, and records it. No row comes back when a request with
--- this id was recorded before, when less would be left than is reserved or more than anybody
+-- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this
+-- actor with this id was recorded before, when less would be left than is reserved or more than anybody
 -- can count, or when the version is another than was asked for: 0 is that of an item that is not
 -- there, which no row has; null is any. The row lock orders this with the sales under way.
 WITH moved AS (
@@ -16,24 +16,24 @@ WITH moved AS (
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (@change::bigint BETWEEN 0 AND 1000000000000 AND coalesce(sqlc.narg('if_version')::bigint, 0) = 0
       OR EXISTS (SELECT 1 FROM pawl.inventory AS j WHERE j.item = @item::text))
-    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = @item::text AND s.request_id = @request_id::text AND s.kind <> 'restock')
+    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = @item::text AND s.request_id = @request_id::text AND s.actor = @actor::text AND s.kind <> 'restock')
   ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + @change::bigint, tracked = true, version = i.version + 1
     WHERE i.on_hand + @change::bigint BETWEEN i.reserved AND 1000000000000
       AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)
   RETURNING i.*
 ), recorded AS (
-  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
   SELECT m.item, m.version, @kind::text, @change::bigint, m.on_hand, m.sold,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, @request_id::text
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text
   FROM moved AS m
 )
 SELECT m.* FROM moved AS m;
 
 -- name: StockMovementByRequest :one
--- What a request with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
+-- What a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
 -- it was done.
 SELECT s.* FROM pawl.stock_movements AS s
-WHERE s.item = @item AND s.request_id = @request_id::text AND s.kind <> 'restock'
+WHERE s.item = @item AND s.request_id = @request_id::text AND s.actor = @actor::text AND s.kind <> 'restock'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: StockMovementsOf :many

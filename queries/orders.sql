@@ -7,14 +7,15 @@
 -- history names the order before it, in this batch or that this process admitted last, and so
 -- holds on to its number: what verify misses by it is no gap that a rollback left.
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
-                  unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]))
-    AS x(order_id, amount, currency, item, quantity, metadata)
+                  unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
+                  unnest(@submitted_by::text[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by)
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
   SELECT i.order_id, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
-    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb
+    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
@@ -30,9 +31,10 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- name: OrdersAdmitOne :many
 -- The same for a batch of one order, which needs no arrays and no sort.
 WITH admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata)
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
   SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
-    (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb
+    (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
+    nullif(@submitted_by::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
@@ -42,11 +44,48 @@ WITH admitted AS (
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
+-- name: OrdersAdmitKeyed :many
+-- The same where some of the requests have an Idempotency-Key, which commits with the order. An order whose
+-- key is there already is left out: either it is stored, or the key stands for another request. All keys go in before the
+-- first order, in an order of their own, so that two replicas wait for each other and never deadlock. The fingerprint
+-- has the order id in it, so it tells which order of the batch a key is of.
+WITH incoming AS (
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
+  FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
+                  unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
+                  unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
+    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
+), kept AS (
+  INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
+  SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
+  WHERE i.key <> '' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.key COLLATE "C", i.principal COLLATE "C"
+  ON CONFLICT (key, principal) DO NOTHING
+  RETURNING idempotency_keys.fingerprint
+), admitted AS (
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
+  SELECT i.order_id, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
+  FROM incoming AS i
+  WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.order_id COLLATE "C"
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.order_no, orders.order_id, orders.created_at
+), history AS (
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+  FROM admitted AS a
+)
+SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
+
 -- name: OrdersAdmitWithTerms :many
 -- The same for orders that bring more: a policy, a customer, times, a key of which only
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
 -- pending and is held, for the first of what it waits for; the others go on like any,
 -- and where the charge is remote and can be made at once, its call begins with them.
+-- Keys are as in OrdersAdmitKeyed.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -54,15 +93,24 @@ WITH incoming AS (
                   unnest(@policies::integer[]), unnest(@customer_ids::text[]), unnest(@payment_methods::text[]),
                   unnest(@start_ats::timestamptz[]), unnest(@complete_bys::timestamptz[]), unnest(@complete_seconds::float8[]),
                   unnest(@ttl_seconds::float8[]), unnest(@concurrency_keys::text[]),
-                  unnest(@approvals::boolean[]), unnest(@approval_seconds::float8[]))
+                  unnest(@approvals::boolean[]), unnest(@approval_seconds::float8[]),
+                  unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
-         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds)
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds,
+         submitted_by, principal, key, fingerprint)
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
+), kept AS (
+  INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
+  SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
+  WHERE i.key <> '' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ORDER BY i.key COLLATE "C", i.principal COLLATE "C"
+  ON CONFLICT (key, principal) DO NOTHING
+  RETURNING idempotency_keys.fingerprint
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
@@ -70,7 +118,7 @@ WITH incoming AS (
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END,
-    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb,
+    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
@@ -79,6 +127,7 @@ WITH incoming AS (
     CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
     CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END, CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.*

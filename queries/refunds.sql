@@ -21,13 +21,13 @@ WITH touched AS (
   FROM touched AS k WHERE i.item = k.item AND i.tracked AND sqlc.narg('restock')::integer > 0
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
-  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, reason, request_id)
-  SELECT r.item, r.version, 'restock', sqlc.narg('restock')::integer, r.on_hand, r.sold, sqlc.narg('actor')::text,
-    sqlc.narg('reason')::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
+  INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
+  SELECT r.item, r.version, 'restock', sqlc.narg('restock')::integer, r.on_hand, r.sold, @actor::text,
+    sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM touched AS k
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
@@ -121,9 +121,9 @@ WITH open AS MATERIALIZED (
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM touched AS k
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM touched AS k
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 

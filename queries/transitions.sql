@@ -5,12 +5,11 @@ WHERE t.order_no = @order_no AND t.seq > @after
 ORDER BY t.seq LIMIT @most;
 
 -- name: TransitionByRequest :one
--- What a request with this id did to the order, if it was seen before. Durable, as OrdersByID: its caller is told that
--- it was done. The generation is the one that the order was at then.
-SELECT t.order_no, t.seq, t.verb, (SELECT count(*) FROM pawl.transitions AS r
-    WHERE r.order_no = t.order_no AND r.seq <= t.seq AND r.from_status = 'failed' AND r.to_status = 'pending')::integer AS generation
-FROM pawl.transitions AS t
+-- The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
+-- id alone, whoever asked for it: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.request_id = @request_id::text
+  AND (t.actor = @actor::text OR @verb::text = 'refund' AND t.verb = 'refund')
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1;
 

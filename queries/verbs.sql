@@ -24,9 +24,9 @@ WITH asked AS (
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM asked AS a
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM asked AS a
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM asked AS w, pawl.no_effects AS e) AS written_orders;
 
@@ -52,9 +52,9 @@ WITH redriven AS (
     AND NOT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
   RETURNING o.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id, payment_method)
-  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text, sqlc.narg('actor')::text, sqlc.narg('reason')::text,
-    sqlc.narg('request_id')::text, sqlc.narg('replaced_payment_method')::text FROM redriven AS d
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint, payment_method)
+  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text,
+    sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea, sqlc.narg('replaced_payment_method')::text FROM redriven AS d
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM redriven AS w, pawl.no_effects AS e) AS written_orders;
 
@@ -86,9 +86,9 @@ WITH target AS MATERIALIZED (
   WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = @seq
   RETURNING o.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason, request_id)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, @verb::text,
-    sqlc.narg('actor')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text FROM settled AS s
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM settled AS s
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.no_effects AS e) AS written_orders;
 

@@ -61,7 +61,7 @@ func stock() {
 	must(failed.Status == "failed" && failed.Failure.Code == "out_of_stock" && failed.Steps.Charge.Undone != nil, failed)
 	set, err = api.SetInventoryWithResponse(ctx, "go-boat", &SetInventoryParams{IfMatch: new(set.HTTPResponse.Header.Get("ETag"))}, SetInventoryBody{OnHand: 1})
 	must(err == nil && set.JSON200 != nil, err, set)
-	retried, err := api.RetryOrderWithResponse(ctx, "go-none", &RetryOrderParams{IdempotencyKey: new("go-retry")}, RetryBody{Actor: new("ann")})
+	retried, err := api.RetryOrderWithResponse(ctx, "go-none", &RetryOrderParams{IdempotencyKey: new("go-retry")}, RetryBody{OnBehalfOf: new("ann")})
 	must(err == nil && retried.JSON200 != nil && retried.JSON200.Status == "completed", err, retried)
 	for range 2 {
 		found, err := api.AdjustInventoryWithResponse(ctx, "go-boat", &AdjustInventoryParams{IdempotencyKey: new("go-found")}, AdjustInventoryBody{Change: 2, Reason: "found"})
@@ -112,20 +112,20 @@ func verbs() {
 		canceled, err := api.CancelOrderWithResponse(ctx, "go-waits", &CancelOrderParams{IdempotencyKey: new("go-cancel")}, VerbBody{Reason: new("too late")})
 		must(err == nil && canceled.JSON200 != nil && canceled.JSON200.Status == "canceled", err, canceled)
 	}
-	settled, err := api.SettleStepOfOrderWithResponse(ctx, "go-waits", nil, StepResultBody{Step: "charge", Outcome: "done", Actor: "ann", Reason: "seen"})
+	settled, err := api.SettleStepOfOrderWithResponse(ctx, "go-waits", nil, StepResultBody{Step: "charge", Outcome: "done", Reason: "seen"})
 	must(err == nil && settled.ApplicationproblemJSON409 != nil && settled.ApplicationproblemJSON409.Order.Status == "canceled", err, settled)
 
 	process("go-large", "yacht", nil)
-	approved, err := api.ApproveOrderWithResponse(ctx, "go-large", nil, ApprovalBody{Actor: "ann"})
+	approved, err := api.ApproveOrderWithResponse(ctx, "go-large", nil, VerbBody{OnBehalfOf: new("ann")})
 	must(err == nil && approved.JSON200 != nil && approved.JSON200.Status == "completed", err, approved)
 	process("go-larger", "yacht", nil)
-	rejected, err := api.RejectOrderWithResponse(ctx, "go-larger", nil, ApprovalBody{Actor: "ann"})
+	rejected, err := api.RejectOrderWithResponse(ctx, "go-larger", nil, VerbBody{OnBehalfOf: new("ann")})
 	must(err == nil && rejected.JSON200 != nil && rejected.JSON200.Failure.Code == "rejected", err, rejected)
 }
 
 func bulk() {
 	process("go-many", "yacht", nil)
-	out, err := api.RejectOrdersWithResponse(ctx, nil, BulkBody{Ids: &[]string{"go-many", "go-nobody"}, Actor: new("ann")})
+	out, err := api.RejectOrdersWithResponse(ctx, nil, BulkBody{Ids: &[]string{"go-many", "go-nobody"}, OnBehalfOf: new("ann")})
 	must(err == nil && out.JSON200 != nil && out.JSON200.Applied == 1 && *out.JSON200.Results[1].Code == "not_found", err, out)
 	health, err := api.HealthWithResponse(ctx)
 	must(err == nil && health.StatusCode() == http.StatusOK, err, health)

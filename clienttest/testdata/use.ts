@@ -48,7 +48,7 @@ must(failed.status === "failed" && failed.failure?.code === "out_of_stock" && fa
 const tag = set.response.headers.get("ETag") ?? "";
 must((await api.PUT("/api/inventory/{item}", { params: { path, header: { "If-Match": tag } }, body: { onHand: 1 } })).data?.available === 1);
 const none = { path: { orderId: "ts-none" } };
-const retried = await api.POST("/api/orders/{orderId}/retry", { params: { ...none, header: { "Idempotency-Key": "ts-retry" } }, body: { actor: "ann" } });
+const retried = await api.POST("/api/orders/{orderId}/retry", { params: { ...none, header: { "Idempotency-Key": "ts-retry" } }, body: { onBehalfOf: "ann" } });
 must(retried.data?.status === "completed", retried);
 for (let i = 0; i < 2; i++) {
   const found = await api.POST("/api/inventory/{item}/adjustments", { params: { path }, body: { change: 2, reason: "found", requestId: "ts-found" } });
@@ -97,18 +97,18 @@ for (let i = 0; i < 2; i++) {
   must(canceled.data?.status === "canceled", canceled);
 }
 const settled = await api.POST("/api/orders/{orderId}/step-result", {
-  params, body: { step: "charge", outcome: "done", actor: "ann", reason: "seen" },
+  params, body: { step: "charge", outcome: "done", onBehalfOf: "ann", reason: "seen" },
 });
 must(settled.error?.order?.status === "canceled", settled);
 await order("ts-large", "yacht");
 const large = { path: { orderId: "ts-large" } };
-const approved = await api.POST("/api/orders/{orderId}/approve", { params: large, body: { actor: "ann" } });
+const approved = await api.POST("/api/orders/{orderId}/approve", { params: large, body: { onBehalfOf: "ann" } });
 must(approved.data?.status === "completed", approved);
 await order("ts-larger", "yacht");
 const larger = { path: { orderId: "ts-larger" } };
-const rejected = await api.POST("/api/orders/{orderId}/reject", { params: larger, body: { actor: "ann" } });
+const rejected = await api.POST("/api/orders/{orderId}/reject", { params: larger, body: { onBehalfOf: "ann" } });
 must(rejected.data?.failure?.code === "rejected", rejected);
 
 await order("ts-many", "yacht");
-const bulk = await api.POST("/api/bulk/reject", { body: { ids: ["ts-many", "ts-nobody"], actor: "ann" } });
+const bulk = await api.POST("/api/bulk/reject", { body: { ids: ["ts-many", "ts-nobody"], onBehalfOf: "ann" } });
 must(bulk.data?.applied === 1 && bulk.data.results[1].code === "not_found", bulk);

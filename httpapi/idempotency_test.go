@@ -1,0 +1,247 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/access"
+	"pawl/db"
+	"pawl/engine"
+)
+
+// done is what a request with a key is about, by its operation: what has to be there before, and what shows that it was done.
+type done struct {
+	prepare func(b *bundle, t *testing.T, name string)
+	count   string // how often it was done to the order or item $1
+	except  string // why it takes no key
+}
+
+const (
+	ofVerb  = `SELECT count(*) FROM books.transitions WHERE order_id = $1 AND actor = 'local' AND request_id = $1 || ' key'`
+	ofStock = `SELECT count(*) FROM books.stock_movements WHERE item = $1`
+)
+
+// onceDone has every operation that changes something.
+var onceDone = map[string]done{
+	"processOrder":       {count: `SELECT count(*) FROM books.charges WHERE order_id = $1`},
+	"cancelOrder":        {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"retryOrder":         {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"pauseOrder":         {prepare: waitingFor("retry", "charging"), count: ofVerb},
+	"resumeOrder":        {prepare: waitingFor("paused", "charging"), count: ofVerb},
+	"approveOrder":       {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"rejectOrder":        {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"settleStepOfOrder":  {prepare: inDoubt, count: ofVerb},
+	"refundOrder":        {prepare: sold, count: `SELECT count(*) FROM books.refunds WHERE order_id = $1`},
+	"cancelOrders":       {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"retryOrders":        {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"pauseOrders":        {prepare: waitingFor("retry", "charging"), count: ofVerb},
+	"resumeOrders":       {prepare: waitingFor("paused", "charging"), count: ofVerb},
+	"approveOrders":      {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"rejectOrders":       {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"settleStepOfOrders": {prepare: inDoubt, count: ofVerb},
+	"setInventory":       {count: ofStock},
+	"adjustInventory":    {count: ofStock, prepare: inStock},
+	"answerStep":         {except: "its token names the one answer"},
+	"takeStripeEvent":    {except: "its content is not believed"},
+}
+
+func waitingFor(hold, status string) func(*bundle, *testing.T, string) {
+	return func(b *bundle, t *testing.T, name string) { b.waitsFor(t, hold, status, name) }
+}
+
+func inDoubt(b *bundle, t *testing.T, name string) {
+	b.waitsFor(t, "attention", "charging", name)
+	b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = $1`, name)
+}
+
+func sold(b *bundle, t *testing.T, name string) {
+	b.process(t, payload(t, "processOrder", name)).wantStatus(t, http.StatusOK)
+}
+
+func inStock(b *bundle, t *testing.T, name string) {
+	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ($1, 5, true)`, name)
+}
+
+// TestEveryRequestIsDoneOnce sends each operation twice with one key, and once more with another payload.
+func TestEveryRequestIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	api := newServer(nil, Config{})
+	for _, op := range api.documented {
+		if op.Method == http.MethodGet {
+			continue
+		}
+		once, known := onceDone[op.OperationID]
+		switch takesKey := slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "Idempotency-Key" }); {
+		case !known || takesKey == (once.except != ""):
+			t.Errorf("%s: nothing says what becomes of it when it comes twice (takes a key: %v)", op.OperationID, takesKey)
+		case takesKey:
+			t.Run(op.OperationID, func(t *testing.T) {
+				t.Parallel()
+				b.doneOnce(t, op, once)
+			})
+		}
+	}
+}
+
+func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
+	t.Helper()
+	name := "of " + op.OperationID
+	if once.prepare != nil {
+		once.prepare(b, t, name)
+	}
+	body := payload(t, op.OperationID, name)
+	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name)).Replace(op.Path)
+	sent := func(key, body string) answer {
+		return b.call(t, target, body, append(examples[op.OperationID].header(), "Idempotency-Key", key)...)
+	}
+	first := sent(name+" key", body)
+	again := sent(`"`+name+` key"`, body)
+	if first.status/100 != 2 || again.status/100 != 2 {
+		t.Fatalf("%d %s\nagain %d %s", first.status, first.body, again.status, again.body)
+	}
+	other := sent(name+" key", strings.TrimSuffix(body, "}")+`,"metadata":{"a":"b"}}`)
+	if op.OperationID != "processOrder" {
+		other = sent(name+" key", strings.ReplaceAll(body, "the reason", "another"))
+	}
+	if strings.Contains(op.Path, "/bulk/") {
+		if !strings.Contains(again.body, `"applied":1`) || !strings.Contains(other.body, `"applied":0`) || !strings.Contains(other.body, `"code":"idempotency_key_reused"`) {
+			t.Errorf("again %s\nother payload %s", again.body, other.body)
+		}
+	} else {
+		other.wantProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused")
+	}
+	if n := b.count(t, once.count, name); n != 1 {
+		t.Errorf("it was done %d times", n)
+	}
+}
+
+// payload is the example of an operation, about an order or item of that name.
+func payload(t *testing.T, operation, name string) string {
+	t.Helper()
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(examples[operation].Body), &fields); err != nil {
+		t.Fatal(err)
+	}
+	for field, value := range map[string]any{"orderId": name, "ids": []string{name}} {
+		if _, ok := fields[field]; ok {
+			fields[field] = value
+		}
+	}
+	maps.DeleteFunc(fields, func(field string, _ any) bool { return field == "requestId" })
+	if _, named := fields["orderId"]; !named {
+		fields["reason"] = "the reason"
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestIdempotencyKeys(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ given, want string }{
+		{"a", "a"}, {`"a"`, "a"}, {`"a \"b\" \\c"`, `a "b" \c`}, {`a\b`, `a\b`}, {`clé`, "clé"}, {`"clé"`, "clé"},
+		{"", ""}, {`""`, ""}, {`"a`, ""}, {`a"`, ""}, {`"a"b"`, ""}, {`"a\b"`, ""}, {`"a";b`, ""}, {`"`, ""}, {"a\u200b", ""}, {`" a"`, ""}, {"\xff", ""},
+		{strings.Repeat("x", 255), strings.Repeat("x", 255)}, {strings.Repeat("x", 256), ""},
+	} {
+		key, err := idempotencyKey(http.Header{"Idempotency-Key": {c.given}})
+		if key != c.want && err == nil || (err == nil) != (c.want != "") {
+			t.Errorf("%q: %q, %v", c.given, key, err)
+		}
+	}
+	if _, err := idempotencyKey(http.Header{"Idempotency-Key": {"a", "a"}}); err == nil {
+		t.Error("two are taken for one")
+	}
+	if key, err := idempotencyKey(http.Header{}); key != "" || err != nil {
+		t.Error(key, err)
+	}
+}
+
+// TestWhatWasRefusedHasUsedNoKey sends a request that is refused, and then a good one with its key.
+func TestWhatWasRefusedHasUsedNoKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.process(t, `{"orderId":"o","amount":"x"}`, "Idempotency-Key", "k").wantProblem(t, 422, "invalid_input")
+	b.process(t, ask("o"), "Idempotency-Key", `"k`).wantProblem(t, 400, "invalid_idempotency_key")
+	b.process(t, ask("o"), "Idempotency-Key", "k", "Sec-Fetch-Site", "cross-site").wantProblem(t, 403, "cross_origin")
+	if n := b.count(t, `SELECT count(*) FROM idempotency_keys`); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+	b.process(t, ask("p"), "Idempotency-Key", "k").wantStatus(t, 200)
+	b.process(t, ask("o"), "Idempotency-Key", "k").wantProblem(t, 422, "idempotency_key_reused")
+	b.get(t, "/api/orders/o").wantProblem(t, 404, "not_found")
+}
+
+// withTokens is the API over a database with tokens, by their names.
+func withTokens(t *testing.T, roles map[string]access.Roles) (*bundle, map[string]string) {
+	t.Helper()
+	b := setupWith(t, engine.Config{}, Config{})
+	tokens := map[string]string{}
+	for name, roles := range roles {
+		issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[name] = "Bearer " + issued.Token
+	}
+	b.guard(t)
+	return b, tokens
+}
+
+// TestWhoAsked: the history says who asked by the token, whatever the request says of itself.
+func TestWhoAsked(t *testing.T) {
+	t.Parallel()
+	b, tokens := withTokens(t, map[string]access.Roles{
+		"shop": {access.Submit, access.Operate, access.Stock}, "desk": {access.Submit, access.Operate, access.Delegate, access.Read}})
+	as := func(name, request, body string, header ...string) answer {
+		return b.call(t, request, body, append(header, "Authorization", tokens[name])...)
+	}
+	if o := as("shop", "POST /api/orders/process", ask("o")).wantStatus(t, 200); o.SubmittedBy != "token:shop" {
+		t.Errorf("%+v", o)
+	}
+	b.waitsFor(t, "retry", "charging", "p")
+	as("shop", "POST /api/orders/p/pause", `{"actor":"cfo@shop.example","requestId":"r"}`).wantStatus(t, 202)
+	as("shop", "POST /api/orders/p/resume", `{"onBehalfOf":"cfo@shop.example"}`).wantProblem(t, 403, "forbidden")
+	as("shop", "PUT /api/inventory/new", `{"onHand":1,"onBehalfOf":"cfo@shop.example"}`, "If-None-Match", "*").wantProblem(t, 403, "forbidden")
+	as("shop", "POST /api/inventory/new/adjustments", `{"change":1,"reason":"found","requestId":"r"}`).wantStatus(t, 200)
+	as("desk", "POST /api/orders/p/resume", `{"onBehalfOf":"maria","requestId":"r"}`).wantStatus(t, 200) // another's r is not this one
+	rows := as("desk", "GET /api/orders/p/transitions", "").wantStatus(t, 200).Transitions
+	who := map[string]string{}
+	for _, row := range rows {
+		who[row.Verb] = row.Actor + " for " + row.OnBehalfOf
+	}
+	if who["pause"] != "token:shop for " || who["resume"] != "token:desk for maria" || who[""] != "system for " {
+		t.Errorf("%q", who)
+	}
+	if n := b.count(t, `SELECT count(*) FROM books.stock_movements WHERE actor = 'token:shop' AND on_behalf_of IS NULL`); n != 1 {
+		t.Errorf("%d movements", n)
+	}
+	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'p' AND (actor, on_behalf_of) = ('token:desk', 'maria')`); n != 1 {
+		t.Errorf("%d rows for maria", n)
+	}
+}
+
+// TestKeysOfCallersDoNotCollide: two tokens use the same key for orders of their own.
+func TestKeysOfCallersDoNotCollide(t *testing.T) {
+	t.Parallel()
+	b, tokens := withTokens(t, map[string]access.Roles{"one": {access.Submit}, "two": {access.Submit}})
+	for name, credential := range tokens {
+		for range 2 {
+			b.process(t, ask("of "+name), "Idempotency-Key", "1", "Authorization", credential).wantStatus(t, 200)
+		}
+	}
+	b.process(t, ask("third"), "Idempotency-Key", "1", "Authorization", tokens["one"]).wantProblem(t, 422, "idempotency_key_reused")
+	if n := b.count(t, `SELECT count(*) FROM idempotency_keys AS k JOIN orders AS o ON o.submitted_by = k.principal WHERE k.key = '1'`); n != 2 {
+		t.Errorf("%d keys", n)
+	}
+}

@@ -1,0 +1,30 @@
+-- The keys by which requests that come again are known. Those of new orders are kept by the statements that admit orders.
+
+-- name: IdempotencyKeyKeep :many
+-- Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
+-- request, unless it was used for another one. No row comes back when somebody else has kept it at this moment. Durable, as
+-- OrdersByID.
+WITH kept AS (
+  INSERT INTO pawl.idempotency_keys AS i (principal, key, fingerprint)
+  SELECT @principal::text, @key::text, @fingerprint::bytea WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  ON CONFLICT (key, principal) DO NOTHING
+  RETURNING i.fingerprint
+)
+SELECT k.fingerprint FROM kept AS k
+UNION ALL
+SELECT k.fingerprint FROM pawl.idempotency_keys AS k
+WHERE k.key = @key AND k.principal = @principal AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+
+-- name: IdempotencyKeysOf :many
+-- Who has used these keys, and what for. Durable, as OrdersByID.
+SELECT k.key, k.principal, k.fingerprint FROM pawl.idempotency_keys AS k
+WHERE k.key = ANY((SELECT @keys::text[])::text[])
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+
+-- name: IdempotencyKeysPurge :execrows
+-- Removes some of the keys that nobody will use again. Replicas that do it at the same time pass over each other's rows.
+WITH old AS MATERIALIZED (
+  SELECT k.key, k.principal FROM pawl.idempotency_keys AS k
+  WHERE k.created_at < now() - make_interval(days => 30) ORDER BY k.created_at LIMIT @most FOR UPDATE SKIP LOCKED
+)
+DELETE FROM pawl.idempotency_keys AS k USING old AS o WHERE k.key = o.key AND k.principal = o.principal;
