@@ -43,7 +43,7 @@ func fakeService(t *testing.T, answer http.HandlerFunc) string {
 
 func realService(t *testing.T, database *dbtest.Database) string {
 	t.Helper()
-	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 8})
+	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type watched struct {
 func watch(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{registry: prometheus.NewRegistry()}
-	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 8, Observe: observeStatements(w.registry)})
+	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 4, Patience: 5 * time.Second, Observe: observeStatements(w.registry)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func (w *watched) scrape(t *testing.T) string {
 // until scrapes until all lines are there, and returns what was read then.
 func (w *watched) until(t *testing.T, lines ...string) string {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		text := w.scrape(t)
 		missing := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.Contains(text, "\n"+line+"\n") })
 		if len(missing) == 0 {

@@ -24,7 +24,7 @@ import (
 const maxConns = 8
 
 // releaseLimit is how long a test may take to release its connections after it has ended.
-const releaseLimit = 10 * time.Second
+const releaseLimit = time.Minute
 
 // Database is a database that belongs to one test.
 type Database struct {

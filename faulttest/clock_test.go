@@ -156,7 +156,7 @@ func TestWallClockAndLeases(t *testing.T) {
 	buildStepped(t)
 	t.Parallel()
 	s := openShop(t, looking, overlong)
-	const lease, calls = 4 * time.Second, 3 * time.Second
+	const lease, calls = 8 * time.Second, 3 * time.Second
 	// One call at a time: the other orders wait in the memory of their replica, some for longer than a lease.
 	s.write(fmt.Sprintf("charge: {executor: simulator, url: %[1]s, timeout: 20s, inFlight: 1}\n"+
 		"reserve: {executor: simulator, url: %[1]s}\nconfirm: {executor: simulator, url: %[1]s}\n", s.url))

@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what must come about, however busy the machine is.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // fromHere is the address of a caller on this machine.
 const fromHere = "127.0.0.1:40000"
@@ -50,7 +50,8 @@ func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
 
 func open(t testing.TB, url string) *db.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 8})
+	// No statement is given up on a machine that stands still for a moment; and each connection plans every statement for itself.
+	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

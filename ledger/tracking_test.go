@@ -117,7 +117,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 // already, which it leaves in the channel.
 func (l *books) untilBlocked(verdict <-chan error) (blocked bool) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
 	defer cancel()
 	for !blocked && len(verdict) == 0 {
 		l.must(l.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
