@@ -24,7 +24,7 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(file, []byte("lease: 5s\nleese: 5s\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nobody := "postgres://pawl:secret@127.0.0.1:1/pawl"
+	nobody := "postgres://pawl:hunter2@127.0.0.1:1/pawl"
 	database := dbtest.Empty(t)
 	for _, c := range []struct {
 		name string
@@ -62,7 +62,7 @@ func TestExitCodes(t *testing.T) {
 			if code != c.code || !strings.Contains(said, c.says) {
 				t.Errorf("ends with %d, want %d, and says %q, want %q", code, c.code, said, c.says)
 			}
-			if strings.Contains(said, "secret") || strings.Contains(said, "goroutine") || strings.Count(said, "\n") > 6 {
+			if strings.Contains(said, "hunter2") || strings.Contains(said, "goroutine") || strings.Count(said, "\n") > 6 {
 				t.Errorf("says too much: %s", said)
 			}
 		})

@@ -34,7 +34,8 @@ func (p *proxy) watch(fatal int, after bool, kill func()) {
 }
 
 // byTheClock are statements that belong to no order: they come when it is time, or when somebody asks how the program is.
-var byTheClock = []string{"SchemaState", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "RefundsClaim", "PolicyActive", "PoliciesUnknown"}
+var byTheClock = []string{"SchemaState", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "RefundsClaim", "PolicyActive", "PoliciesUnknown",
+	"TokensExist", "TokenUsed", "AccessLogAdd", "IdempotencyKeysPurge"}
 
 // statements lists what was executed since watch. What the program does by the clock does not count.
 func (p *proxy) statements() []string {
