@@ -151,21 +151,21 @@ func TestMigrateDownRefuses(t *testing.T) {
 				}
 				t.Cleanup(pool.Close)
 			}
-			status := printed(t, "migrate", "status", "--database-url", database.URL)
+			status := printed(t, "migrate", "status", "--database-url", database.AdminURL)
 			for _, flags := range [][]string{nil, both[:1], both[1:]} {
-				out, err := execute(t, append([]string{"migrate", "down", "--database-url", database.URL}, flags...)...)
+				out, err := execute(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, flags...)...)
 				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
 					t.Errorf("%v: %v", flags, err)
 				}
 				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
-			if now := printed(t, "migrate", "status", "--database-url", database.URL); now != status {
+			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); now != status {
 				t.Errorf("was\n%s\nis\n%s", status, now)
 			}
-			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.URL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
+			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
 				t.Errorf("printed %s", out)
 			}
-			if now := printed(t, "migrate", "status", "--database-url", database.URL); strings.Count(now, "pending") != 1 {
+			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); strings.Count(now, "pending") != 1 {
 				t.Errorf("status:\n%s", now)
 			}
 		})
@@ -189,11 +189,11 @@ func TestMigrateRefusesAChangedFile(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), `UPDATE migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2`); err != nil {
 		t.Fatal(err)
 	}
-	_, err := execute(t, "migrate", "up", "--database-url", database.URL)
+	_, err := execute(t, "migrate", "up", "--database-url", database.AdminURL)
 	if exitCode(err) != exitFailure || !errors.Is(err, migrations.ErrChanged) || !strings.Contains(err.Error(), "00002_guard.sql") {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
-	status, err := execute(t, "migrate", "status", "--database-url", database.URL)
+	status, err := execute(t, "migrate", "status", "--database-url", database.AdminURL)
 	changed := regexp.MustCompile(`(?m)^(\S+) .* changed after it was applied$`).FindAllStringSubmatch(status, -1)
 	if err != nil || len(changed) != 1 || changed[0][1] != "00002_guard.sql" {
 		t.Errorf("error %v, status:\n%s", err, status)

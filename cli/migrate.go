@@ -25,12 +25,13 @@ func migrateCommand() *cobra.Command {
 		Short: "Change the schema of the database",
 		Long: "Applies the migrations in this binary. Replicas that do it at the same time are safe.\n" +
 			"The goose command runs the same files: goose -dir migrations postgres \"$DATABASE_URL\" up",
-		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("migrate: up, down or status")} },
+		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("migrate: up, down, status or roles")} },
 	}
 	cmd.AddCommand(
 		migration("up", "Apply what is pending", &config{makesDatabase: true}, applyPending),
 		migrateDownCommand(),
 		migration("status", "List the migrations", &config{}, printStatus),
+		migrateRolesCommand(),
 	)
 	return cmd
 }
@@ -78,6 +79,37 @@ func migrateDownCommand() *cobra.Command {
 		"are connected to the database, it refuses without both --yes and --drop-data."
 	cmd.Flags().BoolVar(&yes, "yes", false, "with --drop-data: go on although there are orders, or services run")
 	cmd.Flags().BoolVar(&dropData, "drop-data", false, "with --yes: the data may be lost")
+	return cmd
+}
+
+// migrateRolesCommand makes roles, or prints how, for whoever wants to read it first, or has a superuser run it.
+func migrateRolesCommand() *cobra.Command {
+	var prefix string
+	var printOnly bool
+	cmd := migration("roles", "Make roles: of the owner, of the service, and of readers", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+		if err := migrations.Roles(ctx, url, prefix); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s_owner migrates and makes tokens, %[1]s_serve is for the service, %[1]s_read for reports. Nobody can log in as one of them: grant them.\n", prefix)
+		return nil
+	})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text, err := migrations.RolesSQL(prefix)
+		switch {
+		case err != nil:
+			return usageError{err}
+		case printOnly:
+			_, err = io.WriteString(cmd.OutOrStdout(), text)
+			return err
+		default:
+			return run(cmd, args)
+		}
+	}
+	cmd.Long = "Makes the roles PREFIX_owner, PREFIX_serve and PREFIX_read, and grants each of them what it needs and no more.\n" +
+		"Run it as a superuser, or as the owner of the database if that may create roles, and again after each migration."
+	cmd.Flags().StringVar(&prefix, "prefix", "pawl", "what the names of the roles begin with: they belong to the whole server")
+	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL, for psql, and connect to nothing")
 	return cmd
 }
 

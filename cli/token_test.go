@@ -15,11 +15,11 @@ func TestTokenCommands(t *testing.T) {
 	database := dbtest.New(t)
 	run := func(args ...string) string {
 		t.Helper()
-		return printed(t, append(append([]string{"token"}, args...), "--database-url", database.URL)...)
+		return printed(t, append(append([]string{"token"}, args...), "--database-url", database.AdminURL)...)
 	}
 	refused := func(want string, args ...string) {
 		t.Helper()
-		out, err := execute(t, append(append([]string{"token"}, args...), "--database-url", database.URL)...)
+		out, err := execute(t, append(append([]string{"token"}, args...), "--database-url", database.AdminURL)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("pawl token %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -70,7 +70,7 @@ func testToken(t *testing.T, database *dbtest.Database, token string) (string, e
 	t.Helper()
 	var out bytes.Buffer
 	cmd := command()
-	cmd.SetArgs([]string{"token", "test", "--database-url", database.URL})
+	cmd.SetArgs([]string{"token", "test", "--database-url", database.AdminURL})
 	cmd.SetIn(strings.NewReader(token))
 	cmd.SetOut(&out)
 	cmd.SetErr(io.Discard)

@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, dbtest.New(t).URL)
+			conn := connect(t, dbtest.New(t).AdminURL)
 			if _, err := conn.Exec(t.Context(), c.spoil); err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ var parsedName = regexp.MustCompile(`-- name: (\w+)`)
 // is executed. All are sent before the first answer is waited for.
 func TestCheckReachesEveryStatement(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, dbtest.New(t).URL)
+	conn := connect(t, dbtest.New(t).AdminURL)
 	var wire bytes.Buffer
 	conn.PgConn().Frontend().Trace(&wire, pgproto3.TracerOptions{SuppressTimestamps: true})
 	if err := db.Check(t.Context(), conn); err != nil {

@@ -89,7 +89,7 @@ func TestSchemaMismatch(t *testing.T) {
 		`SELECT 1 / 0`:                            false,
 		`SET transaction_read_only = on; CREATE TABLE x ()`: false,
 	} {
-		conn, err := pgconn.Connect(t.Context(), database.URL)
+		conn, err := pgconn.Connect(t.Context(), database.AdminURL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestFaultsOfAServer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			conn, err := pgconn.Connect(t.Context(), database.URL)
+			conn, err := pgconn.Connect(t.Context(), database.AdminURL)
 			if err != nil {
 				t.Fatal(err)
 			}

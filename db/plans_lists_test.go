@@ -50,7 +50,7 @@ var someItems = []string{"'hot'", "'withdrawn'", "'rare'", "'item 77'", "'nobody
 // TestListPlans reads a page of fifty of every list, for the newest, the oldest and a window in between.
 func TestListPlans(t *testing.T) {
 	t.Parallel()
-	conn := connectPlainly(t, dbtest.New(t).URL)
+	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	for _, part := range strings.SplitAfter(stored, ";\n") {
 		if _, err := conn.Exec(t.Context(), part); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 // seconds.
 func TestStatsPlans(t *testing.T) {
 	t.Parallel()
-	conn := connectPlainly(t, dbtest.New(t).URL)
+	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	history := `
 INSERT INTO transitions (order_no, fence, seq, to_status) SELECT order_no, 1, seq, status FROM orders;
 VACUUM (ANALYZE) transitions;`

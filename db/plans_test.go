@@ -130,7 +130,7 @@ func connectPlainly(t testing.TB, url string) *pgx.Conn {
 // could be taken out of the index, because somebody still reads what was before.
 func TestClaimScan(t *testing.T) {
 	t.Parallel()
-	url := dbtest.New(t).URL
+	url := dbtest.New(t).AdminURL
 	conn, reader := connectPlainly(t, url), connectPlainly(t, url)
 	run := func(statement string) {
 		t.Helper()

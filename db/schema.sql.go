@@ -9,6 +9,19 @@ import (
 	"context"
 )
 
+const schemaMayMigrate = `-- name: SchemaMayMigrate :one
+SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_privilege('public', 'CREATE')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may
+`
+
+// Whether this role can apply a migration: make what is new, and change what is there.
+func (q *Queries) SchemaMayMigrate(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, schemaMayMigrate)
+	var may bool
+	err := row.Scan(&may)
+	return may, err
+}
+
 const schemaOrders = `-- name: SchemaOrders :one
 SELECT count(*) AS orders FROM pawl.orders
 `

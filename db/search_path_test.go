@@ -42,7 +42,7 @@ func TestSearchPathBehindPooler(t *testing.T) {
 		{`REVOKE CREATE ON SCHEMA public FROM PUBLIC`, ""},
 		{`GRANT CREATE ON SCHEMA public TO pg_monitor`, "public"},
 		{`DROP SCHEMA public CASCADE`, ""},
-		{`CREATE SCHEMA public AUTHORIZATION pg_monitor`, "public"},
+		{`CREATE SCHEMA public AUTHORIZATION pg_monitor GRANT USAGE ON SCHEMA public TO PUBLIC`, "public"},
 	} {
 		exec(c.change)
 		for name, try := range map[string]func() error{

@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,10 +29,13 @@ const releaseLimit = time.Minute
 
 // Database is a database that belongs to one test.
 type Database struct {
+	// AdminURL is URL with all rights, which the service has not: for tests that change the schema, or look into other places.
+	AdminURL string
 	// URL is for pgx, for the service under test and, on a failure, for psql. A test finds the tables of `pawl` without
-	// that name; the service, whose connections have a search_path of their own, does not.
+	// that name; the service, whose connections have a search_path of their own, does not. Whoever connects has the role of
+	// the service, as pawl migrate roles makes it, also through a proxy or a pooler.
 	URL string
-	// Pool has at most 8 connections. It is closed after the test.
+	// Pool has all rights, and at most 8 connections. It is closed after the test.
 	Pool *pgxpool.Pool
 }
 
@@ -44,29 +48,36 @@ func New(t testing.TB) *Database {
 	if err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}
-	found := findsTables(s.database(t, template))
-	return &Database{URL: found, Pool: openPool(t, found)}
+	made := s.database(t, template)
+	if err := s.serveIn(t.Context(), made); err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	admin := withOptions(s.url(made), "-crole=none "+findsTables)
+	return &Database{URL: withOptions(s.url(made), findsTables), AdminURL: admin, Pool: openPool(t, admin)}
 }
 
 // Empty creates a database without any tables and returns its URL. It is dropped after the test. Safe for parallel tests.
 func Empty(t testing.TB) string {
 	t.Helper()
-	return use(t).database(t, "template1")
+	s := use(t)
+	return s.url(s.database(t, "template1"))
 }
 
-// findsTables is the url with a search_path on which SQL of tests finds the tables.
-func findsTables(database string) string {
+// findsTables is the option of a search_path on which SQL of tests finds the tables.
+const findsTables = "-csearch_path=pawl,public"
+
+func withOptions(database, options string) string {
 	u, err := url.Parse(database)
 	if err != nil {
 		panic(err) // it is ours
 	}
 	query := u.Query()
-	query.Set("options", "-csearch_path=pawl,public")
-	u.RawQuery = query.Encode()
+	query.Set("options", options)
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes a + for what it is
 	return u.String()
 }
 
-// database copies a template for the time of a test.
+// database copies a template for the time of a test, and returns its name.
 func (s *server) database(t testing.TB, template string) string {
 	t.Helper()
 	name := newName("test")
@@ -78,7 +89,7 @@ func (s *server) database(t testing.TB, template string) string {
 			t.Errorf("dbtest: %v", err)
 		}
 	})
-	return s.url(name)
+	return name
 }
 
 func openPool(t testing.TB, databaseURL string) *pgxpool.Pool {

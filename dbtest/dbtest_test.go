@@ -113,7 +113,7 @@ func TestGivenServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end comes before that of the server
-			if url := s.database(t, template); !slices.Contains(tables(t, url), "orders") {
+			if url := s.url(s.database(t, template)); !slices.Contains(tables(t, url), "orders") {
 				t.Fatal("not migrated")
 			}
 		})

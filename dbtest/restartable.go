@@ -35,7 +35,7 @@ func Restartable(t testing.TB) *Server {
 	s := &Server{folder: folder}
 	s.Start(t)
 	t.Cleanup(func() { s.Stop(t) })
-	s.URL = findsTables(s.running.URL("postgres"))
+	s.URL = withOptions(s.running.URL("postgres"), findsTables)
 	if _, err := migrations.Up(t.Context(), s.URL); err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}

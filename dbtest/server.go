@@ -34,6 +34,7 @@ type server struct {
 	folder   string          // what to remove with it
 	template func() (name string, err error)
 	made     string // name of the template, once there is one
+	roles    string // what the names of its roles begin with
 }
 
 // shared is the server of this test binary, started by the first test that needs one.
@@ -138,7 +139,16 @@ func (s *server) close() error {
 	if s.made == "" {
 		return nil
 	}
-	return s.drop(ctx, s.made)
+	if err := s.drop(ctx, s.made); err != nil {
+		return err
+	}
+	return s.run(ctx, fmt.Sprintf("DROP ROLE IF EXISTS %s_owner, %[1]s_serve, %[1]s_read", s.roles))
+}
+
+// serveIn gives whoever connects to a database the role of the service, unless he asks for another one. He logged in as
+// somebody else, so that role needs a right to see what becomes of its own statements.
+func (s *server) serveIn(ctx context.Context, database string) error {
+	return s.run(ctx, "ALTER DATABASE "+database+" SET role = "+s.roles+"_serve")
 }
 
 // makeTemplate migrates a database and closes it to connections: CREATE DATABASE copies no template that is in use.
@@ -152,6 +162,13 @@ func (s *server) makeTemplate() (string, error) {
 	s.made = name
 	if _, err := migrations.Up(ctx, s.url(name)); err != nil {
 		return "", fmt.Errorf("migrate template: %w", err)
+	}
+	s.roles = newName("roles")
+	if err := migrations.Roles(ctx, s.url(name), s.roles); err != nil {
+		return "", fmt.Errorf("make roles: %w", err)
+	}
+	if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.roles+"_serve"); err != nil {
+		return "", err
 	}
 	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
 }

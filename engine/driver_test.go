@@ -11,13 +11,14 @@ import (
 	"pawl/dbtest"
 )
 
-const raise = `UPDATE counter SET n = n + 1 WHERE id = $1 RETURNING n`
+const raise = `UPDATE pawl.counter SET n = n + 1 WHERE id = $1 RETURNING n`
 
 // TestDriver is about pgx, not about us: it is what lets us say that a write is sent once.
 func TestDriver(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	b.exec(t, `CREATE TABLE counter (id integer PRIMARY KEY, n integer NOT NULL)`)
+	b.exec(t, `GRANT SELECT, UPDATE ON counter TO PUBLIC`)
 	for i, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
 	} {

@@ -99,6 +99,7 @@ func TestRolledBack(t *testing.T) {
 				t.Parallel()
 				b := setupWith(t, byCallers)
 				b.exec(t, `CREATE SEQUENCE tries`)
+				b.exec(t, `GRANT USAGE ON SEQUENCE tries TO PUBLIC`)
 				b.exec(t, `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 					IF nextval('pawl.tries') <= 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '`+code+`'; END IF; RETURN NULL; END $$`)
 				b.exec(t, `CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON transitions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW

@@ -35,7 +35,7 @@ func Down(ctx context.Context, url string, allow func(Rollback) error) error {
 }
 
 func down(ctx context.Context, url string, files fs.FS, allow func(Rollback) error) error {
-	return with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+	return changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		next, err := readRollback(ctx, p, conn, files)
 		if err != nil {
 			return err

@@ -24,6 +24,9 @@ import (
 	"pawl/db"
 )
 
+// ErrNotOwner: migrations are pending, and the role that was connected as may not apply them.
+var ErrNotOwner = errors.New("migrations are pending, and this role may not apply them: let the owner run pawl migrate up, and pawl migrate roles")
+
 //go:embed *.sql
 var files embed.FS
 
@@ -53,7 +56,7 @@ func Version() int64 {
 func Up(ctx context.Context, url string) (applied []string, err error) { return up(ctx, url, files) }
 
 func up(ctx context.Context, url string, files fs.FS) (applied []string, err error) {
-	err = with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+	err = changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		sums, err := readChecksums(ctx, conn, files)
 		if err != nil {
 			return err
@@ -69,6 +72,9 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 			return err
 		}
 		if pending {
+			if err := refuseOthers(ctx, conn); err != nil {
+				return err
+			}
 			if applied, err = applyPending(ctx, p); err != nil {
 				return err
 			}
@@ -103,7 +109,7 @@ func Status(ctx context.Context, url string) ([]Migration, error) { return statu
 
 func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 	var out []Migration
-	err := with(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+	err := with(ctx, url, files, nil, func(p *goose.Provider, conn *pgx.Conn) error {
 		list, err := p.Status(ctx)
 		if err != nil {
 			return err
@@ -120,8 +126,20 @@ func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 	return out, err
 }
 
+// changing is with for a command that changes the schema, or may: one of them at a time.
+func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
+	// The lease is short, so that a process killed while it migrates holds up the next
+	// start for seconds only; a beat renews it during a long migration.
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableName("public.goose_lock"), lock.WithTableLockTimeout(200*time.Millisecond, 300),
+		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
+	if err != nil {
+		return fmt.Errorf("make migration lock: %w", err)
+	}
+	return with(ctx, url, files, []goose.ProviderOption{goose.WithLocker(locker)}, do)
+}
+
 // with opens what a command needs: goose, and a connection for the checksums.
-func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
+func with(ctx context.Context, url string, files fs.FS, options []goose.ProviderOption, do func(*goose.Provider, *pgx.Conn) error) error {
 	config, err := db.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
@@ -130,15 +148,7 @@ func with(ctx context.Context, url string, files fs.FS, do func(*goose.Provider,
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	sqlDB := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
 	defer sqlDB.Close()
-	// The lease is short, so that a process killed while it migrates holds up the next
-	// start for seconds only; a beat renews it during a long migration.
-	locker, err := lock.NewPostgresTableLocker(lock.WithTableName("public.goose_lock"),
-		lock.WithTableLockTimeout(200*time.Millisecond, 300),
-		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
-	if err != nil {
-		return fmt.Errorf("make migration lock: %w", err)
-	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, goose.WithTableName(versionTable), goose.WithLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, append(options, goose.WithTableName(versionTable))...)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
@@ -166,6 +176,18 @@ func refuseUntrusted(ctx context.Context, conn *pgx.Conn) error {
 	if len(names) > 0 {
 		return fmt.Errorf("%w: somebody else owns the table public.%s, in which the migrations that were applied are kept",
 			db.ErrUntrusted, strings.Join(names, ", public."))
+	}
+	return nil
+}
+
+// refuseOthers: goose would try for a minute to take its lock.
+func refuseOthers(ctx context.Context, conn *pgx.Conn) error {
+	may, err := db.New(conn).SchemaMayMigrate(ctx)
+	if err != nil {
+		return fmt.Errorf("look at what this role may do: %w", err)
+	}
+	if !may {
+		return ErrNotOwner
 	}
 	return nil
 }

@@ -50,3 +50,8 @@ WHERE n.nspname = 'public' AND c.relname IN ('goose_db_version', 'goose_lock')
       OR EXISTS (SELECT FROM pg_catalog.pg_database AS d WHERE d.datname = current_database() AND d.datdba = r.oid)
       OR EXISTS (SELECT FROM pg_catalog.pg_namespace AS ours WHERE ours.nspname = 'pawl' AND ours.nspowner = r.oid)))
 ORDER BY 1;
+
+-- name: SchemaMayMigrate :one
+-- Whether this role can apply a migration: make what is new, and change what is there.
+SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_privilege('public', 'CREATE')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may;

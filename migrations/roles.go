@@ -1,0 +1,51 @@
+package migrations
+
+import (
+	"context"
+	_ "embed" // the text of the roles
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+//go:embed roles/roles.sql
+var rolesSQL string
+
+// ErrPrefix: names of roles can't begin so.
+var ErrPrefix = errors.New("a prefix is a letter, then letters, digits and _ (up to 40 characters, all small)")
+
+var rolePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+
+// RolesSQL is what Roles runs. Errors: ErrPrefix.
+func RolesSQL(prefix string) (string, error) {
+	if !rolePrefix.MatchString(prefix) {
+		return "", ErrPrefix
+	}
+	return regexp.MustCompile(`\bpawl_(owner|serve|read)\b`).ReplaceAllString(rolesSQL, prefix+"_$1"), nil
+}
+
+// Roles makes the roles of a migrated database, PREFIX_owner, PREFIX_serve and PREFIX_read, and grants them what is theirs.
+// Roles that are there keep their members. It may be called again, and has to be after a migration that added tables.
+func Roles(ctx context.Context, url, prefix string) error {
+	text, err := RolesSQL(prefix)
+	if err != nil {
+		return err
+	}
+	config, err := db.ConnectConfig(ctx, url)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect to make roles: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("make the roles %s_owner, %[1]s_serve and %[1]s_read: %w", prefix, err)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+-- Roles of one database, for a superuser, or the owner of the database who may create roles. It can be run again, and is
+-- after each migration: tables that it added are granted then. Nobody can log in as one of these roles: they are granted.
+--
+--   pawl_owner  owns the tables: who migrates, makes tokens, or moves old orders to an archive
+--   pawl_serve  the service: it can't change the schema, nor change or remove what is history
+--   pawl_read   people and reports: the views of `books`, which show no payment methods and no secrets
+--
+--   CREATE ROLE shop LOGIN PASSWORD '...' IN ROLE pawl_serve;
+BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+DO $$
+DECLARE
+  name text;
+  change text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['pawl_owner', 'pawl_serve', 'pawl_read'] LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
+      EXECUTE format('CREATE ROLE %I', name);
+    END IF;
+  END LOOP;
+  IF NOT pg_has_role(current_user, 'pawl_owner', 'MEMBER') THEN
+    EXECUTE format('GRANT pawl_owner TO %I', current_user);
+  END IF;
+  -- A migration makes schemas; goose keeps its tables in public.
+  IF NOT has_database_privilege('pawl_owner', current_database(), 'CREATE') THEN
+    EXECUTE format('GRANT CREATE ON DATABASE %I TO pawl_owner', current_database());
+  END IF;
+  IF NOT has_schema_privilege('pawl_owner', 'public', 'CREATE') THEN
+    GRANT USAGE, CREATE ON SCHEMA public TO pawl_owner;
+  END IF;
+  -- Only what somebody else owns: a change of owner waits for whoever uses a table.
+  FOR change IN
+    SELECT format('ALTER SCHEMA %I OWNER TO pawl_owner', n.nspname) FROM pg_namespace AS n
+    WHERE n.nspname IN ('pawl', 'books') AND n.nspowner <> 'pawl_owner'::regrole
+    UNION ALL
+    SELECT format('ALTER %s %s OWNER TO pawl_owner', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass) FROM pg_class AS c
+    WHERE c.relkind IN ('r', 'v') AND c.relowner <> 'pawl_owner'::regrole AND (c.relnamespace::regnamespace::text IN ('pawl', 'books')
+      OR c.relnamespace = 'public'::regnamespace AND c.relname IN ('goose_db_version', 'goose_lock'))
+    UNION ALL
+    SELECT format('ALTER FUNCTION %s OWNER TO pawl_owner', p.oid::regprocedure) FROM pg_proc AS p
+    WHERE p.pronamespace::regnamespace::text IN ('pawl', 'books') AND p.proowner <> 'pawl_owner'::regrole
+    UNION ALL
+    SELECT format('ALTER DOMAIN %s OWNER TO pawl_owner', t.oid::regtype) FROM pg_type AS t
+    WHERE t.typtype = 'd' AND t.typnamespace::regnamespace::text = 'pawl' AND t.typowner <> 'pawl_owner'::regrole
+  LOOP
+    EXECUTE change;
+  END LOOP;
+END $$;
+
+SET LOCAL ROLE pawl_owner;
+
+REVOKE ALL ON SCHEMA pawl, books FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA pawl, books FROM PUBLIC, pawl_serve, pawl_read;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pawl, books FROM PUBLIC;
+
+GRANT USAGE ON SCHEMA books TO pawl_read;
+GRANT SELECT ON ALL TABLES IN SCHEMA books TO pawl_read;
+
+GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
+GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
+GRANT SELECT ON public.goose_db_version TO pawl_serve;
+-- What only grows: history, and what orders refer to.
+GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.access_log, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
+GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
+  pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
+-- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
+GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
+COMMIT;

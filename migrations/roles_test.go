@@ -1,0 +1,275 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/fsm"
+	"pawl/migrations"
+)
+
+// shopRoles are the roles of a database, with a few rows in its books.
+type shopRoles struct {
+	*dbtest.Database
+	prefix string
+}
+
+// makeRoles makes roles of the test's own.
+func makeRoles(t *testing.T) *shopRoles {
+	t.Helper()
+	r := &shopRoles{Database: dbtest.New(t)}
+	r.prefix = "r" + strings.TrimPrefix(r.Pool.Config().ConnConfig.Database, "pawl_test_") // roles belong to the whole server
+	if err := migrations.Roles(t.Context(), r.AdminURL, r.prefix); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, sql := range []string{"DROP OWNED BY %s_owner, %[1]s_serve, %[1]s_read CASCADE", "DROP ROLE %s_owner, %[1]s_serve, %[1]s_read"} {
+			if _, err := r.Pool.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(sql, r.prefix)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	tx, err := r.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t, tx}
+	c.plantSold()
+	c.do(`UPDATE orders SET payment_method = NULL, customer_id = customer_id`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// as connects with one of the roles.
+func (r *shopRoles) as(t *testing.T, role string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), strings.Replace(r.AdminURL, "-crole%3Dnone", "-crole%3D"+r.prefix+"_"+role, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// denied is the SQLSTATE of an error, or nothing.
+func denied(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+const (
+	noRight = "42501" // insufficient_privilege
+	kept    = "55000" // object_not_in_prerequisite_state, by the triggers that keep history
+)
+
+// TestRolesAreDenied tries what each role must not do, as that role.
+func TestRolesAreDenied(t *testing.T) {
+	t.Parallel()
+	r := makeRoles(t)
+	for role, tries := range map[string]map[string]string{
+		"serve": {
+			`CREATE TABLE pawl.more ()`: noRight, `CREATE TABLE public.more ()`: noRight, `CREATE SCHEMA more`: noRight,
+			`ALTER TABLE pawl.orders ADD COLUMN tip numeric`: noRight, `ALTER TABLE pawl.orders DISABLE TRIGGER orders_guard`: noRight,
+			`DROP TABLE pawl.charges`: noRight, `TRUNCATE pawl.orders`: noRight, `DROP TRIGGER kept ON pawl.transitions`: noRight,
+			`SET session_replication_role = replica`: noRight, `CREATE OR REPLACE FUNCTION pawl.guard_order() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`: noRight,
+			`UPDATE pawl.transitions SET actor = 'somebody else'`: noRight, `DELETE FROM pawl.transitions`: noRight,
+			`UPDATE pawl.stock_movements SET change = 1`: noRight, `DELETE FROM pawl.stock_movements`: noRight,
+			`UPDATE pawl.access_log SET actor = 'x'`: noRight, `DELETE FROM pawl.access_log`: noRight,
+			`DELETE FROM pawl.orders`: noRight, `DELETE FROM pawl.charges`: noRight, `DELETE FROM pawl.refunds`: noRight,
+			`DELETE FROM pawl.reservations`: noRight, `DELETE FROM pawl.confirmations`: noRight, `DELETE FROM pawl.step_calls`: noRight,
+			`SET LOCAL pawl.archive = 'on'; DELETE FROM pawl.transitions`: noRight, `UPDATE pawl.confirmations SET generation = 1`: noRight,
+			`UPDATE pawl.installation SET callback_secret = ''`: noRight, `UPDATE pawl.policies SET source = ''`: noRight,
+			`UPDATE pawl.policy_activations SET actor = 'x'`: noRight, `DELETE FROM pawl.policies`: noRight,
+			`INSERT INTO pawl.tokens (id, name, sha256, roles, created_by, expires_at) VALUES ('0123456789', 'mine', sha256(''), '{admin}', 'me', now())`: noRight,
+			`UPDATE pawl.tokens SET roles = '{admin}'`: noRight, `DELETE FROM public.goose_db_version`: noRight,
+			`DELETE FROM pawl.migration_checksums`: noRight,
+		},
+		"read": {
+			`SELECT FROM pawl.orders`: noRight, `SELECT payment_method FROM pawl.orders`: noRight, `SELECT callback_secret FROM pawl.installation`: noRight,
+			`SELECT FROM pawl.tokens`: noRight, `SELECT payment_method FROM pawl.transitions`: noRight, `SELECT source FROM pawl.policies`: noRight,
+			`UPDATE books.orders SET status = 'failed'`: noRight, `INSERT INTO books.inventory (item) VALUES ('x')`: noRight, `CREATE TABLE books.more ()`: noRight,
+		},
+		"owner": { // owns the tables, and still writes no history anew
+			`UPDATE pawl.transitions SET actor = 'somebody else'`: kept, `DELETE FROM pawl.transitions`: kept, `TRUNCATE pawl.transitions`: kept,
+			`SET LOCAL pawl.archive = 'on'; UPDATE pawl.transitions SET actor = 'somebody else'`: kept,
+			`UPDATE pawl.stock_movements SET change = 1`: kept, `DELETE FROM pawl.stock_movements`: kept,
+			`UPDATE pawl.access_log SET actor = 'x'`: kept, `DELETE FROM pawl.access_log`: kept, `DELETE FROM pawl.orders`: kept,
+			`DELETE FROM pawl.charges`: kept, `DELETE FROM pawl.refunds`: kept, `DELETE FROM pawl.reservations`: kept, `DELETE FROM pawl.confirmations`: kept,
+			`DELETE FROM pawl.step_calls`: kept, `DELETE FROM pawl.step_answers`: kept, `DELETE FROM pawl.late_undos`: kept, `DELETE FROM pawl.tokens`: kept,
+			`UPDATE pawl.policies SET source = ''`: kept, `UPDATE pawl.installation SET id = gen_random_uuid()`: kept,
+		},
+	} {
+		conn := r.as(t, role)
+		for sql, want := range tries {
+			if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); denied(err) != want {
+				t.Errorf("%s sends %s: %v", role, sql, err)
+			}
+		}
+	}
+}
+
+// TestReadersSeeTheBooks: all views, in which nothing is withheld by accident, and no column of what is secret.
+func TestReadersSeeTheBooks(t *testing.T) {
+	t.Parallel()
+	r := makeRoles(t)
+	conn := r.as(t, "read")
+	rows, err := conn.Query(t.Context(), `SELECT viewname::text FROM pg_views WHERE schemaname = 'books'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	views, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(views) < 8 {
+		t.Fatal(views, err)
+	}
+	for _, view := range views {
+		var all string
+		if err := conn.QueryRow(t.Context(), `SELECT coalesce(jsonb_agg(v), '[]')::text FROM books.`+view+` AS v`).Scan(&all); err != nil {
+			t.Errorf("%s: %v", view, err)
+		}
+	}
+	var status string
+	if err := conn.QueryRow(t.Context(), `SELECT status FROM books.orders WHERE order_id = 'planted'`).Scan(&status); err != nil || status != string(fsm.Completed) {
+		t.Error(status, err)
+	}
+}
+
+// ownersStatements are what the service does not send: who makes tokens is the owner.
+var ownersStatements = []string{"TokenCreate", "TokenRotate", "TokensRevoke"}
+
+// TestServiceMaySendItsStatements has the server plan every statement of queries/ as the role of the service, which looks at
+// its privileges. What it lacks is to be granted in roles/roles.sql, unless it is for the owner.
+func TestServiceMaySendItsStatements(t *testing.T) {
+	t.Parallel()
+	r := makeRoles(t)
+	conn := r.as(t, "serve")
+	e := &explainer{conn: conn}
+	files, err := filepath.Glob("../db/*.sql.go")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	text := regexp.MustCompile("(?s)= `-- name: (\\w+) [^\n]*\n(.*?)\n`")
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range text.FindAllStringSubmatch(string(source), -1) {
+			err := e.explain(t.Context(), match[1], match[2])
+			if owners := slices.Contains(ownersStatements, match[1]); owners != (denied(err) == noRight) || err != nil && !owners {
+				t.Errorf("%s: %v", match[1], err)
+			}
+		}
+	}
+	if e.seen < 100 {
+		t.Errorf("%d statements", e.seen)
+	}
+}
+
+// explainer has statements planned with nothing for each parameter.
+type explainer struct {
+	conn *pgx.Conn
+	seen int
+}
+
+func (e *explainer) explain(ctx context.Context, name, sql string) error {
+	e.seen++
+	if _, err := e.conn.Exec(ctx, "PREPARE "+name+" AS "+sql); err != nil {
+		return err
+	}
+	var parameters int
+	if err := e.conn.QueryRow(ctx, "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1", strings.ToLower(name)).Scan(&parameters); err != nil {
+		return err
+	}
+	execute := "EXPLAIN EXECUTE " + name
+	if parameters > 0 {
+		execute += "(" + strings.Repeat("NULL, ", parameters-1) + "NULL)"
+	}
+	_, err := e.conn.Exec(ctx, execute)
+	return err
+}
+
+// TestRolesOfAnOrdinaryOwner: nobody has to be a superuser, and again after a migration changes nothing but what it added.
+func TestRolesOfAnOrdinaryOwner(t *testing.T) {
+	t.Parallel()
+	empty := dbtest.Empty(t)
+	prefix := "ordinary" + regexp.MustCompile(`test_(\w+)`).FindStringSubmatch(empty)[1]
+	admin, err := pgx.Connect(t.Context(), empty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix)); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(`CREATE ROLE PREFIX_admin CREATEROLE`)
+	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO PREFIX_admin', current_database()); END $$`)
+	t.Cleanup(func() {
+		exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO %I', current_database(), session_user); END $$`)
+		exec(`DROP OWNED BY PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin CASCADE`)
+		exec(`DROP ROLE PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin`)
+		admin.Close(context.WithoutCancel(t.Context()))
+	})
+	as := func(role string) string { return empty + "&options=-crole%3D" + prefix + role }
+	up(t, as("_admin"))
+	for range 2 {
+		if err := migrations.Roles(t.Context(), as("_admin"), prefix); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owned := `SELECT count(*)::text FROM pg_class WHERE relnamespace IN ('pawl'::regnamespace, 'books'::regnamespace) AND relowner <> '` + prefix + `_owner'::regrole`
+	if others := ask(t, empty, owned); others != "0" {
+		t.Errorf("%s tables belong to others", others)
+	}
+	up(t, as("_serve")) // nothing is pending: a service starts
+	if got := applied(t, as("_serve")); got != files(t) {
+		t.Errorf("the service sees %d migrations", got)
+	}
+	down(t, as("_owner"))
+	if _, err := migrations.Up(t.Context(), as("_serve")); !errors.Is(err, migrations.ErrNotOwner) {
+		t.Errorf("the service migrates: %v", err)
+	}
+	up(t, as("_owner"))
+	if err := migrations.Roles(t.Context(), as("_owner"), prefix); err != nil {
+		t.Error(err)
+	}
+	conn, err := pgx.Connect(t.Context(), as("_serve"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := db.Check(t.Context(), conn); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRolesSQL(t *testing.T) {
+	t.Parallel()
+	text, err := migrations.RolesSQL("shop")
+	if err != nil || strings.Contains(text, "pawl_") || strings.Count(text, "shop_serve") < 5 {
+		t.Error(text, err)
+	}
+	for _, prefix := range []string{"", "Shop", "shop; DROP TABLE x", "1shop", strings.Repeat("x", 41)} {
+		if _, err := migrations.RolesSQL(prefix); !errors.Is(err, migrations.ErrPrefix) {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+}
