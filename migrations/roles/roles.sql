@@ -64,6 +64,8 @@ GRANT SELECT ON public.goose_db_version TO pawl_serve;
 GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.access_log, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
+-- The answers of repeated requests are forgotten after a month.
+GRANT INSERT, UPDATE, DELETE ON pawl.idempotency_keys TO pawl_serve;
 -- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
 GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
 COMMIT;
