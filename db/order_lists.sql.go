@@ -43,6 +43,9 @@ type OrderNoAtRow struct {
 // Numbers rise with the time of creation, so a window of time is a range of numbers
 // (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
 // and the planner expects it to be true often enough to stop at a page.
+//
+// A page ends early where its orders would take more than some bytes: what many readers can
+// have the service hold in memory is bounded.
 // Finds, by halving, where created_at passes a time: at the first number after last_before
 // stands an order that was created before it, at first_after one that was not, or none.
 func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, error) {
@@ -55,17 +58,18 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 const ordersList = `-- name: OrdersList :many
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint
-    AND CASE WHEN o.created_at >= $3::timestamptz AND o.created_at < $4::timestamptz
-      AND o.status = ANY($5::text[]) THEN true END
-  ORDER BY o.order_no DESC LIMIT $6
+  WHERE o.order_no > $2::bigint AND o.order_no < $3::bigint
+    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
+      AND o.status = ANY($6::text[]) THEN true END
+  ORDER BY o.order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListParams struct {
+	Bytes       int64
 	After       int64
 	Before      int64
 	CreatedFrom time.Time
@@ -78,6 +82,7 @@ type OrdersListParams struct {
 // the primary key.
 func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersList,
+		arg.Bytes,
 		arg.After,
 		arg.Before,
 		arg.CreatedFrom,
@@ -159,18 +164,19 @@ const ordersListCustomer = `-- name: OrdersListCustomer :many
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.customer_id IS NOT NULL
-    AND (o.customer_id, o.order_no) > ($1::text, $2::bigint) AND (o.customer_id, o.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
-      AND o.status = ANY($6::text[])
-      AND ($7::text IS NULL OR o.item = $7::text) THEN true END
-  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $8
+    AND (o.customer_id, o.order_no) > ($2::text, $3::bigint) AND (o.customer_id, o.order_no) < ($2::text, $4::bigint)
+    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz
+      AND o.status = ANY($7::text[])
+      AND ($8::text IS NULL OR o.item = $8::text) THEN true END
+  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $9
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListCustomerParams struct {
+	Bytes       int64
 	CustomerID  string
 	After       int64
 	Before      int64
@@ -184,6 +190,7 @@ type OrdersListCustomerParams struct {
 // Orders of a customer, and of these those of some statuses, or for an item.
 func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomerParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListCustomer,
+		arg.Bytes,
 		arg.CustomerID,
 		arg.After,
 		arg.Before,
@@ -266,20 +273,21 @@ func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomer
 const ordersListHeld = `-- name: OrdersListHeld :many
 WITH page AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($1::text, $2::bigint) AND (o.hold, o.order_no) < ($1::text, $3::bigint)
-    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
-      AND ($6::text = '' OR starts_with(o.hold_reason, $6::text))
-      AND o.status = ANY($7::text[])
-      AND ($8::text IS NULL OR o.item = $8::text)
-      AND ($9::text IS NULL OR o.customer_id = $9::text) THEN true END
-  ORDER BY o.hold DESC, o.order_no DESC LIMIT $10
+  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($2::text, $3::bigint) AND (o.hold, o.order_no) < ($2::text, $4::bigint)
+    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz
+      AND ($7::text = '' OR starts_with(o.hold_reason, $7::text))
+      AND o.status = ANY($8::text[])
+      AND ($9::text IS NULL OR o.item = $9::text)
+      AND ($10::text IS NULL OR o.customer_id = $10::text) THEN true END
+  ORDER BY o.hold DESC, o.order_no DESC LIMIT $11
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListHeldParams struct {
+	Bytes       int64
 	Hold        string
 	After       int64
 	Before      int64
@@ -295,6 +303,7 @@ type OrdersListHeldParams struct {
 // Orders held for one thing, also those whose reason begins with some words.
 func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListHeld,
+		arg.Bytes,
 		arg.Hold,
 		arg.After,
 		arg.Before,
@@ -379,43 +388,44 @@ func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) 
 const ordersListItem = `-- name: OrdersListItem :many
 WITH reserved AS MATERIALIZED (
   SELECT v.order_no FROM pawl.reservations AS v
-  WHERE 'completed' = ANY($1::text[])
-    AND (v.item, v.order_no) > ($2::text, $3::bigint) AND (v.item, v.order_no) < ($2::text, $4::bigint)
+  WHERE 'completed' = ANY($2::text[])
+    AND (v.item, v.order_no) > ($3::text, $4::bigint) AND (v.item, v.order_no) < ($3::text, $5::bigint)
     AND v.generation = (
       SELECT u.generation FROM pawl.orders AS u
-      WHERE u.order_no = v.order_no AND u.created_at >= $5::timestamptz AND u.created_at < $6::timestamptz
-        AND u.status = ANY($1::text[]))
-  ORDER BY v.item DESC, v.order_no DESC LIMIT $7
+      WHERE u.order_no = v.order_no AND u.created_at >= $6::timestamptz AND u.created_at < $7::timestamptz
+        AND u.status = ANY($2::text[]))
+  ORDER BY v.item DESC, v.order_no DESC LIMIT $8
 ), failed AS MATERIALIZED (
   SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
-    AND (f.item, f.order_no) > ($2::text, $3::bigint) AND (f.item, f.order_no) < ($2::text, $4::bigint)
-    AND CASE WHEN f.created_at >= $5::timestamptz AND f.created_at < $6::timestamptz THEN true END
-  ORDER BY f.item DESC, f.order_no DESC LIMIT $7
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY($2::text[])
+    AND (f.item, f.order_no) > ($3::text, $4::bigint) AND (f.item, f.order_no) < ($3::text, $5::bigint)
+    AND CASE WHEN f.created_at >= $6::timestamptz AND f.created_at < $7::timestamptz THEN true END
+  ORDER BY f.item DESC, f.order_no DESC LIMIT $8
 ), canceled AS MATERIALIZED (
   SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
-    AND (c.item, c.order_no) > ($2::text, $3::bigint) AND (c.item, c.order_no) < ($2::text, $4::bigint)
-    AND CASE WHEN c.created_at >= $5::timestamptz AND c.created_at < $6::timestamptz THEN true END
-  ORDER BY c.item DESC, c.order_no DESC LIMIT $7
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($2::text[])
+    AND (c.item, c.order_no) > ($3::text, $4::bigint) AND (c.item, c.order_no) < ($3::text, $5::bigint)
+    AND CASE WHEN c.created_at >= $6::timestamptz AND c.created_at < $7::timestamptz THEN true END
+  ORDER BY c.item DESC, c.order_no DESC LIMIT $8
 ), unfinished AS MATERIALIZED (
   SELECT u.order_no, u.status, u.item, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
+    AND NOT $2::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
   SELECT w.order_no FROM reserved AS w UNION SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.item = $2::text AND z.status = ANY($1::text[])
-    AND z.order_no > $3::bigint AND z.order_no < $4::bigint
-    AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
-  ORDER BY order_no DESC LIMIT $7
+  WHERE z.item = $3::text AND z.status = ANY($2::text[])
+    AND z.order_no > $4::bigint AND z.order_no < $5::bigint
+    AND z.created_at >= $6::timestamptz AND z.created_at < $7::timestamptz
+  ORDER BY order_no DESC LIMIT $8
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListItemParams struct {
+	Bytes       int64
 	Statuses    []string
 	Item        string
 	After       int64
@@ -429,6 +439,7 @@ type OrdersListItemParams struct {
 // without it, or are on their way.
 func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListItem,
+		arg.Bytes,
 		arg.Statuses,
 		arg.Item,
 		arg.After,
@@ -510,33 +521,34 @@ func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) 
 const ordersListUncompleted = `-- name: OrdersListUncompleted :many
 WITH failed AS MATERIALIZED (
   SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY($1::text[])
-    AND (f.ended_as, f.order_no) > ('failed', $2::bigint) AND (f.ended_as, f.order_no) < ('failed', $3::bigint)
-    AND CASE WHEN f.created_at >= $4::timestamptz AND f.created_at < $5::timestamptz THEN true END
-  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $6
+  WHERE f.ended_as = 'failed' AND 'failed' = ANY($2::text[])
+    AND (f.ended_as, f.order_no) > ('failed', $3::bigint) AND (f.ended_as, f.order_no) < ('failed', $4::bigint)
+    AND CASE WHEN f.created_at >= $5::timestamptz AND f.created_at < $6::timestamptz THEN true END
+  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $7
 ), canceled AS MATERIALIZED (
   SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($1::text[])
-    AND (c.ended_as, c.order_no) > ('canceled', $2::bigint) AND (c.ended_as, c.order_no) < ('canceled', $3::bigint)
-    AND CASE WHEN c.created_at >= $4::timestamptz AND c.created_at < $5::timestamptz THEN true END
-  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT $6
+  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($2::text[])
+    AND (c.ended_as, c.order_no) > ('canceled', $3::bigint) AND (c.ended_as, c.order_no) < ('canceled', $4::bigint)
+    AND CASE WHEN c.created_at >= $5::timestamptz AND c.created_at < $6::timestamptz THEN true END
+  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT $7
 ), unfinished AS MATERIALIZED (
   SELECT u.order_no, u.status, u.created_at FROM pawl.orders AS u
   WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
+    AND NOT $2::text[] <@ ARRAY['completed', 'failed', 'canceled']
 ), page AS (
   SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
   UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.status = ANY($1::text[]) AND z.order_no > $2::bigint AND z.order_no < $3::bigint
-    AND z.created_at >= $4::timestamptz AND z.created_at < $5::timestamptz
-  ORDER BY order_no DESC LIMIT $6
+  WHERE z.status = ANY($2::text[]) AND z.order_no > $3::bigint AND z.order_no < $4::bigint
+    AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
+  ORDER BY order_no DESC LIMIT $7
 )
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
 ORDER BY o.order_no DESC
 `
 
 type OrdersListUncompletedParams struct {
+	Bytes       int64
 	Statuses    []string
 	After       int64
 	Before      int64
@@ -550,6 +562,7 @@ type OrdersListUncompletedParams struct {
 // are few, and all of them are looked at.
 func (q *Queries) OrdersListUncompleted(ctx context.Context, arg OrdersListUncompletedParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersListUncompleted,
+		arg.Bytes,
 		arg.Statuses,
 		arg.After,
 		arg.Before,

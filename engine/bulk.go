@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -39,13 +40,11 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	}
 	orderIDs := unique(b.OrderIDs)
 	if b.Filter != nil {
-		listed, err := e.Orders.List(ctx, *b.Filter)
+		listed, err := e.listed(ctx, *b.Filter)
 		if err != nil {
 			return nil, err
 		}
-		for i := range listed {
-			orderIDs = append(orderIDs, listed[i].OrderID)
-		}
+		orderIDs = listed
 	}
 	results := make([]BulkResult, len(orderIDs))
 	next := make(chan int)
@@ -71,7 +70,32 @@ func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResul
 		return BulkResult{OrderID: orderID, Err: ctx.Err()}
 	}
 	order, err := e.Do(ctx, q)
-	return BulkResult{OrderID: orderID, Order: order, Err: err}
+	var refusal *orders.NotApplicable
+	if errors.As(err, &refusal) {
+		order = refusal.Order
+		refusal.Order = lean(order)
+	}
+	return BulkResult{OrderID: orderID, Order: lean(order), Err: err}
+}
+
+// lean is an order without what can be large: a bulk request keeps a thousand of them.
+func lean(o orders.Order) orders.Order {
+	o.Metadata, o.Action, o.RefundList = nil, nil, nil
+	return o
+}
+
+// listed are the ids of the orders that a filter chooses, page by page.
+func (e *Engine) listed(ctx context.Context, f orders.Filter) (orderIDs []string, err error) {
+	for more, most := true, f.Limit; more && f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
+		var page []orders.Order
+		if page, more, err = e.Orders.List(ctx, f); err != nil {
+			return nil, err
+		}
+		for i := range page {
+			orderIDs, f.Before = append(orderIDs, page[i].OrderID), page[i].OrderNo
+		}
+	}
+	return orderIDs, nil
 }
 
 func unique(ids []string) []string {

@@ -70,7 +70,7 @@ func (b *bundle) expected(t testing.TB, f orders.Filter) []string {
 
 func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids []string) {
 	t.Helper()
-	page, err := b.engine.Orders.List(t.Context(), f)
+	page, _, err := b.engine.Orders.List(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (b *bundle) work(t *testing.T) {
 	if _, err := b.engine.Do(t.Context(), refund); err != nil {
 		t.Error(err)
 	}
-	if found, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
+	if found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
 		t.Errorf("%d orders: %v", len(found), err)
 	}
 	if _, err := b.engine.Waiting(t.Context()); err != nil {

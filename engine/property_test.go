@@ -298,7 +298,7 @@ func (w *world) read(t *rapid.T) {
 	if err != nil || len(history) != int(order.Seq) || history[len(history)-1].ToStatus != o.status {
 		t.Fatalf("%v: history %+v of %+v", err, history, o)
 	}
-	list, err := e.Orders.List(w.t.Context(), orders.Filter{Item: o.input.Item, Statuses: []fsm.State{o.status}, Limit: 200})
+	list, _, err := e.Orders.List(w.t.Context(), orders.Filter{Item: o.input.Item, Statuses: []fsm.State{o.status}, Limit: 200})
 	if err != nil || !slices.ContainsFunc(list, func(l orders.Order) bool { return l.OrderID == o.input.OrderID }) {
 		t.Fatalf("%v: %+v is not in the list", err, o)
 	}

@@ -70,7 +70,7 @@ func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Ord
 var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
 	Summary:     "List orders, newest first",
-	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one.",
+	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
@@ -97,25 +97,22 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.engine.Orders.List(ctx, filter)
+	rows, more, err := s.engine.Orders.List(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
 	out := &listOrdersAnswer{}
-	if page := int(in.Limit); len(rows) > page {
-		rows = rows[:page]
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].OrderNo))
+	if more {
+		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[len(rows)-1].OrderNo))
 	}
 	out.Body.Orders = each(rows, orderOf)
 	return out, nil
 }
 
-// filter asks for one order more than the page holds: it says whether there is a
-// next page.
 func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	f := orders.Filter{
 		CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
-		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit + 1,
+		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit,
 	}
 	for _, status := range in.Status {
 		f.Statuses = append(f.Statuses, fsm.State(status))

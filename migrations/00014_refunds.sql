@@ -104,6 +104,19 @@ FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
 
+-- The orders of a page, newest first, as long as they fit into so many bytes; the last of them may be too long for it.
+-- Only what is stored compressed is unpacked to be measured.
+CREATE FUNCTION pawl.orders_within(page bigint[], bytes bigint) RETURNS SETOF bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT s.order_no FROM (
+    SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY m.order_no DESC) AS total
+    FROM (
+      SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
+        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END, 0) AS size
+      FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
+  WHERE s.total - s.size < bytes
+$$;
+
 -- The same columns where no effect is read: a statement that writes orders adds them to the rows it returns.
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
@@ -123,6 +136,7 @@ FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 -- +goose Down
 DROP VIEW books.step_calls, books.refunds;
+DROP FUNCTION pawl.orders_within(bigint[], bigint);
 DROP VIEW pawl.no_effects, pawl.full_orders;
 SELECT set_config('pawl.archive', 'on', true); -- rows of the books are removed by an archive alone
 DELETE FROM pawl.refunds WHERE number <> 0;

@@ -23,15 +23,38 @@ type Filter struct {
 	Limit                  int32     // 1 or more
 }
 
-// List reads a page of orders, newest first. It reads the tables the moves write, so a
-// caller sees its own orders.
-func (r *Reader) List(ctx context.Context, f Filter) ([]Order, error) {
+// pageBytes is after how many bytes a page ends, even if more orders were asked for. Most take none that count.
+const pageBytes = 1 << 20
+
+// List reads a page of orders, newest first, and tells whether there are more behind it. It reads the tables the moves
+// write, so a caller sees its own orders. A page of large orders ends early: it is about a megabyte long at most.
+func (r *Reader) List(ctx context.Context, f Filter) (page []Order, more bool, err error) {
 	w, err := r.window(ctx, f)
 	if err != nil {
-		return nil, Unavailable("find orders by time", err)
+		return nil, false, Unavailable("find orders by time", err)
 	}
-	page, err := r.page(ctx, f, w)
-	return page, Unavailable("list orders", err)
+	limit := int(f.Limit)
+	f.Limit++ // is there one more?
+	page, err = r.page(ctx, f, w)
+	switch {
+	case err != nil:
+		return nil, false, Unavailable("list orders", err)
+	case len(page) > limit:
+		return page[:limit], true, nil
+	case sizeOf(page) < pageBytes/2: // by any measure it did not end early
+		return page, false, nil
+	}
+	f.Limit, w.before = 1, page[len(page)-1].OrderNo
+	next, err := r.page(ctx, f, w)
+	return page, len(next) > 0, Unavailable("list orders", err)
+}
+
+// sizeOf is about how many bytes those parts of orders take that can be large.
+func sizeOf(page []Order) (size int) {
+	for i := range page {
+		size += len(page[i].Metadata) + len(page[i].Action) + len(page[i].RefundList)
+	}
+	return size
 }
 
 // window is where the orders of a list lie: their numbers and their times.
@@ -76,20 +99,20 @@ func (r *Reader) page(ctx context.Context, f Filter, w window) ([]Order, error) 
 	case f.Hold != "":
 		return Read(ctx, r, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason,
 			Statuses: statuses, Item: optional(f.Item), CustomerID: optional(f.CustomerID),
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
 	case f.CustomerID != "":
 		return Read(ctx, r, r.query.OrdersListCustomer, db.OrdersListCustomerParams{CustomerID: f.CustomerID,
 			Statuses: statuses, Item: optional(f.Item),
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
 	case f.Item != "":
 		return Read(ctx, r, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
 	case !slices.Contains(statuses, string(fsm.Completed)):
 		return Read(ctx, r, r.query.OrdersListUncompleted, db.OrdersListUncompletedParams{Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
 	default:
 		return Read(ctx, r, r.query.OrdersList, db.OrdersListParams{Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit})
+			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
 	}
 }
 

@@ -9,6 +9,9 @@
 -- Numbers rise with the time of creation, so a window of time is a range of numbers
 -- (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
 -- and the planner expects it to be true often enough to stop at a page.
+--
+-- A page ends early where its orders would take more than some bytes: what many readers can
+-- have the service hold in memory is bounded.
 
 -- name: OrderNoAt :one
 -- Finds, by halving, where created_at passes a time: at the first number after last_before
@@ -38,7 +41,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListUncompleted :many
@@ -69,7 +72,7 @@ WITH failed AS MATERIALIZED (
   ORDER BY order_no DESC LIMIT @most
 )
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListItem :many
@@ -109,7 +112,7 @@ WITH reserved AS MATERIALIZED (
   ORDER BY order_no DESC LIMIT @most
 )
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListCustomer :many
@@ -124,7 +127,7 @@ WITH page AS MATERIALIZED (
   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
 ORDER BY o.order_no DESC;
 
 -- name: OrdersListHeld :many
@@ -140,5 +143,5 @@ WITH page AS MATERIALIZED (
   ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
 )
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT p.order_no FROM page AS p))
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
 ORDER BY o.order_no DESC;
