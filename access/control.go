@@ -49,6 +49,8 @@ type Control struct {
 	open   recent[bool]
 	tokens tokens
 	issuer *issuer // nil: none
+	// The sessions of browsers.
+	sessions tokens
 
 	denials  denials
 	usages   usages
@@ -66,6 +68,7 @@ func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 		query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor},
 		attempts: newAttempts(), metrics: newMetrics(cfg.Registerer),
 	}
+	c.tokens.read, c.sessions.read = c.readToken, c.readSession
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	if cfg.Issuer.URL != "" {
 		c.trust(cfg.Issuer)
@@ -102,6 +105,7 @@ func (c *Control) begin(f func()) bool {
 // Request is what is known of who sends a request.
 type Request struct {
 	Authorization string     // the header
+	Session       string     // the cookie of a browser, if the request can't come from another site
 	Address       netip.Addr // of the caller
 	Local         bool       // the caller is on this machine, and nobody is between
 	Forwarded     bool       // it says that it came through a proxy
@@ -117,6 +121,8 @@ func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case !open && q.Session != "":
+		return c.session(ctx, q)
 	case !open:
 		return nil, &NotIdentified{Reason: "No credential was sent."}
 	case q.Forwarded:

@@ -29,15 +29,17 @@ type grant struct {
 }
 
 // tokens are those that were used lately, by their ids. What is not known is not remembered: whoever makes up
-// ids would push the others out.
+// ids would push the others out. Sessions are remembered in the same way, by their cookies.
 type tokens struct {
+	read func(ctx context.Context, id string) (*grant, error)
+
 	mu   sync.Mutex
 	byID map[string]*recent[*grant]
 }
 
 // principal is who has a token.
 func (t *tokens) principal(ctx context.Context, c *Control, id, token string) (*Principal, error) {
-	known, err := t.remembered(id).get(ctx, c, func(ctx context.Context) (*grant, error) { return c.readToken(ctx, id) })
+	known, err := t.remembered(id).get(ctx, c, func(ctx context.Context) (*grant, error) { return t.read(ctx, id) })
 	if err != nil {
 		return nil, err
 	}

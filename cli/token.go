@@ -27,10 +27,10 @@ func tokenCommand() *cobra.Command {
 			"  pawl token rotate shop-web --grace 24h\n" +
 			"  pawl token revoke shop-web",
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("token: create, list, rotate, revoke or test")}
+			return usageError{errors.New("token: create, list, rotate, revoke, test or link")}
 		},
 	}
-	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(), tokenTestCommand())
+	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(), tokenTestCommand(), tokenLinkCommand())
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func tokenCreateCommand() *cobra.Command {
 	f.StringSliceVar(&roles, "roles", nil, "what it may do: "+access.AllRoles.String())
 	f.Int32Var(&t.Limits.Rate, "rate", 0, "most requests in a second; 0: as many as come")
 	f.Int32Var(&t.Limits.InFlight, "in-flight", 0, "most requests at one time; 0: as many as come")
-	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "most bytes of request bodies in a second; 0: as many as come")
+	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "most bytes of bodies in a second, in and out; 0: as many as come")
 	tokenFlags(f, &t)
 	return cmd
 }

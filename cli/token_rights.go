@@ -46,7 +46,7 @@ func explainToken(out io.Writer, p *access.Principal, expires time.Time) {
 	}
 	limit("rate", "requests in a second", int64(p.Limits.Rate))
 	limit("in flight", "requests at one time", int64(p.Limits.InFlight))
-	limit("bytes", "bytes of request bodies in a second", p.Limits.Bytes)
+	limit("bytes", "bytes of bodies in a second", p.Limits.Bytes)
 	for _, operation := range httpapi.AllowedTo(p) {
 		fmt.Fprintf(table, "may\t%s\n", operation)
 	}

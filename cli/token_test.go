@@ -51,6 +51,9 @@ func TestTokenCommands(t *testing.T) {
 	if second == first {
 		t.Error("it is the same token")
 	}
+	matches(t, run("link", "shop-web", "--url", "https://pawl.shop.example/"), `https://pawl\.shop\.example/login/[0-9A-Za-z]{43}\n`)
+	refused("no such token", "link", "nobody")
+	refused("want an absolute http", "link", "shop-web", "--url", "pawl")
 	matches(t, run("revoke", "shop-web"), `revoked \S+, \S+; running services see it within seconds\n`)
 	refused("no such token", "revoke", "shop-web")
 	refused("no such token", "rotate", "shop-web")

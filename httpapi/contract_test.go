@@ -47,6 +47,10 @@ var unlisted = map[string]string{
 	"GET /{$}":             "text/html; charset=utf-8",
 	"GET /problems/{code}": "text/html; charset=utf-8",
 	"GET /docs":            "text/html; charset=utf-8",
+	"GET /login":           "text/html; charset=utf-8",
+	"GET /login/{link}":    "text/html; charset=utf-8",
+	"POST /login/{link}":   "text/html; charset=utf-8",
+	"POST /logout":         "text/html; charset=utf-8",
 	"GET /openapi.yaml":    "application/openapi+yaml",
 	"GET /openapi.json":    "application/openapi+json",
 	"GET /metrics":         "",
@@ -94,7 +98,8 @@ func checkAnswer(t testing.TB, pattern string, a answer) {
 
 func checkUnlisted(t testing.TB, pattern, want string, a answer) {
 	t.Helper()
-	if a.status >= 400 {
+	forPeople := pattern == "POST /login/{link}" && a.status == http.StatusNotFound
+	if a.status >= 400 && !forPeople {
 		want = "application/problem+json"
 		theContract().validate(t, []string{"components", "schemas", "Problem"}, a.body)
 	}

@@ -23,7 +23,7 @@ var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
 	"members": membersOf, "limits": limitsOf, "request": sampleRequest, "problem": sampleProblem, "json": sampleJSON,
 	"example": func(op *huma.Operation) example { return examples[op.OperationID] },
-}).Parse(docsHTML))
+}).Parse(docsHTML + loginHTML))
 
 // The pages hold no script and load nothing, so that they can be read anywhere.
 const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -28,6 +28,7 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 			return newProblem("tls_required", "")
 		}
 		caller := credentialOf(r, from)
+		caller.Session = s.sessionOf(w, r)
 		p, err := s.access.Identify(r.Context(), caller)
 		if err == nil {
 			err = rule.allows(p)

@@ -39,7 +39,7 @@ func (h hosts) allow(r *http.Request, local bool) bool {
 
 // ofBrowser says whether a browser sent a request. Sec-Fetch-Mode alone is no sign: fetch of Node.js sends it.
 func ofBrowser(h http.Header) bool {
-	return h["Origin"] != nil || h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil
+	return h["Origin"] != nil || h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil || h["Cookie"] != nil
 }
 
 // hostName is the name in a Host header, without port, in small letters.

@@ -181,7 +181,7 @@ func TestOpenServiceFromElsewhere(t *testing.T) {
 			b.api.ServeHTTP(w, r)
 			denied := w.Code == http.StatusUnauthorized || w.Code == http.StatusForbidden
 			want := class == closedToOthers || class == inContract && proxy
-			if denied != want && !strings.Contains(pattern, "stripe") {
+			if denied != want && !strings.Contains(pattern, "stripe") && pattern != "POST /login/{link}" { // which want a signature, and TLS
 				t.Errorf("%s, %s: %d %s", pattern, name, w.Code, w.Body)
 			}
 		}

@@ -147,6 +147,7 @@ func (s *server) routes() {
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 
+	s.sessionRoutes()
 	s.handle("GET /{$}", http.RedirectHandler("/docs", http.StatusSeeOther).ServeHTTP) // people who type the address alone
 	s.handle("GET /problems/{code}", s.answered(s.problemPage))                        // people who follow the type of a problem
 	s.handleAnyQuery("/", s.answered(s.unknown))                                       // everybody else

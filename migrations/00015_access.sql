@@ -9,7 +9,7 @@ CREATE TABLE pawl.tokens (
   roles           text[] NOT NULL,                  -- what it may do
   rate_limit      integer NOT NULL DEFAULT 0,       -- requests in a second; 0: as many as come
   in_flight_limit integer NOT NULL DEFAULT 0,       -- requests at one time
-  byte_limit      bigint NOT NULL DEFAULT 0,        -- bytes of request bodies in a second
+  byte_limit      bigint NOT NULL DEFAULT 0,        -- bytes of bodies in a second, in and out
   created_by      text NOT NULL,
   created_at      timestamptz NOT NULL DEFAULT now(),
   expires_at      timestamptz NOT NULL,

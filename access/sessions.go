@@ -1,0 +1,132 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+const (
+	linkLifetime    = 10 * time.Minute
+	sessionLifetime = 12 * time.Hour // it ends with its token, too
+)
+
+// ErrLink is the error of a link that opens nothing: it was opened, has expired or never was, or its token has ended.
+var ErrLink = errors.New("the link opens nothing")
+
+// MakeLink makes a secret that opens one session of a browser as the holder of a name's token, and says until when it does.
+// actor is who asks, for the access log. Errors: ErrNotFound.
+func MakeLink(ctx context.Context, query *db.Queries, name, actor string) (link string, expires time.Time, err error) {
+	link = randomDigits(secretLength)
+	hash := hashOf(link)
+	expires, err = query.SessionLink(ctx, db.SessionLinkParams{Name: name, Sha256: hash[:], LifetimeSeconds: linkLifetime.Seconds(), Actor: actor})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", time.Time{}, ErrNotFound
+	case err != nil:
+		return "", time.Time{}, fmt.Errorf("make link: %w", err)
+	}
+	return link, expires, nil
+}
+
+// Session is one that was just opened.
+type Session struct {
+	Cookie    string // what the browser is to send
+	Name      string // of the principal
+	ExpiresAt time.Time
+}
+
+// OpenSession opens a link, once. before is the cookie that the browser has, if any: its session ends. Errors: ErrLink,
+// *Exceeded, ErrUnavailable.
+func (c *Control) OpenSession(ctx context.Context, link, before string, address netip.Addr) (*Session, error) {
+	if c == nil || len(link) != secretLength {
+		return nil, ErrLink
+	}
+	cookie := randomDigits(secretLength)
+	hash, linkHash, beforeHash := hashOf(cookie), hashOf(link), hashOf(before)
+	opened := db.SessionOpenRow{}
+	_, err := c.attempt(address, func() (_ *Principal, err error) {
+		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
+			CookieSha256: hash[:], LinkSha256: linkHash[:], BeforeSha256: beforeHash[:],
+			LifetimeSeconds: sessionLifetime.Seconds(), Address: addressText(address),
+		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, &NotIdentified{Reason: ErrLink.Error(), Invalid: true}
+		}
+		return nil, err
+	})
+	if _, unknown := errors.AsType[*NotIdentified](err); unknown {
+		return nil, ErrLink
+	}
+	if _, exceeded := errors.AsType[*Exceeded](err); exceeded {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	c.sessions.forget(before)
+	return &Session{Cookie: cookie, Name: "token:" + opened.Name, ExpiresAt: opened.ExpiresAt}, nil
+}
+
+// EndSession ends the session of a cookie. Other replicas see it within seconds. Errors: ErrUnavailable.
+func (c *Control) EndSession(ctx context.Context, cookie string, address netip.Addr) error {
+	if c == nil || len(cookie) != secretLength {
+		return nil
+	}
+	hash := hashOf(cookie)
+	if err := c.query.SessionEnd(ctx, db.SessionEndParams{Sha256: hash[:], Address: addressText(address)}); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	c.sessions.forget(cookie)
+	return nil
+}
+
+func addressText(address netip.Addr) string {
+	if !address.IsValid() {
+		return ""
+	}
+	return address.WithZone("").String()
+}
+
+var errSession = invalid("The session has ended. pawl token link makes a link that opens another one.")
+
+// session is who has a session.
+func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
+	if len(q.Session) != secretLength {
+		return nil, errSession
+	}
+	find := func() (*Principal, error) {
+		p, err := c.sessions.principal(ctx, c, q.Session, q.Session)
+		if _, refused := errors.AsType[*NotIdentified](err); refused {
+			err = errSession
+		}
+		return p, err
+	}
+	if c.sessions.isFresh(q.Session) {
+		return find()
+	}
+	return c.attempt(q.Address, find)
+}
+
+// readSession reads the session of a cookie; nil where there is none.
+func (c *Control) readSession(ctx context.Context, cookie string) (*grant, error) {
+	began, hash := time.Now(), hashOf(cookie)
+	row, err := c.query.SessionGet(ctx, hash[:])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	token := db.TokenGetRow{
+		Name: row.Name, Sha256: hash[:], Roles: row.Roles, Revoked: row.Revoked, SecondsLeft: row.SecondsLeft,
+		RateLimit: row.RateLimit, InFlightLimit: row.InFlightLimit, ByteLimit: row.ByteLimit,
+	}
+	return grantOf(&token, began), nil
+}

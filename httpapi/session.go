@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	_ "embed"
+	"errors"
+	"net/http"
+	"time"
+
+	"pawl/access"
+)
+
+//go:embed login.html
+var loginHTML string
+
+// sessionCookie is the name of the cookie of a session. By its beginning a browser takes it only over TLS (or from this
+// machine), and only for the very host that sets it.
+const sessionCookie = "__Host-pawl-session"
+
+// sessionOf is the cookie of a request. It counts only if nobody on the way could read it, and if the request can't come from
+// a page of another site: then nobody but the person in front of the browser has sent it. (A request with a cookie got
+// here only under a name of ours.)
+func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
+	if r.Header["Cookie"] == nil || !fromOf(w).secure {
+		return ""
+	}
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return ""
+	}
+	asWrite := *r // reading is not checked by itself
+	asWrite.Method = http.MethodPost
+	if s.crossOrigin.Check(&asWrite) != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+func (s *server) sessionRoutes() {
+	s.handle("GET /login", s.answered(s.showLogin))                         // people: who am I?
+	s.handle("GET /login/{link}", s.answered(s.showLink))                   // people with a link of pawl token link
+	s.handle("POST /login/{link}", s.answered(s.sameOrigin(s.openSession))) // its button
+	s.handle("POST /logout", s.answered(s.sameOrigin(s.endSession)))
+}
+
+// login is what the pages about sessions show.
+type login struct {
+	Name  string // of the principal
+	Until time.Time
+	Link  string // that can be opened
+	Text  string
+}
+
+// show writes a page with a form. It is for one person, and so for no cache.
+func (l login) show(w http.ResponseWriter, status int) error {
+	header := w.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Referrer-Policy", "same-origin") // without one, a browser does not say where a form was sent from
+	header.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	w.Write(render("login", l)) //nolint:errcheck // the caller has gone
+	return nil
+}
+
+// showLogin says whose session the browser has.
+func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
+	caller := credentialOf(r, fromOf(w))
+	caller.Session = s.sessionOf(w, r)
+	if caller.Session == "" {
+		return login{Text: "You are not signed in."}.show(w, http.StatusOK)
+	}
+	p, err := s.access.Identify(r.Context(), caller)
+	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
+		return login{Text: "You are not signed in any more."}.show(w, http.StatusOK)
+	}
+	if err != nil {
+		return err
+	}
+	return login{Name: p.Name}.show(w, http.StatusOK)
+}
+
+// showLink does not open the link: programs that look at what people send each other would.
+func (s *server) showLink(w http.ResponseWriter, r *http.Request) error {
+	return login{Link: r.PathValue("link")}.show(w, http.StatusOK)
+}
+
+func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
+	if !fromOf(w).secure {
+		return newProblem("tls_required", "")
+	}
+	session, err := s.access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
+	if errors.Is(err, access.ErrLink) {
+		return login{Text: "This link was used, has expired, or never was."}.show(w, http.StatusNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	setSession(w, session.Cookie)
+	return login{Name: session.Name, Until: session.ExpiresAt}.show(w, http.StatusOK)
+}
+
+func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
+	if err := s.access.EndSession(r.Context(), s.sessionOf(w, r), fromOf(w).address); err != nil {
+		return err
+	}
+	setSession(w, "")
+	return login{Text: "You are signed out."}.show(w, http.StatusOK)
+}
+
+// setSession gives a browser a cookie, or with none takes it away. How long it counts is known to the service alone.
+func setSession(w http.ResponseWriter, value string) {
+	cookie := http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}
+	if value == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, &cookie)
+}

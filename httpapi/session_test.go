@@ -1,0 +1,231 @@
+package httpapi
+
+import (
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/access"
+	"pawl/db"
+)
+
+// signedIn is the API for a token that may read, with a browser that was signed in by a link.
+func signedIn(t testing.TB) (b *bundle, cookie string) {
+	t.Helper()
+	b = setup(t)
+	template := access.Template{Name: "maria", Roles: access.Roles{access.Read, access.Operate}, Lifetime: time.Hour, Actor: "test"}
+	if _, err := access.Create(t.Context(), db.New(b.Pool), template); err != nil {
+		t.Fatal(err)
+	}
+	b.guard(t)
+	return b, b.open(t, b.link(t))
+}
+
+// link is the path of a new link for maria.
+func (b *bundle) link(t testing.TB) string {
+	t.Helper()
+	link, _, err := access.MakeLink(t.Context(), db.New(b.Pool), "maria", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "/login/" + link
+}
+
+// open opens a link with a browser, which may have a cookie, and returns its new cookie.
+func (b *bundle) open(t testing.TB, link string, header ...string) (cookie string) {
+	t.Helper()
+	a := b.browse(t, "POST "+link, header...)
+	if a.status != http.StatusOK || !strings.Contains(a.body, "token:maria") {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	cookie, rest, _ := strings.Cut(a.header.Get("Set-Cookie"), "; ")
+	if rest != "Path=/; HttpOnly; Secure; SameSite=Lax" || !regexp.MustCompile(`^__Host-pawl-session=\w{43}$`).MatchString(cookie) {
+		t.Fatal("Set-Cookie", a.header.Get("Set-Cookie"))
+	}
+	return cookie
+}
+
+// browse sends a request as a browser does for a page of the service.
+func (b *bundle) browse(t testing.TB, request string, header ...string) answer {
+	t.Helper()
+	method, target, _ := strings.Cut(request, " ")
+	r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
+	r.Host = "localhost:3000"
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return send(t, b.api, r)
+}
+
+// wantSession wants a cookie to count, sooner or later, or not to.
+func (b *bundle) wantSession(t *testing.T, cookie string, status int) {
+	t.Helper()
+	eventually(t, http.StatusText(status), func() bool { return b.browse(t, "GET /api/orders", "Cookie", cookie).status == status })
+}
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	b, cookie := signedIn(t)
+	b.held(t, "held", nil)
+	t.Run("a browser reads, and writes as the token may", func(t *testing.T) {
+		t.Parallel()
+		b.browse(t, "GET /api/orders", "Cookie", "theme=dark; "+cookie).wantStatus(t, 200)
+		b.browse(t, "GET /api/orders", "Cookie", cookie, "Sec-Fetch-Site", "none").wantStatus(t, 200) // typed by the person
+		b.browse(t, "POST /api/orders/held/approve", "Cookie", cookie).wantProblem(t, 403, "forbidden")
+		b.browse(t, "POST /api/orders/held/pause", "Cookie", cookie).wantProblem(t, 409, "not_applicable")
+		if a := b.browse(t, "GET /login", "Cookie", cookie); !strings.Contains(a.body, "token:maria") || a.header.Get("Cache-Control") != "no-store" {
+			t.Error(a.header, a.body)
+		}
+	})
+	t.Run("what was sent with a token has its rights", func(t *testing.T) {
+		t.Parallel()
+		b.browse(t, "GET /api/orders", "Cookie", cookie, "Authorization", "Bearer pawl_x").wantProblem(t, 401, "unauthenticated")
+	})
+	t.Run("cookies that are none", func(t *testing.T) {
+		t.Parallel()
+		for _, other := range []string{"__Host-pawl-session=", "__Host-pawl-session=x", strings.ToUpper(cookie), "pawl-session" + cookie[len("__Host-pawl-session"):]} {
+			b.browse(t, "GET /api/orders", "Cookie", other).wantProblem(t, 401, "unauthenticated")
+		}
+	})
+	t.Run("who signs in again has another cookie, and the old one ends", func(t *testing.T) {
+		t.Parallel()
+		first := b.open(t, b.link(t))
+		second := b.open(t, b.link(t), "Cookie", first)
+		b.wantSession(t, first, 401)
+		b.wantSession(t, second, 200)
+	})
+	t.Run("who signs out is out at once", func(t *testing.T) {
+		t.Parallel()
+		mine := b.open(t, b.link(t))
+		b.wantSession(t, mine, 200)
+		a := b.browse(t, "POST /logout", "Cookie", mine)
+		if a.status != 200 || !strings.HasPrefix(a.header.Get("Set-Cookie"), sessionCookie+"=; Path=/; Max-Age=0") {
+			t.Errorf("%d %v", a.status, a.header)
+		}
+		b.browse(t, "GET /api/orders", "Cookie", mine).wantProblem(t, 401, "unauthenticated")
+	})
+	t.Run("the database has neither links nor cookies", func(t *testing.T) {
+		t.Parallel()
+		link := b.link(t)
+		for _, secret := range []string{strings.TrimPrefix(link, "/login/"), cookie[strings.Index(cookie, "=")+1:]} {
+			if n := b.count(t, `SELECT (SELECT count(*) FROM pawl.sessions AS s WHERE strpos(s::text, $1) > 0)
+				+ (SELECT count(*) FROM pawl.access_log AS l WHERE strpos(l::text, $1) > 0)`, secret); n != 0 {
+				t.Error("a secret is stored")
+			}
+		}
+		if n := b.count(t, `SELECT count(*) FROM pawl.access_log WHERE event = 'session_opened' AND actor = 'token:maria' AND address = '127.0.0.1'`); n == 0 {
+			t.Error("nobody wrote down who signed in")
+		}
+	})
+}
+
+func TestSessionsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	b, cookie := signedIn(t)
+	b.held(t, "held", nil)
+	t.Run("a page of another site does nothing with the cookie, and reads nothing", func(t *testing.T) {
+		t.Parallel()
+		for _, header := range [][]string{
+			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+			{"Sec-Fetch-Site", "", "Origin", "https://elsewhere.example"}, {"Sec-Fetch-Site", "", "Origin", "null"},
+		} {
+			header = append(header, "Cookie", cookie)
+			b.browse(t, "GET /api/orders", header...).wantProblem(t, 401, "unauthenticated")
+			b.browse(t, "POST /api/orders/held/cancel", header...).wantProblem(t, 401, "unauthenticated")
+			b.browse(t, "POST /logout", header...).wantProblem(t, 403, "cross_origin")
+			b.browse(t, "POST "+b.link(t), header...).wantProblem(t, 403, "cross_origin")
+		}
+		if n := b.count(t, `SELECT count(*) FROM pawl.orders WHERE stop_requested IS NOT NULL`); n != 0 {
+			t.Error("an order was stopped")
+		}
+		b.browse(t, "GET /api/orders", "Cookie", cookie).wantStatus(t, 200)
+	})
+	t.Run("a name that is not ours is refused before the cookie is looked at", func(t *testing.T) {
+		t.Parallel()
+		for _, from := range []string{fromHere, "192.0.2.7:40000"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/orders", nil)
+			r.RemoteAddr, r.Host = from, "evil.example:3000"
+			send(t, b.api, r, "Cookie", cookie).wantProblem(t, 421, "misdirected_request")
+		}
+	})
+	t.Run("nothing is taken that others on the way could read", func(t *testing.T) {
+		t.Parallel()
+		for _, request := range []string{"GET /api/orders", "POST " + b.link(t)} {
+			method, target, _ := strings.Cut(request, " ")
+			r := httptest.NewRequestWithContext(t.Context(), method, target, nil)
+			r.RemoteAddr, r.Host = "192.0.2.7:40000", "localhost"
+			if a := send(t, b.api, r, "Cookie", cookie); a.status != 401 && a.decoded(t).Code != "tls_required" {
+				t.Errorf("%s: %d %s", request, a.status, a.body)
+			}
+		}
+	})
+}
+
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	b, cookie := signedIn(t)
+	t.Run("a link is opened once, and not by looking at it", func(t *testing.T) {
+		t.Parallel()
+		link := b.link(t)
+		for range 2 {
+			a := b.browse(t, "GET "+link)
+			if a.status != 200 || !strings.Contains(html.UnescapeString(a.body), `action="`+link+`"`) || a.header.Get("Set-Cookie") != "" {
+				t.Fatalf("%d %v %s", a.status, a.header, a.body)
+			}
+		}
+		b.open(t, link)
+		if a := b.browse(t, "POST "+link); a.status != 404 || a.header.Get("Set-Cookie") != "" {
+			t.Errorf("%d %v", a.status, a.header)
+		}
+	})
+	t.Run("a cookie is no link, and a link no cookie", func(t *testing.T) {
+		t.Parallel()
+		_, secret, _ := strings.Cut(cookie, "=")
+		if a := b.browse(t, "POST /login/"+secret); a.status != 404 {
+			t.Error(a.status)
+		}
+		link := strings.TrimPrefix(b.link(t), "/login/")
+		b.browse(t, "GET /api/orders", "Cookie", sessionCookie+"="+link).wantProblem(t, 401, "unauthenticated")
+	})
+}
+
+func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
+	t.Run("with their time", func(t *testing.T) {
+		t.Parallel()
+		b, cookie := signedIn(t)
+		b.exec(t, `UPDATE pawl.sessions SET expires_at = now()`)
+		b.wantSession(t, cookie, 401)
+		link := b.link(t)
+		b.exec(t, `UPDATE pawl.sessions SET expires_at = now() WHERE opened_at IS NULL`)
+		if a := b.browse(t, "POST "+link); a.status != 404 {
+			t.Error("an old link opens a session", a.status)
+		}
+	})
+	t.Run("with their token", func(t *testing.T) {
+		t.Parallel()
+		b, cookie := signedIn(t)
+		link := b.link(t)
+		if _, err := access.Revoke(t.Context(), db.New(b.Pool), "maria", "test"); err != nil {
+			t.Fatal(err)
+		}
+		b.wantSession(t, cookie, 401)
+		if a := b.browse(t, "POST "+link); a.status != 404 {
+			t.Error("the link of a revoked token opens a session", a.status)
+		}
+		if _, _, err := access.MakeLink(t.Context(), db.New(b.Pool), "maria", "test"); err == nil {
+			t.Error("a link for a revoked token")
+		}
+	})
+	t.Run("a cookie of another service is no matter while this one is open", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.guard(t)
+		b.browse(t, "GET /api/orders", "Cookie", sessionCookie+"="+strings.Repeat("a", 43)).wantStatus(t, 200)
+	})
+}
