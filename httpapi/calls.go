@@ -32,6 +32,9 @@ func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (*listCall
 	if !possible(in.OrderID) {
 		return nil, orders.ErrNotFound
 	}
+	if err := s.readable(ctx, in.OrderID); err != nil {
+		return nil, err
+	}
 	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, in.After, in.Limit)
 	if err != nil {
 		return nil, err

@@ -47,6 +47,9 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 	if !possible(in.OrderID) {
 		return nil, orders.ErrNotFound
 	}
+	if err := s.readable(ctx, in.OrderID); err != nil { // before the answer waits for anything
+		return nil, err
+	}
 	o, err := s.readOrder(ctx, in)
 	if err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	in.HTTPRequestID = w.Header().Get("X-Request-Id")
 	note(w, in.OrderID, "")
 	o, err := s.run(r.Context(), in, want.atMost)
-	if err != nil {
+	if err = withheld(principalOf(w), &o, err); err != nil {
 		return err
 	}
 	s.writeOrder(w, &o, want, ignored)

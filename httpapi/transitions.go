@@ -31,6 +31,9 @@ func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest
 	if !possible(in.OrderID) {
 		return nil, orders.ErrNotFound
 	}
+	if err := s.readable(ctx, in.OrderID); err != nil {
+		return nil, err
+	}
 	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID, in.After, in.Limit)
 	if err != nil {
 		return nil, err
