@@ -77,14 +77,17 @@ func explainStep(how *policy.Step) string {
 }
 
 func explainApproval(rule *policy.Approval, i int) string {
-	switch {
-	case rule == nil:
+	if rule == nil {
 		return "none needed"
-	case rule.Timeout == 0:
-		return fmt.Sprintf("rule %d fits: waits for a person before the charge", i+1)
-	default:
-		return fmt.Sprintf("rule %d fits: waits for a person before the charge; after %s: %s", i+1, rule.Timeout, rule.OnTimeout)
 	}
+	text := fmt.Sprintf("rule %d fits: waits for a person before the charge", i+1)
+	if rule.ByAnother {
+		text += ", not the one who submitted it"
+	}
+	if rule.Timeout > 0 {
+		text += fmt.Sprintf("; after %s: %s", rule.Timeout, rule.OnTimeout)
+	}
+	return text
 }
 
 func explainConcurrency(p *policy.Policy, key string) string {

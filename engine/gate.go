@@ -44,6 +44,23 @@ func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	return rule
 }
 
+// wantsAnother reports whether somebody else must approve the order, because the actor has submitted it. Who submitted an order of
+// an open service is not known.
+func (e *Engine) wantsAnother(o *orders.Order, actor string) (bool, error) {
+	if o.SubmittedBy == nil || *o.SubmittedBy != actor {
+		return false, nil
+	}
+	p, known := e.policies.byVersion(o.Policy)
+	if !known {
+		return false, orders.ErrUnavailable
+	}
+	if p == nil {
+		return false, nil
+	}
+	rule := approvalOf(p, o)
+	return rule != nil && rule.ByAnother, nil
+}
+
 // approvalTime is how long the policy has an order wait for an approval; 0: as long as it takes.
 func (e *Engine) approvalTime(o *orders.Order) time.Duration {
 	if p, _ := e.policies.byVersion(o.Policy); p != nil {

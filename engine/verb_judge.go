@@ -83,6 +83,12 @@ func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 
 // refusal finds what the row does not say, and stands in the way.
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
+	if q.Verb == orders.Approve {
+		own, err := e.wantsAnother(o, q.Actor)
+		if own || err != nil {
+			return orders.RefusedOwnOrder, err
+		}
+	}
 	redrives := o.Status == fsm.Failed
 	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(o, fsm.HoldPaused)
 	unsafe := false

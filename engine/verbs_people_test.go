@@ -39,6 +39,19 @@ func TestApproval(t *testing.T) {
 		}
 		b.verified(t)
 	})
+	t.Run("another approves where the policy wants it", func(t *testing.T) {
+		t.Parallel()
+		b := remote(t, engine.Config{}, "approval:\n  - {approver: another}\n")
+		in := request("order")
+		in.SubmittedBy = "token:shop"
+		b.process(t, in)
+		own, other := asked(orders.Approve), asked(orders.Approve)
+		own.Actor, other.Actor = "token:shop", "token:maria"
+		b.refused(t, own, orders.RefusedOwnOrder)
+		if o := b.do(t, other); o.Status != fsm.Completed {
+			t.Errorf("%+v", o)
+		}
+	})
 	t.Run("a pause is no way around it", func(t *testing.T) {
 		t.Parallel()
 		b := waiting(t)

@@ -29,7 +29,7 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 			"A request that comes again with the same requestId is answered and not done again.",
 	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
-		"other_generation", "retried_before", "payment_method_in_use",
+		"other_generation", "retried_before", "payment_method_in_use", "own_order",
 		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 

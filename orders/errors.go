@@ -69,6 +69,7 @@ const (
 	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
 	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
 	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
+	RefusedOwnOrder        = "own_order"             // who asks for the approval has submitted the order, and the policy wants another one
 	RefusedNoRefund        = "no_refund"             // there is no refund of that number which is not settled
 )
 
@@ -89,6 +90,7 @@ var sentences = map[string]string{
 	RefusedRefundTooLarge:  "more was to be given back than is left of the charge, without what other refunds have asked for",
 	RefusedRestockTooLarge: "more units were to be put back than the order took from this stock, without what is back already",
 	RefusedNoRefundURL:     "the policy of the order has no refundUrl for the charge",
+	RefusedOwnOrder:        "the policy wants an approval of somebody else than who submitted the order",
 	RefusedNoRefund:        "no refund of that number is open: there is none, or it is done or failed",
 }
 

@@ -97,7 +97,7 @@ charge:
 reservationTtl: 30m
 completeWithin: 24h
 approval:
-  - {amountOver: 500.50, currency: USD, items: [car], customers: ["17", bob], timeout: 2h, onTimeout: approve}
+  - {amountOver: 500.50, currency: USD, items: [car], customers: ["17", bob], approver: another, timeout: 2h, onTimeout: approve}
   - {currency: VED}
 concurrency: {by: concurrencyKey, limit: 1000000}`)
 	over := decimal.MustParse("500.50")
@@ -114,7 +114,7 @@ concurrency: {by: concurrencyKey, limit: 1000000}`)
 		Reserve: policy.Step{Executor: policy.Ledger}, Confirm: policy.Step{Executor: policy.Ledger},
 		ReservationTTL: 30 * time.Minute, CompleteWithin: 24 * time.Hour,
 		Approval: []policy.Approval{
-			{AmountOver: &over, Currency: "USD", Items: []string{"car"}, Customers: []string{"17", "bob"}, Timeout: 2 * time.Hour, OnTimeout: policy.ApprovalApprove},
+			{AmountOver: &over, Currency: "USD", Items: []string{"car"}, Customers: []string{"17", "bob"}, ByAnother: true, Timeout: 2 * time.Hour, OnTimeout: policy.ApprovalApprove},
 			{Currency: "VED", OnTimeout: policy.ApprovalCancel},
 		},
 		Concurrency: &policy.Concurrency{By: policy.ByKey, Limit: 1_000_000},

@@ -67,7 +67,7 @@ func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
 }
 
 func (r *reader) approval(n *yaml.Node, path string) Approval {
-	m := r.mapping(n, path, []string{"amountOver", "currency", "items", "customers", "timeout", "onTimeout"})
+	m := r.mapping(n, path, []string{"amountOver", "currency", "items", "customers", "approver", "timeout", "onTimeout"})
 	a := Approval{AmountOver: m.amount("amountOver"), Items: m.texts("items"), Customers: m.texts("customers")}
 	if currency, ok := m.scalar("currency", "a currency such as USD", "!!str"); ok {
 		if a.Currency = currency; !iso4217.Known(currency) {
@@ -77,6 +77,7 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 	if m.values["amountOver"] != nil && m.values["currency"] == nil {
 		m.add(m.at("amountOver"), m.pathOf("amountOver"), "means nothing without a currency: want currency beside it")
 	}
+	a.ByAnother = m.word("approver", "anybody", "anybody", "another") == "another"
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
 	if m.values["onTimeout"] != nil && a.Timeout == 0 {

@@ -135,6 +135,7 @@ var refusals = []struct {
 	{"an amount with an exponent", "approval: [{amountOver: 1e3, currency: USD}]\n", "approval[0].amountOver: want an amount"},
 	{"a misspelt currency", "approval:\n  - {currency: UDS}\n", "line 2, column 16: approval[0].currency: want a currency of ISO 4217"},
 	{"a currency in small letters", "approval: [{currency: usd}]\n", "approval[0].currency: want a currency of ISO 4217"},
+	{"another approver", "approval: [{approver: me}]\n", "approval[0].approver: want anybody or another"},
 	{"another outcome", "approval: [{timeout: 1h, onTimeout: fail}]\n", "approval[0].onTimeout: want cancel or approve"},
 	{"an outcome of nothing", "approval: [{onTimeout: cancel}]\n", "approval[0].onTimeout: there is no time-out"},
 	{"an item that is a number", "approval: [{items: [42]}]\n", "approval[0].items[0]: want text in quotes"},

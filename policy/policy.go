@@ -107,6 +107,7 @@ type Approval struct {
 	Customers  []string
 	Timeout    time.Duration // 0: no time-out
 	OnTimeout  string        // ApprovalCancel or ApprovalApprove
+	ByAnother  bool          // whoever submitted the order can't approve it
 }
 
 // What the end of the time for an approval means.

@@ -98,7 +98,7 @@ func accepted(t *testing.T) []string {
 		http("url: HTTPS://a.b:8443?x=@1\n  secret: file:/run/secrets/key\n  timeout: 1.5m\n  callbackTimeout: 1h30m\n  retry: {factor: 1}"),
 		"charge: {executor: simulator, url: 'http://127.0.0.1:4000/', secret: 'env:KEY'}\n",
 		"confirm: {executor: http, url: 'http://[::1]:8080/do', lookupUrl: 'http://a/'}\n",
-		"approval: [{}, {amountOver: 0, currency: JPY}, {amountOver: 999999999999999.9999, currency: USD, timeout: 1h, onTimeout: approve}]\n",
+		"approval: [{}, {amountOver: 0, currency: JPY}, {amountOver: 999999999999999.9999, currency: USD, approver: another, timeout: 1h, onTimeout: approve}]\n",
 		"reservationTtl: 0s\ncompleteWithin: 8760h\nconcurrency: {by: customerId, limit: 1}\n",
 		"charge: {executor: stripe, secret: 'env:KEY', webhookSecret: 'env:HOOK', capture: on_confirm}\nconfirm: {executor: stripe, breaker: {open: 1ms}}\n",
 	)
