@@ -12,6 +12,7 @@ func TestOptionsChooseTargets(t *testing.T) {
 		"":                               "baseline,pawl",
 		"--remote":                       "pawl",
 		"--ledger-policy":                "pawl,ledger-policy",
+		"--token":                        "pawl,token",
 		"--against /old --ledger-policy": "pawl,earlier,ledger-policy",
 		"--against /old --only earlier":  "earlier",
 		"--only earlier":                 "",

@@ -22,6 +22,7 @@ type answer struct {
 // the answer and sends the next, or an open one (see offer).
 type load struct {
 	address string
+	token   string // that callers send, if any
 	items   int
 	ordered bool    // ids
 	rate    float64 // orders per second offered; 0: a closed loop
@@ -37,9 +38,9 @@ type caller struct {
 	first   error
 }
 
-// startLoad begins sending. The load runs until stop.
-func startLoad(address string, s setup) *load {
-	l := &load{address: address, items: s.Items, ordered: s.Ordered, rate: s.Rate, began: time.Now()}
+// startLoad begins sending to a server. The load runs until stop.
+func startLoad(to *server, s setup) *load {
+	l := &load{address: to.address, token: to.token, items: s.Items, ordered: s.Ordered, rate: s.Rate, began: time.Now()}
 	if l.rate > 0 {
 		l.running.Go(l.offer)
 		return l
@@ -53,7 +54,7 @@ func startLoad(address string, s setup) *load {
 }
 
 func (l *load) run(c *caller) {
-	w := newWire(l.address)
+	w := newWire(l.address, l.token)
 	defer w.close()
 	for !l.stopped.Load() {
 		if !l.order(w, c, l.since()) {

@@ -49,7 +49,14 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 	if err := r.prepare(ctx, out); err != nil {
 		return outcome{}, err
 	}
-	l := startLoad(s.address, r.setup)
+	if r.target.token {
+		token, err := r.target.makeToken(ctx, r.database.url)
+		if err != nil {
+			return outcome{}, err
+		}
+		s.token = token
+	}
+	l := startLoad(s, r.setup)
 	from, to, err := r.watch(ctx, s, l)
 	l.stop()
 	if err != nil {

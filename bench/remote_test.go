@@ -60,7 +60,7 @@ func TestOfferedOrdersDoNotWaitForOthers(t *testing.T) {
 		_, _ = w.Write([]byte(`{"status":"completed"}`))
 	}))
 	t.Cleanup(s.Close)
-	l := startLoad(strings.TrimPrefix(s.URL, "http://"), setup{Items: 1, Rate: 1000})
+	l := startLoad(&server{address: strings.TrimPrefix(s.URL, "http://")}, setup{Items: 1, Rate: 1000})
 	select {
 	case <-all:
 	case <-time.After(30 * time.Second):

@@ -20,6 +20,7 @@ import (
 // server is a target that runs.
 type server struct {
 	address string
+	token   string // that it wants of callers, if any
 	ready   string
 	pid     int
 	process *exec.Cmd
@@ -43,7 +44,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 		args = append(slices.Clone(args), "--port", strconv.Itoa(port))
 	}
 	cmd := exec.Command(t.binary, args...)
-	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PORT="+strconv.Itoa(port))
+	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)

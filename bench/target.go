@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // target is a program to be measured.
@@ -14,6 +15,7 @@ type target struct {
 	args   []string
 	ready  string // path of a GET that is answered 200 once it is; "" = /health
 	flag   bool   // its port is told by --port: it reads no PORT
+	token  bool   // its callers send a token
 }
 
 // targets are built from the sources beside this module.
@@ -25,7 +27,7 @@ type targets struct {
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy"}
+var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy", "token"}
 
 func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
@@ -35,6 +37,10 @@ func (t targets) build(ctx context.Context, name string) (target, error) {
 		return target{binary: t.earlier, args: []string{"serve"}}, nil
 	case "ledger-policy":
 		return t.ledgerPolicy(ctx)
+	case "token":
+		built, err := t.service(ctx)
+		built.token = true
+		return built, err
 	}
 	binary, err := t.compile(ctx, ".", "./baseline", name)
 	return target{binary: binary}, err
@@ -58,6 +64,17 @@ func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
 	file := filepath.Join(t.folder, "ledger.yaml")
 	built.args = append(built.args, "--policy", file)
 	return built, os.WriteFile(file, []byte("{}\n"), 0o644)
+}
+
+// makeToken makes a token that may send orders. From it on the service wants one.
+func (t target) makeToken(ctx context.Context, databaseURL string) (string, error) {
+	cmd := exec.CommandContext(ctx, t.binary, "token", "create", "bench", "--roles", "submit", "--database-url", databaseURL)
+	cmd.Env = inherited()
+	token, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("make token: %w", err)
+	}
+	return strings.TrimSpace(string(token)), nil
 }
 
 func (t targets) compile(ctx context.Context, folder, path, name string) (string, error) {

@@ -36,10 +36,15 @@ type wire struct {
 	body    bytes.Buffer
 }
 
-func newWire(address string) *wire {
+// newWire is for requests with a token, or without one where it is empty.
+func newWire(address, token string) *wire {
+	credential := ""
+	if token != "" {
+		credential = "\r\nAuthorization: Bearer " + token
+	}
 	body := fmt.Sprintf(bodyFormat, 0, 0)
 	head := "POST /api/orders/process HTTP/1.1\r\nHost: " + address +
-		"\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+		credential + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	w := &wire{address: address, request: []byte(head + body)}
 	id := len(head) + len(`{"orderId":"`)
 	w.orderID = w.request[id : id+32]

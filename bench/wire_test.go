@@ -16,7 +16,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *wire {
 	t.Helper()
 	s := httptest.NewServer(handle)
 	t.Cleanup(s.Close)
-	w := newWire(strings.TrimPrefix(s.URL, "http://"))
+	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1")
 	t.Cleanup(w.close)
 	if err := w.open(); err != nil {
 		t.Fatal(err)
@@ -32,6 +32,9 @@ func TestWireSendsOrders(t *testing.T) {
 	}
 	var seen []order
 	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer pawl_1" {
+			t.Errorf("sent %v", r.Header)
+		}
 		var o order
 		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
 			t.Error(err)
