@@ -7,7 +7,7 @@
 //	func TestMain(m *testing.M) { dbtest.Main(m) }
 //
 // With PAWL_TEST_DATABASE_URL set (a postgres:// URL whose user may create databases) no server is started and the
-// databases are made there.
+// databases are made there. PAWL_TEST_PG_BIN names the folder of the programs of another PostgreSQL to start.
 package dbtest
 
 import (

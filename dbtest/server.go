@@ -22,6 +22,9 @@ import (
 // ServerVariable names the environment variable with the URL of a server to use instead of starting one.
 const ServerVariable = "PAWL_TEST_DATABASE_URL"
 
+// binVariable names the environment variable with the folder of the postgres to start, for tests of another major version.
+const binVariable = "PAWL_TEST_PG_BIN"
+
 // startLimit covers a download of the server on a machine that has none.
 const startLimit = 6 * time.Minute
 
@@ -114,7 +117,7 @@ func (s *server) startEmbedded() error {
 
 // config gives up what only matters when the machine stops. synchronous_commit stays on, because the service looks at it.
 func config(folder string) pgembed.Config {
-	return pgembed.Config{Dir: folder, Settings: map[string]string{
+	return pgembed.Config{Dir: folder, BinDir: os.Getenv(binVariable), Settings: map[string]string{
 		"fsync":            "off",
 		"full_page_writes": "off",
 		"max_connections":  "500",

@@ -21,13 +21,13 @@ func TestSchemaChangedUnderLoad(t *testing.T) {
 	load.start(t)
 	for range rounds(t, 2) {
 		load.flows(100)
-		query[string](t, database.URL, `ALTER TABLE charges RENAME COLUMN amount TO sum`)
+		query[string](t, database.AdminURL, `ALTER TABLE charges RENAME COLUMN amount TO sum`)
 		awaitHealth(t, r, http.StatusServiceUnavailable)
 		took := eventually(t, patience, "no order is kept", func() bool {
 			return count(t, database.URL, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
 		})
 		t.Logf("%d orders wait; they were let go after %s", unfinished(t, database.URL), took)
-		query[string](t, database.URL, `ALTER TABLE charges RENAME COLUMN sum TO amount`)
+		query[string](t, database.AdminURL, `ALTER TABLE charges RENAME COLUMN sum TO amount`)
 		awaitHealth(t, r, http.StatusOK)
 	}
 	load.flows(100)
@@ -50,7 +50,7 @@ func TestSchemaOfAnotherProgram(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			database := dbtest.New(t)
-			query[string](t, database.URL, c.spoil)
+			query[string](t, database.AdminURL, c.spoil)
 			code, said := run(t, "serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
 			if code != 1 || !strings.Contains(said, c.says) || strings.Contains(said, "pawl serves") {
 				t.Errorf("ends with %d and says %s", code, said)

@@ -19,7 +19,7 @@ BEGIN
       EXECUTE format('CREATE ROLE %I', name);
     END IF;
   END LOOP;
-  IF NOT pg_has_role(current_user, 'pawl_owner', 'MEMBER') THEN
+  IF NOT pg_has_role(current_user, 'pawl_owner', 'USAGE') THEN -- who made it is no member, or since PostgreSQL 16 one who may not act as it
     EXECUTE format('GRANT pawl_owner TO %I', current_user);
   END IF;
   -- A migration makes schemas; goose keeps its tables in public.
