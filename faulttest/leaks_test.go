@@ -136,6 +136,82 @@ func (l *leaks) until(orderID, is string) {
 	}
 }
 
+// methods are payment methods: of orders, of a retry, and at Stripe.
+var methods = []string{"pm_marked_payment_method", digits, "pm_marked_method_of_a_retry", "pm_marked_method_of_stripe"}
+
+func body(id, item, method string) string {
+	return fmt.Sprintf(`{"orderId":%q,"amount":"9.50","item":%q,"paymentMethod":%q}`, id, item, method)
+}
+
+// ordersByHTTP sends orders that are answered in every way, and requests that are refused.
+func (l *leaks) ordersByHTTP() {
+	l.t.Helper()
+	for _, item := range []string{"done", "unknown", "not_done", "unreadable", "broken", "refused", "undone"} {
+		for i, method := range methods[:2] {
+			id := fmt.Sprintf("%s-%d", item, i)
+			l.ask(http.MethodPost, "/api/orders/process", body(id, item, method))
+			l.until(id, map[bool]string{true: `"status":"failed"`, false: `"status":"completed"`}[item == "refused" || item == "undone"])
+		}
+	}
+	l.ask(http.MethodPost, "/api/orders/process", body("waiting", "waiting", methods[0]))
+	for answered := map[string]bool{}; len(answered) < 3; {
+		l.until("waiting", `"hold":"callback"`)
+		l.mu.Lock()
+		token := l.tokens[len(l.tokens)-1]
+		l.mu.Unlock()
+		if !answered[token] {
+			answered[token] = true
+			echo, _ := json.Marshal(methods[0] + " " + token + " " + l.secret)
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"done","reference":%s,"code":%[1]s,"detail":%[1]s,"data":{"a":%[1]s}}`, echo))
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"refused","code":%s}`, echo))
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":%s}`, echo))
+		}
+		if len(answered) == 3 {
+			l.until("waiting", `"status":"completed"`)
+		}
+	}
+	l.ask(http.MethodPost, "/api/orders/done-0/refunds", `{"amount":"1.25","reason":"test","requestId":"r-1"}`)
+	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[1])) // a conflict
+	l.ask(http.MethodPost, "/api/orders/process", body("long", "done", strings.Repeat(methods[0], 20)))
+	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[0]+"\x01"))
+	l.ask(http.MethodPost, "/api/orders/process", body("cut", "done", methods[0])[:70])
+	l.ask(http.MethodPost, "/api/orders/refused-0/retry", fmt.Sprintf(`{"reason":"test","paymentMethod":%q}`, methods[2]))
+	l.until("refused-0", `"status":"failed"`)
+	l.ask(http.MethodPost, "/api/webhooks/stripe", `{"object":"event"}`)
+}
+
+// forgeEvent sends an event that is signed with what is no signature.
+func (l *leaks) forgeEvent(hook string) {
+	l.t.Helper()
+	r, err := http.NewRequestWithContext(l.t.Context(), http.MethodPost, l.process.url()+"/api/webhooks/stripe", strings.NewReader(`{"a":"`+hook+`"}`))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r.Header.Set("Stripe-Signature", "t=1,v1="+hook)
+	if answer, err := http.DefaultClient.Do(r); err == nil {
+		text, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		l.note("webhook", string(text))
+	}
+}
+
+// readAll asks for everything that the API tells.
+func (l *leaks) readAll() {
+	l.t.Helper()
+	orders := l.ask(http.MethodGet, "/api/orders?limit=200", "")
+	for _, path := range []string{"/health", "/api/inventory", "/api/orders?status=failed", "/openapi.yaml"} {
+		l.ask(http.MethodGet, path, "")
+	}
+	var list struct{ Orders []struct{ OrderID string } }
+	if err := json.Unmarshal([]byte(orders), &list); err != nil || len(list.Orders) < 16 {
+		l.t.Fatalf("%v: %s", err, orders)
+	}
+	for _, o := range list.Orders {
+		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/calls", "")
+		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/transitions", "")
+	}
+}
+
 // TestNothingWithheldComesOut sends marked texts through every way in and has every executor's every answer repeat them.
 // Then it looks for them in everything that comes out.
 func TestNothingWithheldComesOut(t *testing.T) {
@@ -168,72 +244,16 @@ func TestNothingWithheldComesOut(t *testing.T) {
 		l.process.terminate()
 		l.note("log", l.process.stdout()+l.process.stderr())
 	}
-	methods := []string{"pm_marked_payment_method", digits, "pm_marked_method_of_a_retry", "pm_marked_method_of_stripe"}
-	body := func(id, item, method string) string {
-		return fmt.Sprintf(`{"orderId":%q,"amount":"9.50","item":%q,"paymentMethod":%q}`, id, item, method)
-	}
-
 	serve(byHTTP)
-	for _, item := range []string{"done", "unknown", "not_done", "unreadable", "broken", "refused", "undone"} {
-		for i, method := range methods[:2] {
-			id := fmt.Sprintf("%s-%d", item, i)
-			l.ask(http.MethodPost, "/api/orders/process", body(id, item, method))
-			l.until(id, map[bool]string{true: `"status":"failed"`, false: `"status":"completed"`}[item == "refused" || item == "undone"])
-		}
-	}
-	l.ask(http.MethodPost, "/api/orders/process", body("waiting", "waiting", methods[0]))
-	for answered := map[string]bool{}; len(answered) < 3; {
-		l.until("waiting", `"hold":"callback"`)
-		l.mu.Lock()
-		token := l.tokens[len(l.tokens)-1]
-		l.mu.Unlock()
-		if !answered[token] {
-			answered[token] = true
-			echo, _ := json.Marshal(methods[0] + " " + token + " " + step)
-			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"done","reference":%s,"code":%[1]s,"detail":%[1]s,"data":{"a":%[1]s}}`, echo))
-			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"refused","code":%s}`, echo))
-			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":%s}`, echo))
-		}
-		if len(answered) == 3 {
-			l.until("waiting", `"status":"completed"`)
-		}
-	}
-	l.ask(http.MethodPost, "/api/orders/done-0/refunds", `{"amount":"1.25","reason":"test","requestId":"r-1"}`)
-	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[1])) // a conflict
-	l.ask(http.MethodPost, "/api/orders/process", body("long", "done", strings.Repeat(methods[0], 20)))
-	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[0]+"\x01"))
-	l.ask(http.MethodPost, "/api/orders/process", body("cut", "done", methods[0])[:70])
-	l.ask(http.MethodPost, "/api/orders/refused-0/retry", fmt.Sprintf(`{"reason":"test","paymentMethod":%q}`, methods[2]))
-	l.until("refused-0", `"status":"failed"`)
-	l.ask(http.MethodPost, "/api/webhooks/stripe", `{"object":"event"}`)
+	l.ordersByHTTP()
 	end()
 
 	l.secret = key
 	serve(byStripe)
 	l.ask(http.MethodPost, "/api/orders/process", body("stripe", "done", methods[3]))
 	l.until("stripe", `"status":"failed"`)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.process.url()+"/api/webhooks/stripe", strings.NewReader(`{"a":"`+hook+`"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Stripe-Signature", "t=1,v1="+hook)
-	if answer, err := http.DefaultClient.Do(r); err == nil {
-		text, _ := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		l.note("webhook", string(text))
-	}
-	orders := l.ask(http.MethodGet, "/api/orders?limit=200", "")
-	for _, path := range []string{"/health", "/api/inventory", "/api/orders?status=failed", "/openapi.yaml"} {
-		l.ask(http.MethodGet, path, "")
-	}
-	var list struct{ Orders []struct{ OrderID string } }
-	if err := json.Unmarshal([]byte(orders), &list); err != nil || len(list.Orders) < 16 {
-		t.Fatalf("%v: %s", err, orders)
-	}
-	for _, o := range list.Orders {
-		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/calls", "")
-		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/transitions", "")
-	}
+	l.forgeEvent(hook)
+	l.readAll()
 	_, said := run(t, "verify", "--database-url", database.URL, "--json")
 	l.note("verify", said)
 	end()

@@ -22,5 +22,5 @@ func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
 	if err != nil {
 		return CallbackText{}, fmt.Errorf("data %w", err)
 	}
-	return CallbackText{Reference: withheld.Name(t.Reference), Code: withheld.Code(t.Code), Detail: withheld.Text(t.Detail), Data: withheld.data(data)}, nil
+	return CallbackText{Reference: withheld.Name(t.Reference), Code: withheld.Code(t.Code), Detail: withheld.Text(t.Detail), Data: withheld.Data(data)}, nil
 }

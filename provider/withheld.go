@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -42,8 +43,12 @@ func WithheldOf(secrets ...string) (w Withheld) {
 // Text is the function Text, with *** in place of what is withheld.
 func (w Withheld) Text(words string) string { return Text(w.Hide(printable(words))) }
 
+// clientSecret is what Stripe calls so: who has it can pay in the name of the customer. Only an action shows it, to whom it is for.
+var clientSecret = regexp.MustCompile(`\b[A-Za-z]{2,8}_[A-Za-z0-9]+_secret_[A-Za-z0-9]+`)
+
 // Hide puts *** in place of what is withheld.
 func (w Withheld) Hide(words string) string {
+	words = clientSecret.ReplaceAllString(words, mask)
 	for _, secret := range w {
 		words = replace(words, secret)
 	}
@@ -72,7 +77,7 @@ func (w Withheld) Name(name string) string {
 
 // told reports whether a text is one that is withheld, or has one that is long enough to be no word of its own.
 func (w Withheld) told(text string) bool {
-	return slices.ContainsFunc(w, func(secret string) bool {
+	return clientSecret.MatchString(text) || slices.ContainsFunc(w, func(secret string) bool {
 		return text == secret || len(secret) >= telling && strings.Contains(lower(text), lower(secret))
 	})
 }
@@ -82,7 +87,7 @@ func (w Withheld) told(text string) bool {
 func (w Withheld) Mask(r Result) Result {
 	switch r := r.(type) {
 	case Done:
-		return Done{Reference: w.Name(r.Reference), Data: w.data(r.Data)}
+		return Done{Reference: w.Name(r.Reference), Data: w.Data(r.Data)}
 	case Refused:
 		return Refused{Code: w.masked(r.Code), Detail: w.Text(r.Detail)}
 	case Retry:
@@ -95,6 +100,16 @@ func (w Withheld) Mask(r Result) Result {
 		return r
 	}
 	return r
+}
+
+// Data is a JSON object of StorableData without what is withheld.
+func (w Withheld) Data(raw json.RawMessage) json.RawMessage {
+	return rewrite(w.data(raw), func(value any) any {
+		if text, ok := value.(string); ok {
+			return clientSecret.ReplaceAllString(text, mask)
+		}
+		return value
+	})
 }
 
 // data is a JSON object of StorableData with *** in place of what is withheld, in its names and numbers, too.

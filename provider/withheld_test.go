@@ -29,6 +29,8 @@ func TestWithheld(t *testing.T) {
 		{provider.Done{Data: []byte(`{"echo":{"` + token + `":["http://x/` + strings.ToUpper(token) + `?a"]}}`)}, provider.Done{Data: []byte(`{"echo":{"***":["http://x/***?a"]}}`)}},
 		{provider.Done{Data: []byte(`{"body":"{\"paymentMethod\":\"pm_\\\"card\\\"/42 42\"}","a":"pm_%22card%22%2F42+42","b":"pm_%22card%22%2F42%2042","c":` + string(quoted) + `}`)},
 			provider.Done{Data: []byte(`{"a":"***","b":"***","body":"{\"paymentMethod\":\"***\"}","c":"***"}`)}},
+		{provider.Done{Reference: "pi_1_secret_2", Data: []byte(`{"a":"see pi_3Nx_secret_Yk9 there"}`)}, provider.Done{Data: []byte(`{"a":"see *** there"}`)}},
+		{provider.Refused{Code: "x", Detail: "pi_3Nx_secret_Yk9 is used"}, provider.Refused{Code: "x", Detail: "*** is used"}},
 		{provider.Refused{Code: "bad " + method, Detail: "no " + method + "!"}, provider.Refused{Code: "***", Detail: "no ***!"}},
 		{provider.Retry{Code: "x", Detail: "Authorization: Bearer sk_test_hidden"}, provider.Retry{Code: "x", Detail: "Authorization: Bearer ***"}},
 		{provider.Unknown{Code: "x", Detail: token, Reference: token}, provider.Unknown{Code: "x", Detail: "***"}},
