@@ -151,7 +151,7 @@ func TestReadersSeeTheBooks(t *testing.T) {
 }
 
 // ownersStatements are what the service does not send: who makes tokens is the owner.
-var ownersStatements = []string{"TokenCreate", "TokenRotate", "TokensRevoke"}
+var ownersStatements = []string{"TokenCreate", "TokenRotate", "TokensRevoke", "SessionLink"}
 
 // TestServiceMaySendItsStatements has the server plan every statement of queries/ as the role of the service, which looks at
 // its privileges. What it lacks is to be granted in roles/roles.sql, unless it is for the owner.

@@ -68,4 +68,6 @@ GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservatio
 GRANT INSERT, UPDATE, DELETE ON pawl.idempotency_keys TO pawl_serve;
 -- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
 GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
+-- Nor a link: the service opens those that there are, and ends sessions.
+GRANT UPDATE (sha256, opened_at, expires_at) ON pawl.sessions TO pawl_serve;
 COMMIT;
