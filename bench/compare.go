@@ -7,7 +7,7 @@ import (
 )
 
 // comparisons are of versions of the service: what the first does of the second.
-var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}}
+var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}}
 
 // printComparisons sets the median of all rounds of one target against that of another
 // under the same load. Differences smaller than those between rounds say nothing, so

@@ -25,6 +25,7 @@ type load struct {
 	token   string // that callers send, if any
 	items   int
 	ordered bool    // ids
+	keyed   bool    // each request has an Idempotency-Key
 	rate    float64 // orders per second offered; 0: a closed loop
 	began   time.Time
 	stopped atomic.Bool
@@ -40,7 +41,7 @@ type caller struct {
 
 // startLoad begins sending to a server. The load runs until stop.
 func startLoad(to *server, s setup) *load {
-	l := &load{address: to.address, token: to.token, items: s.Items, ordered: s.Ordered, rate: s.Rate, began: time.Now()}
+	l := &load{address: to.address, token: to.token, items: s.Items, ordered: s.Ordered, keyed: s.Target == keyedName, rate: s.Rate, began: time.Now()}
 	if l.rate > 0 {
 		l.running.Go(l.offer)
 		return l
@@ -54,7 +55,7 @@ func startLoad(to *server, s setup) *load {
 }
 
 func (l *load) run(c *caller) {
-	w := newWire(l.address, l.token)
+	w := newWire(l.address, l.token, l.keyed)
 	defer w.close()
 	for !l.stopped.Load() {
 		if !l.order(w, c, l.since()) {

@@ -35,7 +35,7 @@ func (l *load) connect(first time.Duration, due <-chan time.Duration) {
 	c := &caller{}
 	l.callers = append(l.callers, c)
 	l.running.Go(func() {
-		w := newWire(l.address, l.token)
+		w := newWire(l.address, l.token, l.keyed)
 		defer w.close()
 		l.order(w, c, first)
 		for next := range due {

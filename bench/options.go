@@ -26,6 +26,7 @@ type options struct {
 	rate         float64 // orders per second
 	ledgerPolicy bool
 	token        bool
+	keyed        bool
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
@@ -38,7 +39,8 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --against ./old --rounds 5       # instead: beside another version
 
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
-with a stored policy that is {}), token (the service that asks for a token). Flags:
+with a stored policy that is {}), token (the service that asks for a token),
+keyed (the service, each order with an Idempotency-Key). Flags:
 `
 
 func parseOptions(args []string) (options, error) {
@@ -47,7 +49,7 @@ func parseOptions(args []string) (options, error) {
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
 	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
 	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
-	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against, --ledger-policy and --token")
+	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against, --ledger-policy, --token and --idempotency-keys")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
@@ -59,6 +61,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
+	flags.BoolVar(&o.keyed, "idempotency-keys", false, "measure also with an Idempotency-Key on each order, and compare")
 	flags.BoolVar(&o.token, "token", false, "measure also with callers that send a token, and compare")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -80,7 +83,7 @@ func (o options) names(only string) []string {
 		return strings.Split(only, ",")
 	case o.remote:
 		return []string{"pawl"}
-	case o.targets.earlier == "" && !o.ledgerPolicy && !o.token:
+	case o.targets.earlier == "" && !o.ledgerPolicy && !o.token && !o.keyed:
 		return []string{"baseline", "pawl"}
 	}
 	names := []string{"pawl"}
@@ -92,6 +95,9 @@ func (o options) names(only string) []string {
 	}
 	if o.token {
 		names = append(names, "token")
+	}
+	if o.keyed {
+		names = append(names, keyedName)
 	}
 	return names
 }

@@ -10,15 +10,18 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // The generator shares its cores with what it measures, so it does without a client of
-// HTTP: one request is built in advance, of which only the order id and the item change.
+// HTTP: one request is built in advance, of which only the order id, the item and the key change.
 const (
 	bodyFormat = `{"orderId":"%032d","amount":99.99,"item":"` + itemFormat + `"}`
 	itemFormat = "item-%05d"
 	maxItems   = 100_000 // five digits: all requests are of one length
+
+	keyHeader = "Idempotency-Key: "
 
 	answerLimit = 60 * time.Second // twice what the service lets a caller wait
 )
@@ -32,20 +35,29 @@ type wire struct {
 	reader  *bufio.Reader
 	request []byte
 	orderID []byte // in request
+	key     []byte // in request; empty: it has no Idempotency-Key
 	item    []byte // in request
 	body    bytes.Buffer
 }
 
 // newWire is for requests with a token, or without one where it is empty.
-func newWire(address, token string) *wire {
+func newWire(address, token string, keyed bool) *wire {
 	credential := ""
 	if token != "" {
 		credential = "\r\nAuthorization: Bearer " + token
 	}
 	body := fmt.Sprintf(bodyFormat, 0, 0)
 	head := "POST /api/orders/process HTTP/1.1\r\nHost: " + address +
-		credential + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+		credential + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n"
+	at := len(head) + len(keyHeader)
+	if keyed {
+		head += keyHeader + strings.Repeat("0", 32) + "\r\n"
+	}
+	head += "\r\n"
 	w := &wire{address: address, request: []byte(head + body)}
+	if keyed {
+		w.key = w.request[at : at+32]
+	}
 	id := len(head) + len(`{"orderId":"`)
 	w.orderID = w.request[id : id+32]
 	w.item = w.request[len(w.request)-len(`00000"}`) : len(w.request)-len(`"}`)]
@@ -63,6 +75,10 @@ func (w *wire) next(items int, ordered bool) {
 		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64N(1<<16))
 	}
 	hex.Encode(w.orderID, id[:])
+	if len(w.key) > 0 {
+		binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
+		hex.Encode(w.key, id[:])
+	}
 	n := rand.IntN(items)
 	for i := len(w.item) - 1; i >= 0; i-- {
 		w.item[i] = byte('0' + n%10)

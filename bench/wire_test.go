@@ -16,7 +16,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *wire {
 	t.Helper()
 	s := httptest.NewServer(handle)
 	t.Cleanup(s.Close)
-	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1")
+	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1", true)
 	t.Cleanup(w.close)
 	if err := w.open(); err != nil {
 		t.Fatal(err)
@@ -31,6 +31,7 @@ func TestWireSendsOrders(t *testing.T) {
 		Amount        json.Number
 	}
 	var seen []order
+	keys := map[string]bool{}
 	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer pawl_1" {
 			t.Errorf("sent %v", r.Header)
@@ -40,6 +41,7 @@ func TestWireSendsOrders(t *testing.T) {
 			t.Error(err)
 		}
 		seen = append(seen, o)
+		keys[r.Header.Get("Idempotency-Key")] = true
 		_, _ = w.Write([]byte(`{"status":"completed"}`))
 	})
 	ids := map[string]bool{}
@@ -56,8 +58,8 @@ func TestWireSendsOrders(t *testing.T) {
 			t.Errorf("sent %+v", o)
 		}
 	}
-	if len(ids) != 100 {
-		t.Errorf("%d different ids, want 100", len(ids))
+	if len(ids) != 100 || len(keys) != 100 {
+		t.Errorf("%d different ids and %d keys, want 100", len(ids), len(keys))
 	}
 }
 

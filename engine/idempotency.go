@@ -83,7 +83,10 @@ func (k *keyTaken) Error() string { return k.answer.Error() }
 
 // answerTo is what a caller of the run is told.
 func (k *keyTaken) answerTo(in *Input) error {
-	if in != nil && in.Key != nil && in.Key.stands(k.key) {
+	switch {
+	case in == nil: // it asks for an order that was there a moment ago
+		return orders.ErrNotFound
+	case in.Key != nil && in.Key.stands(k.key):
 		return k.answer
 	}
 	return k
@@ -163,21 +166,11 @@ func (e *Engine) readSeen(runs []*run) {
 	e.settle(present, rows)
 }
 
-// purgeKeys removes keys that are older than 30 days, some at a time.
-func (e *Engine) purgeKeys() {
-	for !e.stopping.Load() && e.ctx.Err() == nil {
-		n, err := e.query.IdempotencyKeysPurge(e.ctx, keysPurgedMost)
-		if err != nil {
-			e.log.Warn("purge idempotency keys", "error", err)
-		}
-		if err != nil || n < keysPurgedMost {
-			return
-		}
-		e.pause(keysPurgePause)
+// purgeKeys removes some of the keys that are older than 30 days, and reports whether there may be more.
+func (e *Engine) purgeKeys() (more bool) {
+	n, err := e.query.IdempotencyKeysPurge(e.ctx, purgedMost)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("purge idempotency keys", "error", err)
 	}
+	return err == nil && n == purgedMost
 }
-
-const (
-	keysPurgedMost = 500
-	keysPurgePause = 50 * time.Millisecond // between two sets: orders come first
-)

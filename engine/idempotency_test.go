@@ -105,7 +105,7 @@ func TestOneKeyForManyOrders(t *testing.T) {
 	proveBooks(t, b.Pool)
 }
 
-func TestKeys(t *testing.T) {
+func TestKeys(t *testing.T) { //nolint:paralleltest,tparallel // one after the other
 	t.Parallel()
 	b := setup(t)
 	first := b.process(t, keyed(request("one"), "k"))
@@ -231,7 +231,7 @@ func TestKeysArePurged(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.exec(t, `INSERT INTO idempotency_keys (principal, key, fingerprint, created_at)
-		SELECT 'token:shop', n, '', now() - make_interval(days => CASE WHEN n > 1200 THEN 29 ELSE 31 END) FROM generate_series(1, 1203) AS n`)
+		SELECT 'token:shop', n, '', now() - make_interval(days => CASE WHEN n > 4100 THEN 29 ELSE 31 END) FROM generate_series(1, 4103) AS n`)
 	b.replica(t, engine.Config{}) // it purges when it begins
 	eventually(t, "the old keys are gone", func() bool {
 		return value[int](t, b.Pool, `SELECT count(*) FROM idempotency_keys`) == 3

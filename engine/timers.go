@@ -7,9 +7,10 @@ import (
 
 const (
 	permitsInterval = 10 * time.Second // between looks for permits that a process that died did not give
-	purgeInterval   = time.Minute      // between looks for idempotency keys that are old
+	purgeInterval   = time.Minute      // between looks for idempotency keys that are old, when the last one found few
 	expiredMost     = 1000
 	keysMost        = 1000
+	purgedMost      = 2000
 )
 
 // timerLoop does what the clock asks for: deadlines, permits that a process that died was
@@ -26,8 +27,7 @@ func (e *Engine) timerLoop(ctx context.Context) {
 			e.askForPermits()
 			swept = time.Now()
 		}
-		if time.Since(purged) >= purgeInterval {
-			e.purgeKeys()
+		if time.Since(purged) >= purgeInterval && !e.purgeKeys() {
 			purged = time.Now()
 		}
 	}

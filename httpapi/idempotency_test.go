@@ -19,7 +19,7 @@ import (
 
 // done is what a request with a key is about, by its operation: what has to be there before, and what shows that it was done.
 type done struct {
-	prepare func(b *bundle, t *testing.T, name string)
+	prepare func(t *testing.T, b *bundle, name string)
 	count   string // how often it was done to the order or item $1
 	except  string // why it takes no key
 }
@@ -53,20 +53,26 @@ var onceDone = map[string]done{
 	"takeStripeEvent":    {except: "its content is not believed"},
 }
 
-func waitingFor(hold, status string) func(*bundle, *testing.T, string) {
-	return func(b *bundle, t *testing.T, name string) { b.waitsFor(t, hold, status, name) }
+func waitingFor(hold, status string) func(*testing.T, *bundle, string) {
+	return func(t *testing.T, b *bundle, name string) {
+		t.Helper()
+		b.waitsFor(t, hold, status, name)
+	}
 }
 
-func inDoubt(b *bundle, t *testing.T, name string) {
+func inDoubt(t *testing.T, b *bundle, name string) {
+	t.Helper()
 	b.waitsFor(t, "attention", "charging", name)
 	b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = $1`, name)
 }
 
-func sold(b *bundle, t *testing.T, name string) {
+func sold(t *testing.T, b *bundle, name string) {
+	t.Helper()
 	b.process(t, payload(t, "processOrder", name)).wantStatus(t, http.StatusOK)
 }
 
-func inStock(b *bundle, t *testing.T, name string) {
+func inStock(t *testing.T, b *bundle, name string) {
+	t.Helper()
 	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ($1, 5, true)`, name)
 }
 
@@ -96,7 +102,7 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 	t.Helper()
 	name := "of " + op.OperationID
 	if once.prepare != nil {
-		once.prepare(b, t, name)
+		once.prepare(t, b, name)
 	}
 	body := payload(t, op.OperationID, name)
 	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name)).Replace(op.Path)
