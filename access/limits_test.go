@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -78,7 +79,7 @@ func TestLimits(t *testing.T) {
 		of := func(name string, rate int32) *usage {
 			return all.of(&Principal{Name: name, Limits: Limits{Rate: rate}})
 		}
-		if of("token:a", 1) != of("token:a", 1) || of("token:a", 1) == of("token:b", 1) || of("token:a", 1) == of("token:a", 2) {
+		if again := of("token:a", 1); again != of("token:a", 1) || of("token:a", 1) == of("token:b", 1) || of("token:a", 1) == of("token:a", 2) {
 			t.Error("shared wrongly")
 		}
 	})
@@ -121,7 +122,8 @@ func TestFailedAttempts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		wantOver(t, fail(p, start).(*Exceeded), "failed-attempts", attemptEvery)
+		over, _ := errors.AsType[*Exceeded](fail(p, start))
+		wantOver(t, over, "failed-attempts", attemptEvery)
 		if err := fail(p, start.Add(attemptEvery)); err != nil {
 			t.Error(err)
 		}

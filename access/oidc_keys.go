@@ -63,7 +63,7 @@ func (k *keySet) ready(ctx context.Context) error {
 // VerifySignature returns what a token says if it is signed with a key of the issuer. The verifier that calls it has
 // checked the algorithm, and checks what the token says.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	signed, err := jose.ParseSigned(token, algorithms)
+	signed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil {
 		return nil, fmt.Errorf("parse token: %w", err)
 	}
