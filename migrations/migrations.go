@@ -109,7 +109,7 @@ func Status(ctx context.Context, url string) ([]Migration, error) { return statu
 
 func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 	var out []Migration
-	err := with(ctx, url, files, nil, func(p *goose.Provider, conn *pgx.Conn) error {
+	err := with(ctx, url, folder{files: files}, func(p *goose.Provider, conn *pgx.Conn) error {
 		list, err := p.Status(ctx)
 		if err != nil {
 			return err
@@ -135,11 +135,17 @@ func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provi
 	if err != nil {
 		return fmt.Errorf("make migration lock: %w", err)
 	}
-	return with(ctx, url, files, []goose.ProviderOption{goose.WithLocker(locker)}, do)
+	return with(ctx, url, folder{files, []goose.ProviderOption{goose.WithLocker(locker)}}, do)
+}
+
+// folder is what goose works on, and how.
+type folder struct {
+	files   fs.FS
+	options []goose.ProviderOption
 }
 
 // with opens what a command needs: goose, and a connection for the checksums.
-func with(ctx context.Context, url string, files fs.FS, options []goose.ProviderOption, do func(*goose.Provider, *pgx.Conn) error) error {
+func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *pgx.Conn) error) error {
 	config, err := db.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
@@ -148,7 +154,7 @@ func with(ctx context.Context, url string, files fs.FS, options []goose.Provider
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	sqlDB := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
 	defer sqlDB.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, files, append(options, goose.WithTableName(versionTable))...)
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, of.files, append(of.options, goose.WithTableName(versionTable))...)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
