@@ -35,6 +35,7 @@ var needed = map[string][]string{
 	"pawl.policy_activations":  {"SELECT"},
 	"pawl.refunds":             {"SELECT", "INSERT", "UPDATE"},
 	"pawl.reservations":        {"SELECT", "INSERT", "UPDATE"},
+	"pawl.sessions":            {"SELECT"},
 	"pawl.step_answers":        {"SELECT", "INSERT", "UPDATE"},
 	"pawl.step_calls":          {"SELECT", "INSERT", "UPDATE"},
 	"pawl.stock_movements":     {"SELECT", "INSERT"},
