@@ -105,18 +105,19 @@ func TestOneKeyForManyOrders(t *testing.T) {
 	proveBooks(t, b.Pool)
 }
 
-func TestKeys(t *testing.T) { //nolint:paralleltest,tparallel // one after the other
+func TestKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.process(t, keyed(request("one"), "k"))
-	t.Run("the same request again is answered", func(t *testing.T) {
+	then := func(what string, test func()) { t.Log(what); test() }
+	then("the same request again is answered", func() {
 		b.writesNothing(t, func() {
 			if o := b.process(t, keyed(request("one"), "k")); asJSON(t, o) != asJSON(t, first) {
 				t.Errorf("%s, was %s", asJSON(t, o), asJSON(t, first))
 			}
 		})
 	})
-	t.Run("another request is refused", func(t *testing.T) {
+	then("another request is refused", func() {
 		dear, noted, other, paid := request("one"), request("one"), request("other"), request("one")
 		dear.Amount = decimal.MustParse("100")
 		noted.Metadata = []byte(`{"a":"b"}`)
@@ -133,25 +134,25 @@ func TestKeys(t *testing.T) { //nolint:paralleltest,tparallel // one after the o
 		}
 		b.keysAre(t, 1, 1)
 	})
-	t.Run("an amount is the same however it is written", func(t *testing.T) {
+	then("an amount is the same however it is written", func() {
 		in := request("one")
 		in.Amount = decimal.MustParse("99.9900")
 		b.process(t, keyed(in, "k"))
 	})
-	t.Run("others may use the same key", func(t *testing.T) {
+	then("others may use the same key", func() {
 		in := request("two")
 		in.SetKey("token:another", "k")
 		b.process(t, in)
 		b.keysAre(t, 2, 2)
 	})
-	t.Run("an order that was there gets one more key, for one request", func(t *testing.T) {
+	then("an order that was there gets one more key, for one request", func() {
 		b.process(t, keyed(request("one"), "k2"))
 		if _, err := b.engine.Process(t.Context(), keyed(request("three"), "k2")); !errors.Is(err, orders.ErrKeyReused) {
 			t.Error(err)
 		}
 		b.keysAre(t, 3, 2)
 	})
-	t.Run("a conflict is one again", func(t *testing.T) {
+	then("a conflict is one again", func() {
 		in := request("one")
 		in.Item = "sofa"
 		for range 2 {
@@ -161,7 +162,7 @@ func TestKeys(t *testing.T) { //nolint:paralleltest,tparallel // one after the o
 			}
 		}
 	})
-	t.Run("an order that an archive took is not done again", func(t *testing.T) {
+	then("an order that an archive took is not done again", func() {
 		b.exec(t, `SET pawl.archive = 'on'; DELETE FROM orders WHERE order_id = 'one'; RESET pawl.archive`)
 		if _, err := b.engine.Process(t.Context(), keyed(request("one"), "k")); !errors.Is(err, orders.ErrNotFound) {
 			t.Error(err)

@@ -39,12 +39,12 @@ func TestContractFromAnotherMachine(t *testing.T) {
 		{"PUT /api/inventory/widget", `{"onHand":1}`, 401}, {"POST /api/bulk/cancel", `{"ids":["order-123"]}`, 401},
 	} {
 		method, path, _ := strings.Cut(c.request, " ")
-		code, text := fetch(t, method, url+path, c.body, map[string]string{"Sec-Fetch-Mode": "cors"}) // as fetch of Node.js does
+		code, text := fetch(t, method+" "+url+path, c.body, map[string]string{"Sec-Fetch-Mode": "cors"}) // as fetch of Node.js does
 		if code != c.code || path == "/api/orders/process" && !strings.Contains(text, `"status":"completed"`) {
 			t.Errorf("%s: %d %s, want %d", c.request, code, text, c.code)
 		}
 	}
-	if code, text := fetch(t, http.MethodPost, url+"/api/orders/process", `{"orderId":"evil","amount":1,"item":"widget"}`, map[string]string{"Origin": "http://evil.example", "Host": "evil.example"}); code != 421 {
+	if code, text := fetch(t, "POST "+url+"/api/orders/process", `{"orderId":"evil","amount":1,"item":"widget"}`, map[string]string{"Origin": "http://evil.example", "Host": "evil.example"}); code != 421 {
 		t.Errorf("a page whose name was resolved to us: %d %s", code, text)
 	}
 	if n := count(t, database.URL, `SELECT count(*) FROM books.charges`); n != 1 {
@@ -59,7 +59,7 @@ func TestThisMachineOnly(t *testing.T) {
 	p := launch(t, nil, "--database-url", dbtest.New(t).URL, "--port", "0", "--allow-data-loss")
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.url(), "http://"))
 	eventually(t, startLimit, "this machine may list orders", func() bool {
-		code, text := fetch(t, http.MethodGet, "http://127.0.0.1:"+port+"/api/orders", "", nil)
+		code, text := fetch(t, "GET http://127.0.0.1:"+port+"/api/orders", "", nil)
 		if code != 200 {
 			t.Logf("%d %s", code, text)
 		}
@@ -87,8 +87,10 @@ func otherAddress(t *testing.T) string {
 	return ""
 }
 
-func fetch(t *testing.T, method, url, body string, header map[string]string) (code int, text string) {
+// fetch asks for a target, which is a method and a URL.
+func fetch(t *testing.T, target, body string, header map[string]string) (code int, text string) {
 	t.Helper()
+	method, url, _ := strings.Cut(target, " ")
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +138,7 @@ func TestMemoryUnderReaders(t *testing.T) {
 		INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence) SELECT o.order_no, 1, 'pending', 'charging', 1 FROM o RETURNING order_no`, string(wide))
 
 	eventually(t, startLimit, "a page of large orders is listed", func() bool {
-		code, page := fetch(t, http.MethodGet, "http://"+address+"/api/orders?limit=200", "", nil)
+		code, page := fetch(t, "GET http://"+address+"/api/orders?limit=200", "", nil)
 		return code == 200 && len(page) > 1<<20
 	})
 	attack, end := context.WithCancel(t.Context())
@@ -190,7 +192,7 @@ func stall(ctx context.Context, address, text string, connected chan<- struct{})
 // lives wants an answer that the process is up.
 func lives(t *testing.T, address string) {
 	t.Helper()
-	if code, text := fetch(t, http.MethodGet, "http://"+address+"/livez", "", nil); code != 200 {
+	if code, text := fetch(t, "GET http://"+address+"/livez", "", nil); code != 200 {
 		t.Errorf("/livez: %d %s", code, text)
 	}
 }
@@ -229,7 +231,7 @@ func TestFewFiles(t *testing.T) {
 	for range 10 {
 		lives(t, address)
 	}
-	if code, text := fetch(t, http.MethodPost, "http://"+address+"/api/orders/process", `{"orderId":"o","amount":1,"item":"i"}`, nil); code != 200 {
+	if code, text := fetch(t, "POST http://"+address+"/api/orders/process", `{"orderId":"o","amount":1,"item":"i"}`, nil); code != 200 {
 		t.Errorf("an order: %d %s", code, text)
 	}
 	for _, conn := range idle {
