@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -124,7 +125,9 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	failed := e.serve(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, how)
 	t.Cleanup(func() {
 		_ = e.Close()
-		<-failed
+		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	serial := func() int64 { return serialOf(t, e.address().String()) }
 	if n := serial(); n != 1 {

@@ -25,7 +25,9 @@ func migrateCommand() *cobra.Command {
 		Short: "Change the schema of the database",
 		Long: "Applies the migrations in this binary. Replicas that do it at the same time are safe.\n" +
 			"The goose command runs the same files: goose -dir migrations postgres \"$DATABASE_URL\" up",
-		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("migrate: up, down, status or roles")} },
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("migrate: up, down, status or roles")}
+		},
 	}
 	cmd.AddCommand(
 		migration("up", "Apply what is pending", &config{makesDatabase: true}, applyPending),

@@ -112,7 +112,7 @@ func TestRolesAreDenied(t *testing.T) {
 		"owner": { // owns the tables, and still writes no history anew
 			`UPDATE pawl.transitions SET actor = 'somebody else'`: kept, `DELETE FROM pawl.transitions`: kept, `TRUNCATE pawl.transitions`: kept,
 			`SET LOCAL pawl.archive = 'on'; UPDATE pawl.transitions SET actor = 'somebody else'`: kept,
-			`UPDATE pawl.stock_movements SET change = 1`: kept, `DELETE FROM pawl.stock_movements`: kept,
+			`UPDATE pawl.stock_movements SET change = 1`:                                         kept, `DELETE FROM pawl.stock_movements`: kept,
 			`UPDATE pawl.access_log SET actor = 'x'`: kept, `DELETE FROM pawl.access_log`: kept, `DELETE FROM pawl.orders`: kept,
 			`DELETE FROM pawl.charges`: kept, `DELETE FROM pawl.refunds`: kept, `DELETE FROM pawl.reservations`: kept, `DELETE FROM pawl.confirmations`: kept,
 			`DELETE FROM pawl.step_calls`: kept, `DELETE FROM pawl.step_answers`: kept, `DELETE FROM pawl.late_undos`: kept, `DELETE FROM pawl.tokens`: kept,

@@ -132,11 +132,10 @@ func (b Bounds) Usable(p *Policy, s fsm.Step) error {
 func (b Bounds) reaches(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil // a policy has no such URL
+		return fmt.Errorf("read the URL of a step: %w", err)
 	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	if err != nil {
-		return nil
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return egress.Check(ip, b.AllowPrivate)
 	}
-	return egress.Check(ip, b.AllowPrivate)
+	return nil // a name
 }

@@ -89,7 +89,7 @@ func TestNothingIsNamedWithoutBounds(t *testing.T) {
 }
 
 // Whoever stores a policy names where a key is sent. One that moves real money goes to Stripe alone.
-func TestLiveKeysAreForStripe(t *testing.T) {
+func TestLiveKeysAreForStripe(t *testing.T) { //nolint:paralleltest // it changes the environment
 	within := policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}
 	for _, c := range []struct {
 		key, url string

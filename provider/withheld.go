@@ -245,10 +245,10 @@ func Masking(exec Executor) Executor {
 type masking struct{ exec Executor }
 
 // masked makes a call of its own, in which the secrets are noted that it is made with.
-func masked(ctx context.Context, c *Call, make func(context.Context, *Call) Result) Result {
+func masked(ctx context.Context, c *Call, call func(context.Context, *Call) Result) Result {
 	own, used := *c, []string{}
 	own.secrets = &used
-	result := make(ctx, &own)
+	result := call(ctx, &own)
 	return c.Withheld(used...).Mask(result)
 }
 

@@ -83,10 +83,10 @@ func TestMasking(t *testing.T) {
 	how := policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, RefundURL: url, LookupURL: url, Secret: secretOf(t, marked)}
 	exec := provider.Masking(endpoint.New(&how, fsm.Charge, local))
 	call := &provider.Call{Step: fsm.Charge, PaymentMethod: "pm_marked"}
-	for name, make := range map[string]func(context.Context, *provider.Call) provider.Result{
+	for name, ask := range map[string]func(context.Context, *provider.Call) provider.Result{
 		"do": exec.Do, "undo": exec.Undo, "refund": exec.Refund, "lookup": exec.(provider.Looker).Lookup,
 	} {
-		if got := make(t.Context(), call); !reflect.DeepEqual(got, provider.Done{Data: []byte(`{"a":"*** ***"}`)}) {
+		if got := ask(t.Context(), call); !reflect.DeepEqual(got, provider.Done{Data: []byte(`{"a":"*** ***"}`)}) {
 			t.Errorf("%s: %#v", name, got)
 		}
 	}
