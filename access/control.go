@@ -171,25 +171,15 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 	case c == nil:
 		return nil, errUnknown
 	}
-	if p := c.recalled(ctx, token); p != nil {
-		return p, nil
-	}
-	return c.attempt(q.Address, func() (*Principal, error) { return c.verify(ctx, token) })
-}
-
-// recalled is who has a token that was good a short time ago, else nil.
-func (c *Control) recalled(ctx context.Context, token string) *Principal {
 	if c.issuer != nil {
 		if p := c.issuer.good.find(token, time.Now()); p != nil {
-			return p
+			return p, nil
 		}
 	}
-	if id, ok := tokenID(token); ok && c.tokens.isFresh(id) {
-		if p, err := c.tokens.principal(ctx, c, id, token); err == nil {
-			return p
-		}
+	if id, ok := tokenID(token); ok && c.tokens.wasGood(id, token) {
+		return c.tokens.principal(ctx, c, id, token)
 	}
-	return nil
+	return c.attempt(ctx, attemptBy{q.Address, token}, func(ctx context.Context) (*Principal, error) { return c.verify(ctx, token) })
 }
 
 func (c *Control) verify(ctx context.Context, token string) (*Principal, error) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// readLimit is how long the database may take to say who somebody is.
-const readLimit = 2 * time.Second
+// readLimit is how long the database may take to say who somebody is: as long as for any read of a caller.
+const readLimit = 10 * time.Second
 
 // recent is a value of the database that is believed for a while. When half of the time is over, whoever asks has it read
 // again without waiting; once all of it is over, he waits. All who ask share one read.
@@ -48,11 +48,11 @@ func (r *recent[T]) get(ctx context.Context, c *Control, read func(context.Conte
 	}
 }
 
-// fresh reports whether get answers without waiting.
-func (r *recent[T]) fresh() bool {
+// last returns the value as it was read last, however long ago; zero if it never was.
+func (r *recent[T]) last() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.at.IsZero() && time.Since(r.at) <= r.good
+	return r.value
 }
 
 // refresh begins a read unless one is under way. The lock is held.

@@ -51,7 +51,7 @@ func (c *Control) OpenSession(ctx context.Context, link, before string, address 
 	cookie := randomDigits(secretLength)
 	hash, linkHash, beforeHash := hashOf(cookie), hashOf(link), hashOf(before)
 	opened := db.SessionOpenRow{}
-	_, err := c.attempt(address, func() (_ *Principal, err error) {
+	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) { // shared with nobody: of two who open a link one does
 		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
 			CookieSha256: hash[:], LinkSha256: linkHash[:], BeforeSha256: beforeHash[:],
 			LifetimeSeconds: sessionLifetime.Seconds(), Address: addressText(address),
@@ -101,17 +101,17 @@ func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	if len(q.Session) != secretLength {
 		return nil, errSession
 	}
-	find := func() (*Principal, error) {
+	find := func(ctx context.Context) (*Principal, error) {
 		p, err := c.sessions.principal(ctx, c, q.Session, q.Session)
 		if _, refused := errors.AsType[*NotIdentified](err); refused {
 			err = errSession
 		}
 		return p, err
 	}
-	if c.sessions.isFresh(q.Session) {
-		return find()
+	if c.sessions.wasGood(q.Session, q.Session) {
+		return find(ctx)
 	}
-	return c.attempt(q.Address, find)
+	return c.attempt(ctx, attemptBy{q.Address, q.Session}, find)
 }
 
 // readSession reads the session of a cookie; nil where there is none.

@@ -93,12 +93,16 @@ func (t *tokens) remembered(id string) *recent[*grant] {
 	return known
 }
 
-// isFresh reports whether the token of an id was read a short time ago.
-func (t *tokens) isFresh(id string) bool {
+// wasGood reports whether a token was good when it was last read. Whoever has it does not guess.
+func (t *tokens) wasGood(id, token string) bool {
 	t.mu.Lock()
 	known, ok := t.byID[id]
 	t.mu.Unlock()
-	return ok && known.fresh()
+	if !ok {
+		return false
+	}
+	last := known.last()
+	return last != nil && last.judge(token) == nil
 }
 
 func (t *tokens) forget(id string) {

@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,52 @@ func TestTokensAreRemembered(t *testing.T) {
 	most := 2 + 2*int32(time.Since(began)/time.Second) // one, the note of its use, and one for every two seconds
 	if sent := counter.statements.Load() - before; sent > most {
 		t.Errorf("%d statements, want %d at most", sent, most)
+	}
+}
+
+// TestManyRequestsAtOnce: a client that begins with many at once has not tried many tokens, and neither have many clients
+// behind one address.
+func TestManyRequestsAtOnce(t *testing.T) {
+	t.Parallel()
+	c, d := open(t)
+	var tokens []string
+	for i := range 40 {
+		tokens = append(tokens, create(t, d, fmt.Sprintf("shop-%d", i), access.Submit).Token)
+	}
+	ready := make(chan struct{})
+	var callers sync.WaitGroup
+	for i := range 400 {
+		callers.Go(func() {
+			<-ready
+			if _, err := c.Identify(t.Context(), bearer(tokens[i%len(tokens)])); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(ready)
+	callers.Wait()
+}
+
+// TestAddressOfSomebodyWhoGuesses: what he does to the address is no harm to those there who are known.
+func TestAddressOfSomebodyWhoGuesses(t *testing.T) {
+	t.Parallel()
+	c, d := open(t)
+	token, other := create(t, d, "shop", access.Submit).Token, create(t, d, "other", access.Submit).Token
+	if _, err := c.Identify(t.Context(), bearer(token)); err != nil {
+		t.Fatal(err)
+	}
+	var over *access.Exceeded
+	for range 100 {
+		if _, err := c.Identify(t.Context(), bearer("guess")); errors.As(err, &over) {
+			break
+		}
+	}
+	if _, err := c.Identify(t.Context(), bearer(other)); over == nil || !errors.As(err, &over) {
+		t.Errorf("one who was not seen before: %v, want what the guesses are answered", err)
+	}
+	c.Forget()
+	if p, err := c.Identify(t.Context(), bearer(token)); err != nil || p.Name != "token:shop" {
+		t.Errorf("one who is known: %v, %v", p, err)
 	}
 }
 
