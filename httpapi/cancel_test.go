@@ -31,6 +31,9 @@ func TestCancel(t *testing.T) {
 		if !found {
 			t.Error("the history does not say who asked")
 		}
+		if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'cancel' AND subject = 'stuck' AND actor = 'local' AND on_behalf_of = 'eve'`); n != 1 {
+			t.Errorf("%d rows in the access log", n)
+		}
 	})
 	t.Run("answers the same request again with what it did", func(t *testing.T) {
 		t.Parallel()

@@ -45,15 +45,15 @@ CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.access_log FOR E
 
 -- Who did what, wherever it is kept.
 CREATE VIEW books.access_log AS
-SELECT l.at, l.event, l.actor, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
+SELECT l.at, l.event, l.actor, NULL::text AS on_behalf_of, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
 UNION ALL
-SELECT a.at, 'policy_activated', a.actor, NULL, NULL, a.version::text, NULL, 1 FROM pawl.policy_activations a
+SELECT a.at, 'policy_activated', a.actor, NULL, NULL, NULL, a.version::text, NULL, 1 FROM pawl.policy_activations a
 UNION ALL
-SELECT t.at, t.verb, t.actor, NULL, NULL, o.order_id::text, t.reason, 1
+SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no
 WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund') AND t.actor <> 'system'
 UNION ALL
-SELECT m.at, 'stock_' || m.kind, m.actor, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock';
+SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock';
 
 -- +goose Down
 DROP VIEW books.access_log;

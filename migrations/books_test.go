@@ -35,7 +35,7 @@ var bookColumns = map[string]string{
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
 	"stock_movements": "item text, version bigint, kind text, change bigint, on_hand bigint, sold bigint, " +
 		"at timestamp with time zone, actor text, reason text, request_id text, on_behalf_of text",
-	"access_log": "at timestamp with time zone, event text, actor text, address inet, operation text, subject text, detail text, times integer",
+	"access_log": "at timestamp with time zone, event text, actor text, on_behalf_of text, address inet, operation text, subject text, detail text, times integer",
 }
 
 func TestBooks(t *testing.T) {
