@@ -68,7 +68,7 @@ func TestListPlans(t *testing.T) {
 				if list.name == "OrdersListCustomer" {
 					customer = "'large'"
 				}
-				args := map[string]string{"statuses": list.statuses, "item": item, "most": "50", "hold": "'attention'", "reason": "''", "customer_id": customer}
+				args := map[string]string{"statuses": list.statuses, "item": item, "most": "50", "hold": "'attention'", "reason": "''", "customer_id": customer, "bytes": "1048576"}
 				maps.Copy(args, window)
 				s := prepare(t, conn, list.name, args)
 				for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
