@@ -19,29 +19,41 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 	if !known {
 		panic("httpapi: no rule says who may use " + pattern)
 	}
-	if rule.class == alwaysOpen {
-		return next
+	switch {
+	case rule.class != alwaysOpen:
+		return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+			p, err := s.identify(w, r)
+			if err == nil {
+				err = rule.allows(p)
+			}
+			if err != nil {
+				s.logDenial(r, access.Denial{Actor: nameOf(p), Address: fromOf(w).address, Operation: operation}, err)
+				return err
+			}
+			return s.admitted(w, r, p, next)
+		})
+	case len(rule.roles) > 0:
+		return func(w http.ResponseWriter, r *http.Request) {
+			_, _ = s.identify(w, r) // whoever it is may ask
+			next(w, r)
+		}
 	}
-	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		from := fromOf(w)
-		if !from.secure && r.Header["Authorization"] != nil {
-			return newProblem("tls_required", "")
-		}
-		caller := credentialOf(r, from)
-		caller.Session = s.sessionOf(w, r)
-		p, err := s.access.Identify(r.Context(), caller)
-		if err == nil {
-			err = rule.allows(p)
-		}
-		if err != nil {
-			s.logDenial(r, access.Denial{Actor: nameOf(p), Address: caller.Address, Operation: operation}, err)
-			return err
-		}
-		if rec, ok := w.(*Recorder); ok {
-			rec.principal = p
-		}
-		return s.admitted(w, r, p, next)
-	})
+	return next
+}
+
+// identify says who sends the request that is answered with w, and has principalOf say so, too.
+func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Principal, error) {
+	from := fromOf(w)
+	if !from.secure && r.Header["Authorization"] != nil {
+		return nil, newProblem("tls_required", "")
+	}
+	caller := credentialOf(r, from)
+	caller.Session = s.sessionOf(w, r)
+	p, err := s.access.Identify(r.Context(), caller)
+	if rec, ok := w.(*Recorder); ok && err == nil {
+		rec.principal = p
+	}
+	return p, err
 }
 
 // logDenial puts into the access log that somebody may not do something.
@@ -107,12 +119,15 @@ const tokenScheme = "token"
 // secure says in the document who may do an operation.
 func secure(op *huma.Operation) {
 	rule := rules[op.OperationID]
-	if rule.class == alwaysOpen {
-		return
-	}
-	op.Security = []map[string][]string{{tokenScheme: {}}}
-	if len(rule.roles) > 0 {
+	switch {
+	case rule.class == alwaysOpen && len(rule.roles) > 0:
+		op.Security = []map[string][]string{{}, {tokenScheme: {}}}
+		op.Description += " Says more to those with the role " + anyOf(rule.roles) + "."
+	case rule.class != alwaysOpen && len(rule.roles) > 0:
 		op.Description += " Needs the role " + anyOf(rule.roles) + "."
+		fallthrough
+	case rule.class != alwaysOpen:
+		op.Security = []map[string][]string{{tokenScheme: {}}}
 	}
 }
 

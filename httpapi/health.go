@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"pawl/access"
 	"pawl/engine"
 	"pawl/orders"
 )
@@ -31,14 +32,15 @@ type healthAnswer struct {
 }
 
 // health gives the database the time that every read has. A machine that is busy for some seconds is no reason to take a
-// replica out; a balancer that can't wait so long has a limit of its own.
+// replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask, so those who ask at the same time
+// cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error) {
-	err := s.engine.Ready(ctx)
+	_, err, _ := s.checks.Do("", func() (any, error) { return nil, s.engine.Ready(context.WithoutCancel(ctx)) })
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return nil, err
 	case errors.Is(err, engine.ErrNotMigrated):
-		return nil, newProblem("unavailable", s.forOperations(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
+		return nil, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
 	case err != nil:
 		return nil, orders.ErrUnavailable
 	}
@@ -58,6 +60,14 @@ func (s *server) forOperations(ctx context.Context, text string) string {
 		return ""
 	}
 	return text
+}
+
+// forReaders is forOperations, and empty for those who may not read.
+func (s *server) forReaders(ctx context.Context, text string) string {
+	if !principalOf(writerOf(ctx)).Has(access.Read) {
+		return ""
+	}
+	return s.forOperations(ctx, text)
 }
 
 func (s *server) livez(context.Context, *struct{}) (*healthAnswer, error) {

@@ -144,7 +144,7 @@ func TestCredentialsInTheOpen(t *testing.T) {
 		from, path string
 		code       string
 	}{
-		{"203.0.113.9:1", "/api/orders", "tls_required"}, {"203.0.113.9:1", "/api/orders/o", "tls_required"}, {"203.0.113.9:1", "/health", "tls_required"},
+		{"203.0.113.9:1", "/api/orders", "tls_required"}, {"203.0.113.9:1", "/api/orders/o", "tls_required"}, {"203.0.113.9:1", "/api/inventory", "tls_required"},
 		{"127.0.0.1:1", "/api/orders", "unauthenticated"}, {"10.0.0.1:1", "/api/orders", "unauthenticated"}, // looked at, and not good
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil)

@@ -12,10 +12,11 @@ type class int
 const (
 	closedToOthers class = iota // to this machine; afterwards to those with a role
 	inContract                  // to everybody; afterwards to those with a role
-	alwaysOpen                  // to everybody, for ever: it has a key of its own, or nothing to hide
+	alwaysOpen                  // to everybody, for ever: it has a key of its own, or nothing to hide from others
 )
 
-// rule is who may do an operation: those with any of the roles, or where there is none everybody who is known.
+// rule is who may do an operation: those with any of the roles, or where there is none everybody who is known. What is
+// always open tells more to those with the roles.
 type rule struct {
 	class class
 	roles access.Roles
@@ -58,7 +59,7 @@ var rules = map[string]rule{
 	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
 	"takeStripeEvent": {class: alwaysOpen}, // its signature is
 
-	"health":       {class: inContract},
+	"health":       {alwaysOpen, access.Roles{access.Read}}, // balancers have no token
 	"livez":        {class: alwaysOpen},
 	"GET /metrics": needs(access.Read),
 
@@ -79,7 +80,7 @@ var readers = access.Roles{access.Submit, access.Read}
 // allows returns nil where a principal may do the operation. Errors: *access.NotIdentified, *forbidden.
 func (r rule) allows(p *access.Principal) error {
 	switch {
-	case p == access.Anonymous && r.class == inContract:
+	case r.class == alwaysOpen, p == access.Anonymous && r.class == inContract:
 		return nil
 	case p == access.Anonymous:
 		return &access.NotIdentified{Reason: "No credential was sent, and only this machine can do this without one."}

@@ -212,6 +212,38 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 	b.get(t, "/livez").wantStatus(t, http.StatusOK)
 }
 
+// TestHealthIsForEverybody: balancers have no token. Why a service is not ready is for those who may read.
+func TestHealthIsForEverybody(t *testing.T) {
+	t.Parallel()
+	b, sent, _ := guarded(t)
+	ask := func(name string) answer {
+		r := requestFor(t, "GET /health", nil)
+		if name == "no bearer" { // and in the open
+			r.RemoteAddr = "192.0.2.7:40000"
+		}
+		if credential := sent[name]; credential != "" {
+			r.Header.Set("Authorization", credential)
+		}
+		return send(t, b.api, r)
+	}
+	for name := range sent {
+		if a := ask(name); a.status != http.StatusOK || strings.TrimSpace(a.body) != `{"status":"ok"}` {
+			t.Errorf("with %s: %d %s", name, a.status, a.body)
+		}
+	}
+	b.exec(t, `DROP TABLE refunds CASCADE`)
+	for name := range sent {
+		a := ask(name)
+		a.wantProblem(t, http.StatusServiceUnavailable, "unavailable")
+		if told := strings.Contains(a.body, "migrated"); told != (name == string(access.Read)) {
+			t.Errorf("with %s: %s", name, a.body)
+		}
+	}
+	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'health'`); n != 0 {
+		t.Error("a denial was logged")
+	}
+}
+
 // TestDenialsAreLogged: once for all that are the same, and never with a credential in it.
 func TestDenialsAreLogged(t *testing.T) {
 	t.Parallel()

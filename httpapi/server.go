@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"pawl/access"
 	"pawl/engine"
@@ -52,6 +53,7 @@ type server struct {
 	mux      *http.ServeMux // of the address for everybody
 	ops      *http.ServeMux // of the address for operations; the same one where there is none
 	hosts    hosts
+	checks   singleflight.Group // of health
 	proxies  []netip.Prefix
 	lists    *shares         // places for requests that read much at once
 	bodies   *shares         // bytes for bodies that are not small
