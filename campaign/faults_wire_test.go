@@ -86,6 +86,7 @@ func restartPostgres(ctx context.Context, f *field) {
 // primaryAndStandby starts two servers. What the first one commits, the second one has before it is answered.
 func primaryAndStandby(f *field) {
 	f.server = f.template.copyTo(f.t, newFolder(f.t), map[string]string{"synchronous_standby_names": "*"})
+	f.server.allowReplication()
 	f.standby = f.template.copyTo(f.t, newFolder(f.t), nil)
 	if err := os.WriteFile(filepath.Join(f.standby.folder, "data", "standby.signal"), nil, 0o600); err != nil {
 		f.t.Fatal(err)

@@ -67,6 +67,16 @@ func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]strin
 	return &postgres{t: t, folder: folder, settings: settings}
 }
 
+// allowReplication has the server let a standby in where it lets us in. Of itself it lets in nobody who wants all of its log.
+func (p *postgres) allowReplication() {
+	p.t.Helper()
+	rules := filepath.Join(p.folder, "pg_hba.conf")
+	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.settings["hba_file"] = rules
+}
+
 // start starts the server and returns when it answers.
 func (p *postgres) start() {
 	p.t.Helper()
