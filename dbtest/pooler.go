@@ -42,6 +42,7 @@ func Pooler(t testing.TB, databaseURL string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	closePublic(t, server.Database)
 	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-*") // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +81,19 @@ func Pooler(t testing.TB, databaseURL string) string {
 		RawQuery: url.Values{"host": {folder}, "port": {strconv.Itoa(6432)}}.Encode()}
 	awaitPooler(t, behind.String())
 	return behind.String()
+}
+
+// closePublic does what operations.md tells those to do who have a pooler: on PostgreSQL 14 everybody may create in public.
+func closePublic(t testing.TB, database string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), withOptions(use(t).url(database), "-crole=none"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func awaitPooler(t testing.TB, url string) {
