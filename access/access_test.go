@@ -53,3 +53,18 @@ func TestOpenService(t *testing.T) {
 		t.Error("not open")
 	}
 }
+
+// TestStopped: who asks after Stop is told that nobody can tell.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	c, d := open(t)
+	shop, err := access.Create(t.Context(), db.New(d.Pool), access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stop()
+	request := access.Request{Address: netip.MustParseAddr("192.0.2.7"), Authorization: "Bearer " + shop.Token}
+	if p, err := c.Identify(t.Context(), request); p != nil || !errors.Is(err, access.ErrUnavailable) {
+		t.Error(p, err)
+	}
+}

@@ -32,10 +32,11 @@ type reading[T any] struct {
 func (r *recent[T]) get(ctx context.Context, c *Control, read func(context.Context) (T, error)) (T, error) {
 	r.mu.Lock()
 	age := time.Since(r.at)
-	if r.at.IsZero() || age > r.good/2 {
-		r.refresh(c, read)
+	under := r.under
+	if under == nil && (r.at.IsZero() || age > r.good/2) {
+		under = r.refresh(c, read)
 	}
-	value, under := r.value, r.under
+	value := r.value
 	r.mu.Unlock()
 	if age <= r.good {
 		return value, nil
@@ -55,11 +56,8 @@ func (r *recent[T]) last() T {
 	return r.value
 }
 
-// refresh begins a read unless one is under way. The lock is held.
-func (r *recent[T]) refresh(c *Control, read func(context.Context) (T, error)) {
-	if r.under != nil {
-		return
-	}
+// refresh begins a read. The lock is held.
+func (r *recent[T]) refresh(c *Control, read func(context.Context) (T, error)) *reading[T] {
 	now := &reading[T]{done: make(chan struct{})}
 	r.under = now
 	if !c.begin(func() { r.finish(c, now, read) }) {
@@ -67,6 +65,7 @@ func (r *recent[T]) refresh(c *Control, read func(context.Context) (T, error)) {
 		r.under = nil
 		close(now.done)
 	}
+	return now
 }
 
 func (r *recent[T]) finish(c *Control, now *reading[T], read func(context.Context) (T, error)) {

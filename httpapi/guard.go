@@ -96,9 +96,9 @@ func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(rec.principal, access.Nobody)
 }
 
-// credentialOf is what is known of who sends a request.
+// credentialOf is what is known of who sends a request. Two credentials are none: who is in between may look at the other one.
 func credentialOf(r *http.Request, from caller) access.Request {
-	return access.Request{Authorization: r.Header.Get("Authorization"), Address: from.address, Local: from.local, Forwarded: from.forwarded}
+	return access.Request{Authorization: strings.Join(r.Header["Authorization"], ", "), Address: from.address, Local: from.local, Forwarded: from.forwarded}
 }
 
 // forbidden is the error of a principal without the roles that an operation needs.

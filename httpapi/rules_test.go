@@ -114,6 +114,17 @@ func TestEveryOperationForEveryRole(t *testing.T) {
 	}
 }
 
+// TestTwoCredentials are none: what is in front of the service may have judged the other one.
+func TestTwoCredentials(t *testing.T) {
+	t.Parallel()
+	b, sent, _ := guarded(t)
+	for _, credentials := range [][]string{{sent["read"], sent["wrong"]}, {sent["wrong"], sent["read"]}, {sent["read"], sent["read"]}, {sent["read"], ""}, {"", sent["read"]}} {
+		r := requestFor(t, "GET /api/orders", unread{t})
+		r.Header["Authorization"] = credentials
+		send(t, b.api, r).wantProblem(t, http.StatusUnauthorized, "unauthenticated")
+	}
+}
+
 // wantForbidden checks that a refusal names the roles that would do.
 func wantForbidden(t *testing.T, a answer, rule rule) {
 	t.Helper()

@@ -46,7 +46,7 @@ func (s *server) sessionRoutes() {
 type login struct {
 	Name  string // of the principal
 	Until time.Time
-	Link  string // that can be opened
+	Link  bool // the page is that of a link
 	Text  string
 }
 
@@ -79,9 +79,10 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	return login{Name: p.Name}.show(w, http.StatusOK)
 }
 
-// showLink does not open the link: programs that look at what people send each other would.
-func (s *server) showLink(w http.ResponseWriter, r *http.Request) error {
-	return login{Link: r.PathValue("link")}.show(w, http.StatusOK)
+// showLink does not open the link: programs that look at what people send each other would. Its form goes to where the page
+// is: with the link in it, it could be made to lead anywhere, as with ..%2Fapi%2F….
+func (s *server) showLink(w http.ResponseWriter, _ *http.Request) error {
+	return login{Link: true}.show(w, http.StatusOK)
 }
 
 func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
