@@ -330,12 +330,14 @@ func TestRefundOfAReplicaThatDied(t *testing.T) {
 			stop(t, s.engine)
 			s.engine, s.engines = dying, []*engine.Engine{dying}
 			g := newDeath(t, p, at)
-			s.refundAsync(t)
+			var caller sync.WaitGroup
+			caller.Go(func() { _, _ = dying.Do(t.Context(), refundOfAll) }) // who may get no answer
 			g.wait(t, at)
 			s.exec(t, `UPDATE refunds SET due_at = now()`) // its lease is over
 			other := startEngine(t, s.URL, s.cfg)
 			s.untilRefunds(t, "1 done")
 			g[at].release()
+			caller.Wait()
 			stop(t, dying)
 			s.engine, s.engines = other, []*engine.Engine{other}
 			s.refundsAre(t, s.get(t, "o"), "1 done 99.99")
@@ -392,11 +394,13 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 	}
 }
 
+// refundOfAll asks for all that is left of an order, and waits for nothing.
+var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, Refund: &engine.Refund{}}
+
 // refundAsync asks for all that is left, and waits for nothing.
 func (s *shop) refundAsync(t *testing.T) {
 	t.Helper()
-	q := engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, Refund: &engine.Refund{}}
-	if _, err := s.engine.Do(t.Context(), q); err != nil {
+	if _, err := s.engine.Do(t.Context(), refundOfAll); err != nil {
 		t.Fatal(err)
 	}
 }
