@@ -54,13 +54,14 @@ SELECT
   ARRAY(
     SELECT n.privilege || ' on ' || n.name
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS n(privilege, name)
-    WHERE NOT coalesce(has_table_privilege(to_regclass(n.name), n.privilege), false)
+    WHERE NOT coalesce(CASE n.privilege WHEN 'EXECUTE' THEN has_function_privilege(to_regprocedure(n.name), n.privilege)
+      ELSE has_table_privilege(to_regclass(n.name), n.privilege) END, false)
   )::text[] AS lacking
 `
 
 type SchemaStateParams struct {
 	Privileges []string
-	Tables     []string
+	Names      []string
 }
 
 type SchemaStateRow struct {
@@ -69,10 +70,10 @@ type SchemaStateRow struct {
 }
 
 // The newest migration that was applied, 0 for none: goose keeps a row for each. And the
-// privileges on tables that this role has not, or can't have because the table is not
+// privileges on tables and functions that this role has not, or can't have because they are not
 // there, whatever that row says.
 func (q *Queries) SchemaState(ctx context.Context, arg SchemaStateParams) (SchemaStateRow, error) {
-	row := q.db.QueryRow(ctx, schemaState, arg.Privileges, arg.Tables)
+	row := q.db.QueryRow(ctx, schemaState, arg.Privileges, arg.Names)
 	var i SchemaStateRow
 	err := row.Scan(&i.Version, &i.Lacking)
 	return i, err

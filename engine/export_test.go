@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// NeededTables are the tables that Ready looks at.
-func NeededTables() []string { return slices.Sorted(maps.Keys(needed)) }
+// Needed are the tables, views and functions that Ready looks at.
+func Needed() []string { return slices.Sorted(maps.Keys(needed)) }
 
 // Admitting is how many orders wait to be admitted.
 func (e *Engine) Admitting() int { return e.admits.Len() }

@@ -17,37 +17,39 @@ import (
 // migrate, to mend, or to grant.
 var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
-// needed are the tables and views without which the service takes no orders, and what it does there.
+// needed are the tables, views and functions that the service uses, and what it does there. That a statement can be
+// prepared does not say that its functions may be run.
 var needed = map[string][]string{
-	"pawl.access_log":          {"INSERT"},
-	"pawl.charges":             {"SELECT", "INSERT", "UPDATE"},
-	"pawl.concurrency_keys":    {"SELECT", "INSERT", "UPDATE"},
-	"pawl.confirmations":       {"INSERT"},
-	"pawl.full_orders":         {"SELECT"},
-	"pawl.idempotency_keys":    {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
-	"pawl.installation":        {"SELECT"},
-	"pawl.inventory":           {"SELECT", "INSERT", "UPDATE"},
-	"pawl.late_undos":          {"SELECT", "INSERT", "UPDATE"},
-	"pawl.migration_checksums": {"SELECT"},
-	"pawl.no_effects":          {"SELECT"},
-	"pawl.orders":              {"SELECT", "INSERT", "UPDATE"},
-	"pawl.policies":            {"SELECT"},
-	"pawl.policy_activations":  {"SELECT"},
-	"pawl.refunds":             {"SELECT", "INSERT", "UPDATE"},
-	"pawl.reservations":        {"SELECT", "INSERT", "UPDATE"},
-	"pawl.sessions":            {"SELECT"},
-	"pawl.step_answers":        {"SELECT", "INSERT", "UPDATE"},
-	"pawl.step_calls":          {"SELECT", "INSERT", "UPDATE"},
-	"pawl.stock_movements":     {"SELECT", "INSERT"},
-	"pawl.tokens":              {"SELECT"},
-	"pawl.transitions":         {"SELECT", "INSERT"},
+	"pawl.access_log":                      {"INSERT"},
+	"pawl.charges":                         {"SELECT", "INSERT", "UPDATE"},
+	"pawl.concurrency_keys":                {"SELECT", "INSERT", "UPDATE"},
+	"pawl.confirmations":                   {"INSERT"},
+	"pawl.full_orders":                     {"SELECT"},
+	"pawl.idempotency_keys":                {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
+	"pawl.installation":                    {"SELECT"},
+	"pawl.inventory":                       {"SELECT", "INSERT", "UPDATE"},
+	"pawl.late_undos":                      {"SELECT", "INSERT", "UPDATE"},
+	"pawl.migration_checksums":             {"SELECT"},
+	"pawl.no_effects":                      {"SELECT"},
+	"pawl.orders":                          {"SELECT", "INSERT", "UPDATE"},
+	"pawl.orders_within(bigint[], bigint)": {"EXECUTE"},
+	"pawl.policies":                        {"SELECT"},
+	"pawl.policy_activations":              {"SELECT"},
+	"pawl.refunds":                         {"SELECT", "INSERT", "UPDATE"},
+	"pawl.reservations":                    {"SELECT", "INSERT", "UPDATE"},
+	"pawl.sessions":                        {"SELECT"},
+	"pawl.step_answers":                    {"SELECT", "INSERT", "UPDATE"},
+	"pawl.step_calls":                      {"SELECT", "INSERT", "UPDATE"},
+	"pawl.stock_movements":                 {"SELECT", "INSERT"},
+	"pawl.tokens":                          {"SELECT"},
+	"pawl.transitions":                     {"SELECT", "INSERT"},
 }
 
 // neededGrants is the same for a statement.
 var neededGrants = func() (p db.SchemaStateParams) {
-	for _, table := range slices.Sorted(maps.Keys(needed)) {
-		for _, privilege := range needed[table] {
-			p.Tables, p.Privileges = append(p.Tables, table), append(p.Privileges, privilege)
+	for _, name := range slices.Sorted(maps.Keys(needed)) {
+		for _, privilege := range needed[name] {
+			p.Names, p.Privileges = append(p.Names, name), append(p.Privileges, privilege)
 		}
 	}
 	return p
@@ -70,7 +72,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 }
 
 // CheckSchema returns nil when this program can work on the database: its schema is as new as
-// the version at least, the role may use the tables, and every statement can be prepared. A
+// the version at least, the role may use what is there, and every statement can be prepared. A
 // newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
 // orders.ErrUnavailable.
 func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {

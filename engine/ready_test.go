@@ -27,6 +27,7 @@ func TestReady(t *testing.T) {
 		{"one that goose does not know", `DROP TABLE goose_db_version`, "42P01"},
 		{"one without a table", `DROP TABLE refunds CASCADE`, "SELECT on pawl.refunds, INSERT on pawl.refunds, UPDATE on pawl.refunds"},
 		{"one whose orders can't be moved", `REVOKE UPDATE ON orders FROM ready`, "UPDATE on pawl.orders"},
+		{"one whose lists can't be read", `REVOKE EXECUTE ON FUNCTION orders_within FROM PUBLIC, ready`, "EXECUTE on pawl.orders_within"},
 		{"one whose versions can't be read", `REVOKE SELECT ON goose_db_version FROM ready`, "42501"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -52,14 +53,17 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReadyLooksAtEveryTable fails when a table or a view was added that Ready does not look at.
-func TestReadyLooksAtEveryTable(t *testing.T) {
+// TestReadyLooksAtEverything fails when a table, a view, or a function for statements was added that Ready does not look at.
+func TestReadyLooksAtEverything(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	all := column[string](t, b.Pool, `SELECT 'pawl.' || tablename::text FROM pg_tables WHERE schemaname = 'pawl'
-		UNION ALL SELECT 'pawl.' || viewname::text FROM pg_views WHERE schemaname = 'pawl' ORDER BY 1`)
-	if looked := engine.NeededTables(); !slices.Equal(all, looked) {
-		t.Errorf("Ready looks at %q, the tables are %q", looked, all)
+		UNION ALL SELECT 'pawl.' || viewname::text FROM pg_views WHERE schemaname = 'pawl'
+		UNION ALL SELECT 'pawl.' || proname || '(' || oidvectortypes(proargtypes) || ')' FROM pg_proc
+			WHERE pronamespace = 'pawl'::regnamespace AND prorettype <> 'trigger'::regtype
+		ORDER BY 1`)
+	if looked := engine.Needed(); !slices.Equal(all, looked) {
+		t.Errorf("Ready looks at %q, there are %q", looked, all)
 	}
 }
 
@@ -80,6 +84,7 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 	})
 	b.exec(t, `GRANT USAGE ON SCHEMA pawl TO `+role)
 	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA pawl, public TO `+role)
+	b.exec(t, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO `+role)
 	u, err := url.Parse(b.URL)
 	if err != nil {
 		t.Fatal(err)
