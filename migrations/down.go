@@ -36,6 +36,9 @@ func Down(ctx context.Context, url string, allow func(Rollback) error) error {
 
 func down(ctx context.Context, url string, files fs.FS, allow func(Rollback) error) error {
 	return changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+		if err := refuseOthers(ctx, conn); err != nil {
+			return err
+		}
 		next, err := readRollback(ctx, p, conn, files)
 		if err != nil {
 			return err

@@ -24,8 +24,8 @@ import (
 	"pawl/db"
 )
 
-// ErrNotOwner: migrations are pending, and the role that was connected as may not apply them.
-var ErrNotOwner = errors.New("migrations are pending, and this role may not apply them: let the owner run pawl migrate up, and pawl migrate roles")
+// ErrNotOwner: a migration is to be applied or taken back, and the role that was connected as may not do that.
+var ErrNotOwner = errors.New("this role may not change the schema: let the owner run pawl migrate up, and pawl migrate roles")
 
 //go:embed *.sql
 var files embed.FS

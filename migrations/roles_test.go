@@ -246,6 +246,9 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	if got := applied(t, as("_serve")); got != files(t) {
 		t.Errorf("the service sees %d migrations", got)
 	}
+	if err := migrations.Down(t.Context(), as("_serve"), func(migrations.Rollback) error { return nil }); !errors.Is(err, migrations.ErrNotOwner) {
+		t.Errorf("the service takes a migration back: %v", err)
+	}
 	down(t, as("_owner"))
 	if _, err := migrations.Up(t.Context(), as("_serve")); !errors.Is(err, migrations.ErrNotOwner) {
 		t.Errorf("the service migrates: %v", err)
