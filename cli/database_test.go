@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"net"
 	"os"
@@ -104,11 +105,11 @@ func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 
 func TestAnnouncement(t *testing.T) {
 	t.Parallel()
-	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", byPort: true}
+	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", reach: (&config{everywhere: true}).reach()}
 	for format, want := range map[string]struct{ out, log string }{
-		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + everywhere + "\n", ""},
+		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + byPort + "\n", ""},
 		"json": {"", `{"level":"INFO","msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl"}` + "\n" +
-			`{"level":"INFO","msg":"` + everywhere + `"}` + "\n"},
+			`{"level":"INFO","msg":"` + byPort + `"}` + "\n"},
 	} {
 		var out, logged bytes.Buffer
 		timeless := &slog.HandlerOptions{ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
@@ -120,6 +121,20 @@ func TestAnnouncement(t *testing.T) {
 		a.say(&out, slog.New(slog.NewJSONHandler(&logged, timeless)), &config{LogFormat: format})
 		if out.String() != want.out || logged.String() != want.log {
 			t.Errorf("%s: printed %q, logged %q", format, out.String(), logged.String())
+		}
+	}
+}
+
+func TestAddressThatIsShown(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string][2]string{
+		"":        {"http://localhost:3000", ""},
+		"0.0.0.0": {"http://localhost:3000", everywhere}, "::": {"http://localhost:3000", everywhere},
+		"192.0.2.2": {"http://192.0.2.2:3000", ""},
+	} {
+		bound := &net.TCPAddr{IP: net.ParseIP(cmp.Or(listen, "127.0.0.1")), Port: 3000}
+		if got := [2]string{shownURL("http", listen, bound), (&config{Listen: listen}).reach()}; got != want {
+			t.Errorf("--listen %q: %q, want %q", listen, got, want)
 		}
 	}
 }

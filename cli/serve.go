@@ -113,7 +113,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	traces := startTracing(ctx, os.Getenv, log)
 	orders.Start()
 	failed := edge.serve(traces.wrap(api), forOperations, how)
-	news := announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, byPort: cfg.Listen == "" && cfg.everywhere}
+	news := announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}
 	news.say(out, log, cfg)
 
 	grace := cfg.Grace

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -22,6 +24,9 @@ func tokenLinkCommand() *cobra.Command {
 			if !isWebAddress(service) {
 				return usageError{errors.New("url: want an absolute http or https URL without query or fragment")}
 			}
+			if !fromBrowser(service) {
+				return usageError{errors.New("url: want https: a browser takes a session over http from localhost only")}
+			}
 			link, expires, err := access.MakeLink(cmd.Context(), query, args[0], actor)
 			if err != nil {
 				return err
@@ -35,4 +40,14 @@ func tokenLinkCommand() *cobra.Command {
 	cmd.Flags().StringVar(&service, "url", "http://localhost:3000", "where the browser reaches the service: over https, or on this machine")
 	actorFlag(cmd.Flags(), &actor)
 	return cmd
+}
+
+// fromBrowser says whether a browser takes the cookie of a session from there: it is marked as Secure.
+func fromBrowser(service string) bool {
+	u, err := url.Parse(service)
+	if err != nil {
+		return false
+	}
+	address, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "https" || u.Hostname() == "localhost" || err == nil && address.IsLoopback()
 }

@@ -53,6 +53,8 @@ func TestTokenCommands(t *testing.T) {
 	}
 	matches(t, run("link", "shop-web", "--url", "https://pawl.shop.example/"), `https://pawl\.shop\.example/login/[0-9A-Za-z]{43}\n`)
 	refused("no such token", "link", "nobody")
+	refused("want https", "link", "shop-web", "--url", "http://pawl.shop.example")
+	matches(t, run("link", "shop-web", "--url", "http://127.0.0.1:3000"), `http://127\.0\.0\.1:3000/login/[0-9A-Za-z]{43}\n`)
 	refused("want an absolute http", "link", "shop-web", "--url", "pawl")
 	matches(t, run("revoke", "shop-web"), `revoked \S+, \S+; running services see it within seconds\n`)
 	refused("no such token", "revoke", "shop-web")
