@@ -23,8 +23,11 @@ const (
 func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
 	if cfg.logsJSON() {
 		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data)
-		if a.reach != "" {
-			log.Info(a.reach)
+		switch a.reach { // a message of the log is a constant
+		case byPort:
+			log.Info(byPort)
+		case everywhere:
+			log.Info(everywhere)
 		}
 		return
 	}
