@@ -35,7 +35,11 @@ type healthAnswer struct {
 // replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask, so those who ask at the same time
 // cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error) {
-	_, err, _ := s.checks.Do("", func() (any, error) { return nil, s.engine.Ready(context.WithoutCancel(ctx)) })
+	_, err, _ := s.checks.Do("", func() (any, error) {
+		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
+		defer cancel()
+		return nil, s.engine.Ready(check)
+	})
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return nil, err
