@@ -206,6 +206,9 @@ func (s *shop) doom(d *doomed) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		if len(executed) > 0 && executed[len(executed)-1] == statement {
+			return dbtest.Passes // on a machine that stood still it was taken for lost: no move comes twice in a row
+		}
 		executed = append(executed, statement)
 		switch {
 		case len(executed) != d.statement:
