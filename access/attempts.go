@@ -48,7 +48,7 @@ type attemptBy struct {
 // attempt identifies somebody unless his address has failed too often. The requests that come with one credential while
 // it is looked up are one attempt: a client that begins with many requests at once has not failed.
 func (c *Control) attempt(ctx context.Context, by attemptBy, identify func(context.Context) (*Principal, error)) (*Principal, error) {
-	address := networkOf(by.address)
+	address := Network(by.address)
 	found, err, _ := c.attempts.shared.Do(address.String()+" "+by.credential, func() (any, error) {
 		at := c.attempts.placeOf(address)
 		if err := at.begin(time.Now()); err != nil {
@@ -74,13 +74,14 @@ func (a *attempts) placeOf(address netip.Addr) *place {
 	return at.Load()
 }
 
-// networkOf is what one caller has of addresses: of version 6 a /64 at least.
-func networkOf(address netip.Addr) netip.Addr {
+// Network is what limits of an address count under: of IPv6, one caller has a /64 at least.
+func Network(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
-	if prefix, err := address.Prefix(64); err == nil && address.Is6() {
-		return prefix.Addr()
+	if !address.Is6() || address.IsLoopback() {
+		return address
 	}
-	return address
+	whole, _ := address.Prefix(64) // its error is that of a wrong length
+	return whole.Addr()
 }
 
 // begin returns *Exceeded if the address has failed too often. The attempt ends with end.

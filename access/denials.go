@@ -75,12 +75,8 @@ func (c *Control) writeDenials(pause time.Duration) {
 
 func rowsOf(gathered map[Denial]int32) (rows db.AccessLogAddParams) {
 	for d, times := range gathered {
-		address := ""
-		if d.Address.IsValid() {
-			address = d.Address.WithZone("").String()
-		}
 		rows.Events, rows.Actors = append(rows.Events, d.Event), append(rows.Actors, cmp.Or(d.Actor, Anonymous.Name))
-		rows.Addresses, rows.Operations = append(rows.Addresses, address), append(rows.Operations, d.Operation)
+		rows.Addresses, rows.Operations = append(rows.Addresses, addressText(d.Address)), append(rows.Operations, d.Operation)
 		rows.Subjects, rows.Details = append(rows.Subjects, d.Subject), append(rows.Details, d.Detail)
 		rows.Times = append(rows.Times, times)
 	}

@@ -159,7 +159,7 @@ func TestFailedAttempts(t *testing.T) {
 			"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
 			"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 		} {
-			if got := networkOf(netip.MustParseAddr(address)).String(); got != want {
+			if got := Network(netip.MustParseAddr(address)).String(); got != want {
 				t.Errorf("%s is of %s, want %s", address, got, want)
 			}
 		}

@@ -111,12 +111,3 @@ func hopAddress(text string) netip.Addr {
 func contains(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
 }
-
-// network is what limits of an address count under: of IPv6, one caller has a /64 at least.
-func network(address netip.Addr) netip.Addr {
-	if !address.Is6() || address.IsLoopback() {
-		return address
-	}
-	whole, _ := address.Prefix(64) // its error is that of a wrong length
-	return whole.Addr()
-}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pawl/access"
 )
 
 // connections are the callers' connections to a server. It keeps them below a limit, so that files and memory are left
@@ -58,7 +60,7 @@ func (l boundListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &connection{
-		Conn: accepted, all: l.all, peer: network(addressOf(accepted.RemoteAddr().String())),
+		Conn: accepted, all: l.all, peer: access.Network(addressOf(accepted.RemoteAddr().String())),
 		loopback: addressOf(l.Addr().String()).IsLoopback(),
 	}
 	c.waiting.Store(time.Now().UnixNano())

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/access"
 )
 
 // crowded serves with few connections and returns where, and what frees the requests to /slow.
@@ -161,7 +163,7 @@ func TestWhoMakesRoom(t *testing.T) {
 
 func from(all *connections, text string, since int) *connection {
 	busy := text[len(text)-1] == '!'
-	c := &connection{all: all, peer: network(addr(string(bytes.TrimSuffix([]byte(text), []byte("!")))))}
+	c := &connection{all: all, peer: access.Network(addr(string(bytes.TrimSuffix([]byte(text), []byte("!")))))}
 	if !busy {
 		c.waiting.Store(int64(since) + 1)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"pawl/access"
+
 	"github.com/danielgtaylor/huma/v2"
 )
 
@@ -57,7 +59,7 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 		return withBody
 	}
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		release, err := s.lists.acquire(r.Context(), network(fromOf(w).address), 1)
+		release, err := s.lists.acquire(r.Context(), access.Network(fromOf(w).address), 1)
 		if err != nil {
 			return err
 		}
@@ -77,7 +79,7 @@ func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(
 	} else if size <= smallBody || size > maxBody {
 		return func() {}, nil
 	}
-	release, err = s.bodies.acquire(r.Context(), network(fromOf(w).address), size)
+	release, err = s.bodies.acquire(r.Context(), access.Network(fromOf(w).address), size)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"pawl/access"
 )
 
 // TestHosts asks a service on this machine under many names, and one that listens elsewhere, too.
@@ -128,8 +130,8 @@ func TestCallers(t *testing.T) {
 			t.Errorf("%s %v: %+v, want %+v", c.peer, c.header, got, c.want)
 		}
 	}
-	if network(addr("2001:db8::1")) != network(addr("2001:db8::2")) || network(addr("2001:db8::1")) == network(addr("2001:db8:0:1::1")) ||
-		network(addr("192.0.2.1")) == network(addr("192.0.2.2")) {
+	if access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8::2")) || access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8:0:1::1")) ||
+		access.Network(addr("192.0.2.1")) == access.Network(addr("192.0.2.2")) {
 		t.Error("one caller has a network of IPv6, and an address of IPv4")
 	}
 }
