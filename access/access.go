@@ -1,8 +1,8 @@
-// Package access says who may do what: it tells who sends a request, by a token or by where it comes from, and what roles
-// he has. What an operation needs is said by those who have operations.
+// Package access identifies callers: by a token, a session of a browser, or the address that a request comes from. It says
+// which roles a caller has, and counts what he uses. httpapi calls it, and decides which roles an operation needs.
 //
-// A service in which no token was ever made is open: to this machine for everything, to others for what its contract has.
-// The first token closes it, for good.
+// As long as no token was ever made, the service is open: callers on this machine may do everything, others may process
+// orders. Making the first token closes it for good.
 package access
 
 import (
@@ -53,9 +53,9 @@ type Principal struct {
 // Has reports whether the principal has a role.
 func (p *Principal) Has(role Role) bool { return p.Roles.Has(role) }
 
-// Who uses an open service.
+// Callers without a credential.
 var (
-	Local     = &Principal{Name: "local", Roles: AllRoles}          // from this machine
-	Anonymous = &Principal{Name: "anonymous", Roles: Roles{Submit}} // from another one: only what the contract has
-	Nobody    = &Principal{Name: "anonymous"}                       // whoever uses what needs no leave, unasked
+	Local     = &Principal{Name: "local", Roles: AllRoles}          // of an open service, on this machine
+	Anonymous = &Principal{Name: "anonymous", Roles: Roles{Submit}} // of an open service, on another machine
+	Nobody    = &Principal{Name: "anonymous"}                       // of an operation that is open to everybody: nobody was identified
 )

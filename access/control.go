@@ -171,20 +171,21 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 	case c == nil:
 		return nil, errUnknown
 	}
-	if c.issuer != nil {
+	if id, ok := tokenID(token); ok {
+		if good := c.tokens.lastGood(id, token); good != nil {
+			return c.tokens.principal(ctx, c, id, token, good)
+		}
+	} else if c.issuer != nil {
 		if p := c.issuer.good.find(token, time.Now()); p != nil {
 			return p, nil
 		}
-	}
-	if id, ok := tokenID(token); ok && c.tokens.wasGood(id, token) {
-		return c.tokens.principal(ctx, c, id, token)
 	}
 	return c.attempt(ctx, attemptBy{q.Address, token}, func(ctx context.Context) (*Principal, error) { return c.verify(ctx, token) })
 }
 
 func (c *Control) verify(ctx context.Context, token string) (*Principal, error) {
 	if id, ok := tokenID(token); ok {
-		return c.tokens.principal(ctx, c, id, token)
+		return c.tokens.principal(ctx, c, id, token, nil)
 	}
 	if c.issuer != nil && !strings.HasPrefix(token, tokenPrefix) {
 		return c.issuer.identify(ctx, token)

@@ -101,14 +101,15 @@ func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	if len(q.Session) != secretLength {
 		return nil, errSession
 	}
+	good := c.sessions.lastGood(q.Session, q.Session)
 	find := func(ctx context.Context) (*Principal, error) {
-		p, err := c.sessions.principal(ctx, c, q.Session, q.Session)
+		p, err := c.sessions.principal(ctx, c, q.Session, q.Session, good)
 		if _, refused := errors.AsType[*NotIdentified](err); refused {
 			err = errSession
 		}
 		return p, err
 	}
-	if c.sessions.wasGood(q.Session, q.Session) {
+	if good != nil {
 		return find(ctx)
 	}
 	return c.attempt(ctx, attemptBy{q.Address, q.Session}, find)

@@ -29,23 +29,23 @@ func newToken() (token, id string) {
 
 // randomDigits returns digits in base 62 with as much chance in them as fits.
 func randomDigits(length int) string {
-	limit := new(big.Int).Exp(big.NewInt(int64(len(digits))), big.NewInt(int64(length)), nil)
-	n, _ := rand.Int(rand.Reader, limit) // it never fails
-	return base62(n, length)
-}
-
-func base62(n *big.Int, length int) string {
-	text, digit, base := make([]byte, length), new(big.Int), big.NewInt(int64(len(digits)))
-	for i := length - 1; i >= 0; i-- {
+	base, digit := big.NewInt(int64(len(digits))), new(big.Int)
+	n, _ := rand.Int(rand.Reader, new(big.Int).Exp(base, big.NewInt(int64(length)), nil)) // it never fails
+	text := make([]byte, length)
+	for i := range text {
 		n.DivMod(n, base, digit)
 		text[i] = digits[digit.Int64()]
 	}
 	return string(text)
 }
 
-// checksum is what a token ends with.
+// checksum is what a token ends with, most significant digit first. It is checked with every request.
 func checksum(rest string) string {
-	return base62(big.NewInt(int64(crc32.ChecksumIEEE([]byte(rest)))), checksumLength)
+	text := [checksumLength]byte{}
+	for i, n := checksumLength-1, crc32.ChecksumIEEE([]byte(rest)); i >= 0; i, n = i-1, n/uint32(len(digits)) {
+		text[i] = digits[n%uint32(len(digits))]
+	}
+	return string(text[:])
 }
 
 // tokenID is the id of what looks like a token.

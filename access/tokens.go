@@ -37,8 +37,8 @@ type tokens struct {
 	byID map[string]*recent[*grant]
 }
 
-// principal is who has a token.
-func (t *tokens) principal(ctx context.Context, c *Control, id, token string) (*Principal, error) {
+// principal is who has a token. judged is what lastGood returned of it, if it was asked: that is not judged again.
+func (t *tokens) principal(ctx context.Context, c *Control, id, token string, judged *grant) (*Principal, error) {
 	known, err := t.remembered(id).get(ctx, c, func(ctx context.Context) (*grant, error) { return t.read(ctx, id) })
 	if err != nil {
 		return nil, err
@@ -47,8 +47,10 @@ func (t *tokens) principal(ctx context.Context, c *Control, id, token string) (*
 		t.forget(id)
 		return nil, errUnknown
 	}
-	if err := known.judge(token); err != nil {
-		return nil, err
+	if known != judged {
+		if err := known.judge(token); err != nil {
+			return nil, err
+		}
 	}
 	if known.news.CompareAndSwap(true, false) {
 		c.begin(func() { c.noteUse(id) })
@@ -93,16 +95,18 @@ func (t *tokens) remembered(id string) *recent[*grant] {
 	return known
 }
 
-// wasGood reports whether a token was good when it was last read. Whoever has it does not guess.
-func (t *tokens) wasGood(id, token string) bool {
+// lastGood returns what was last read of a token if that says that it is good. Whoever has it does not guess.
+func (t *tokens) lastGood(id, token string) *grant {
 	t.mu.Lock()
 	known, ok := t.byID[id]
 	t.mu.Unlock()
 	if !ok {
-		return false
+		return nil
 	}
-	last := known.last()
-	return last != nil && last.judge(token) == nil
+	if last := known.last(); last != nil && last.judge(token) == nil {
+		return last
+	}
+	return nil
 }
 
 func (t *tokens) forget(id string) {

@@ -87,10 +87,15 @@ func (a *connections) admit(c *connection) (victim *connection) {
 	return victim
 }
 
-// longestWaiting is the connection that has waited for a request for the longest: of one address, or of the one that
-// has most of them.
+// candidates is among how many connections that wait the one to close is looked for. Looking at all of them for each
+// that comes took the time that those needed who were served.
+const candidates = 16
+
+// longestWaiting is the connection that has waited for a request for the longest, of some that wait: of those of one address,
+// or of the address that has most of them. A map begins anywhere. Nil: none waits.
 func (a *connections) longestWaiting(peer netip.Addr, ofPeer bool) (longest *connection) {
 	var since int64
+	seen := 0
 	for c := range a.open {
 		waiting := c.waiting.Load()
 		if waiting == 0 || ofPeer && c.peer != peer {
@@ -98,6 +103,9 @@ func (a *connections) longestWaiting(peer netip.Addr, ofPeer bool) (longest *con
 		}
 		if longest == nil || a.of[c.peer] > a.of[longest.peer] || a.of[c.peer] == a.of[longest.peer] && waiting < since {
 			longest, since = c, waiting
+		}
+		if seen++; seen == candidates {
+			break
 		}
 	}
 	return longest

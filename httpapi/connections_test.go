@@ -59,6 +59,8 @@ func TestTooManyIdleConnections(t *testing.T) {
 				t.Fatal(a)
 			}
 		}
+		// It has its answer before the server takes it for idle, and until then it does not make room.
+		eventually(t, "it waits", func() bool { return waitingIn(server.connections) == min(i+1, 8) })
 		idle = append(idle, conn)
 	}
 	for _, conn := range idle[:32] {

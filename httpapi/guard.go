@@ -43,13 +43,10 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 
 // identify says who sends the request that is answered with w, and has principalOf say so, too.
 func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Principal, error) {
-	from := fromOf(w)
-	if !from.secure && r.Header["Authorization"] != nil {
+	if !fromOf(w).secure && r.Header["Authorization"] != nil {
 		return nil, newProblem("tls_required", "")
 	}
-	caller := credentialOf(r, from)
-	caller.Session = s.sessionOf(w, r)
-	p, err := s.access.Identify(r.Context(), caller)
+	p, err := s.access.Identify(r.Context(), s.credentialsOf(w, r))
 	if rec, ok := w.(*Recorder); ok && err == nil {
 		rec.principal = p
 	}
@@ -96,9 +93,14 @@ func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(rec.principal, access.Nobody)
 }
 
-// credentialOf is what is known of who sends a request. Two credentials are none: who is in between may look at the other one.
-func credentialOf(r *http.Request, from caller) access.Request {
-	return access.Request{Authorization: strings.Join(r.Header["Authorization"], ", "), Address: from.address, Local: from.local, Forwarded: from.forwarded}
+// credentialsOf is what is known of who sends a request. Of two credentials in the header none counts: who is in between may
+// look at the other one.
+func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Request {
+	from := fromOf(w)
+	return access.Request{
+		Authorization: strings.Join(r.Header["Authorization"], ", "), Session: s.sessionOf(w, r),
+		Address: from.address, Local: from.local, Forwarded: from.forwarded,
+	}
 }
 
 // forbidden is the error of a principal without the roles that an operation needs.

@@ -64,8 +64,7 @@ func (l login) show(w http.ResponseWriter, status int) error {
 
 // showLogin says whose session the browser has.
 func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
-	caller := credentialOf(r, fromOf(w))
-	caller.Session = s.sessionOf(w, r)
+	caller := s.credentialsOf(w, r)
 	if caller.Session == "" {
 		return login{Text: "You are not signed in."}.show(w, http.StatusOK)
 	}
