@@ -152,10 +152,10 @@ func TestMemoryUnderReaders(t *testing.T) {
 		slowest = max(slowest, lives(t, address))
 		most = max(most, memory(t, p.cmd.Process.Pid))
 	}
-	// A hundred connections at a time, with a look while they come: if all came at once, the look would wait for the
+	// A few connections at a time, with a look while they come: if all came at once, the look would wait for the
 	// attackers of this process, not for the service.
 	strike := func(times int, text string) {
-		const atOnce = 100
+		const atOnce = 25
 		for begun := 0; begun < times; begun += atOnce {
 			connected := make(chan struct{}, atOnce)
 			for range min(atOnce, times-begun) {
