@@ -23,6 +23,7 @@ import (
 //	        │       │         └───→ batch
 //	        │       ├──→ orders
 //	        │       └──→ access → db
+//	        ├──→ doctor → engine, migrations, pgembed
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
@@ -45,10 +46,12 @@ var mayImport = map[string][]string{
 	"books":       {"fsm", "db"},
 	"access":      {"db"},
 	"httpapi":     {"access", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
+	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "httpapi", "pgembed", "simulator"},
+	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "cli/output"},
+	"cli/output":  {},
 
 	"policy/store": {"db", "policy"},
 

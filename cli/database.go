@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pawl/db"
+	"pawl/doctor"
 	"pawl/pgembed"
 )
 
@@ -94,7 +95,8 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place 
 	return unmigrated(do(pool, database.place))
 }
 
-// notOpened is why there is no pool: a database that is away, for which a supervisor waits, or one that can't be trusted.
+// notOpened is why there is no connection: a database that is away, for which a supervisor waits, or one that can't be
+// trusted.
 func notOpened(err error) error {
 	if errors.Is(err, db.ErrUntrusted) {
 		return configError{err}
@@ -111,46 +113,27 @@ func unmigrated(err error) error {
 	return err
 }
 
-// checkDurable refuses a server that may lose what it has acknowledged: an order that
-// was answered as completed would be gone after a crash, and charged again.
+// checkDurable refuses a server that may lose what it has acknowledged, unless that is allowed.
 func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
-	config, err := db.ParseConfig(databaseURL)
+	config, err := db.ConnectConfig(ctx, databaseURL)
 	if err != nil {
-		return configError{err}
+		return notOpened(err)
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // also behind a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
+		return notOpened(err)
 	}
 	defer conn.Close(ctx)
-	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
-		value, err := show(ctx, conn, name)
-		switch {
-		case err != nil:
-			return err
-		case value == "off" && !allow:
-			return configError{fmt.Errorf("the database has %s off and may lose orders it has acknowledged; turn it on, or set --allow-data-loss", name)}
-		case value == "off":
-			log.Warn("the database may lose what it has committed", "setting", name, "value", value)
+	findings, err := doctor.Durability(ctx, db.New(conn), allow)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	for _, f := range findings {
+		if f.State == doctor.Wrong {
+			return configError{fmt.Errorf("%s; %s", f.Found, f.Advice)}
 		}
+		log.Warn("the database may lose what it has committed", "reason", f.Found)
 	}
-	return checkNotices(ctx, conn)
-}
-
-// checkNotices refuses a role or database that hears no warnings: by one of those PostgreSQL says that the wait of a commit
-// for its standby was ended, and by nothing else.
-func checkNotices(ctx context.Context, conn *pgx.Conn) error {
-	level, err := show(ctx, conn, "client_min_messages")
-	if level == "error" {
-		return configError{errors.New("client_min_messages is error for this role or database: a commit that no standby has would be told as done; set it to warning or lower")}
-	}
-	return err
-}
-
-func show(ctx context.Context, conn *pgx.Conn, setting string) (value string, err error) {
-	if err := conn.QueryRow(ctx, "SHOW "+setting).Scan(&value); err != nil {
-		return "", fmt.Errorf("%w: %w", errUnavailable, err)
-	}
-	return value, nil
+	return nil
 }

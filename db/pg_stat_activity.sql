@@ -1,6 +1,7 @@
 -- For sqlc alone, which does not know this view of PostgreSQL's: the columns of it that statements use.
 CREATE TABLE pg_stat_activity (
   pid              integer,
+  usesysid         oid,
   datname          text,
   application_name text,
   backend_type     text,

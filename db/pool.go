@@ -148,6 +148,9 @@ func (p *Pool) Close() {
 // Reset closes all connections as they become free: after a failover they lead to the wrong server.
 func (p *Pool) Reset() { p.pool.Reset() }
 
+// Pooled tells whether a pooler stands between us and the server.
+func (p *Pool) Pooled() bool { return p.silence.pooled }
+
 // Stat tells how many connections there are, and how many are in use.
 func (p *Pool) Stat() *pgxpool.Stat { return p.pool.Stat() }
 

@@ -9,6 +9,18 @@ import (
 	"context"
 )
 
+const schemaMade = `-- name: SchemaMade :one
+SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made
+`
+
+// Whether a migration was ever applied: goose makes its table where somebody only asks what was applied.
+func (q *Queries) SchemaMade(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, schemaMade)
+	var made bool
+	err := row.Scan(&made)
+	return made, err
+}
+
 const schemaMayMigrate = `-- name: SchemaMayMigrate :one
 SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_privilege('public', 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may

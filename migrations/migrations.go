@@ -104,17 +104,23 @@ type Migration struct {
 	Changed   bool      // the file is not the one that was applied: Up refuses it
 }
 
-// Status lists all migrations in their order.
+// Status lists all migrations in their order, and changes nothing.
 func Status(ctx context.Context, url string) ([]Migration, error) { return status(ctx, url, files) }
 
 func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 	var out []Migration
 	err := with(ctx, url, folder{files: files}, func(p *goose.Provider, conn *pgx.Conn) error {
-		list, err := p.Status(ctx)
+		sums, err := readChecksums(ctx, conn, files)
 		if err != nil {
 			return err
 		}
-		sums, err := readChecksums(ctx, conn, files)
+		if made, err := db.New(conn).SchemaMade(ctx); err != nil || !made { // goose would make its table
+			for _, sum := range sums {
+				out = append(out, Migration{Name: sum.name})
+			}
+			return err
+		}
+		list, err := p.Status(ctx)
 		if err != nil {
 			return err
 		}

@@ -65,10 +65,14 @@ func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error)
 		}
 	}
 	if bin.major == 0 {
-		return binaries{}, fmt.Errorf("%s, and %s was made by that major: install it (%s), or set PAWL_PG_BIN to the folder of its postgres and initdb",
-			missing(wanted), s.folders.data, installCommand(wanted))
+		return binaries{}, s.noneFor(wanted)
 	}
 	return bin, nil
+}
+
+func (s *Server) noneFor(wanted int) error {
+	return fmt.Errorf("%s, and %s was made by that major: install it (%s), or set PAWL_PG_BIN to the folder of its postgres and initdb",
+		missing(wanted), s.folders.data, installCommand(wanted))
 }
 
 func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error) {
@@ -89,6 +93,7 @@ func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best bi
 		bin, err := s.probe(ctx, dir)
 		if errors.Is(err, errUntrusted) {
 			s.cfg.Log.Warn("passing over a PostgreSQL server", "bin", dir, "reason", err)
+			s.passedOver = append(s.passedOver, PassedOver{dir, err})
 		}
 		if err == nil && (wanted == 0 || bin.major == wanted) && bin.major > best.major {
 			best = bin

@@ -49,7 +49,7 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 		return binaries{}, fmt.Errorf("lock cache: %w", err)
 	}
 	defer unlock(lock)
-	dir := filepath.Join(cache, npmVersion+"-"+pkg.platform)
+	dir := filepath.Join(cache, npmFolder(pkg.platform))
 	if bin, err := s.probe(ctx, filepath.Join(dir, "bin")); err == nil {
 		return bin, nil
 	}
@@ -61,17 +61,28 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	return s.probe(ctx, filepath.Join(dir, "bin"))
 }
 
-func (s *Server) cacheDir() (string, error) {
-	dir := s.cfg.CacheDir
-	if dir == "" && os.Geteuid() == 0 {
-		dir = "/var/cache/pawl"
+// npmFolder is the folder in the cache of the server that was fetched.
+func npmFolder(platform string) string { return npmVersion + "-" + platform }
+
+func (s *Server) cachePath() (string, error) {
+	if s.cfg.CacheDir != "" {
+		return s.cfg.CacheDir, nil
 	}
-	if dir == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("choose cache folder: %w", err)
-		}
-		dir = filepath.Join(user, "pawl", "postgres")
+	if os.Geteuid() == 0 {
+		return "/var/cache/pawl", nil
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("choose cache folder: %w", err)
+	}
+	return filepath.Join(user, "pawl", "postgres"), nil
+}
+
+// cacheDir is cachePath, made where it is missing.
+func (s *Server) cacheDir() (string, error) {
+	dir, err := s.cachePath()
+	if err != nil {
+		return "", err
 	}
 	if err := makeFolder(dir); err != nil {
 		return "", fmt.Errorf("make cache folder: %w", err)

@@ -71,6 +71,8 @@ type Server struct {
 	process *process
 	lock    *os.File
 	release sync.Once
+
+	passedOver []PassedOver
 }
 
 // DefaultDir is /var/lib/pawl for root, else $XDG_DATA_HOME/pawl, or ~/.local/share/pawl where that is unset

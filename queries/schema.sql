@@ -11,6 +11,10 @@ SELECT
       ELSE has_table_privilege(to_regclass(n.name), n.privilege) END, false)
   )::text[] AS lacking;
 
+-- name: SchemaMade :one
+-- Whether a migration was ever applied: goose makes its table where somebody only asks what was applied.
+SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made;
+
 -- name: SchemaOrders :one
 -- How many orders would go with the schema.
 SELECT count(*) AS orders FROM pawl.orders;

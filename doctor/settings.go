@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pawl/db"
+)
+
+// rule judges a setting of the server.
+type rule struct {
+	name   string
+	bad    func(value string) bool
+	state  State
+	found  string // may have %s for the value
+	advice string
+}
+
+func is(bad string) func(string) bool {
+	return func(value string) bool { return value == bad }
+}
+
+func isNot(wanted string) func(string) bool {
+	return func(value string) bool { return value != wanted }
+}
+
+func below(least int) func(string) bool {
+	return func(value string) bool {
+		number, err := strconv.Atoi(value)
+		return err == nil && number < least
+	}
+}
+
+const (
+	loses    = " may lose orders it has acknowledged"
+	turnItOn = "turn it on, or set --allow-data-loss"
+)
+
+// durabilityRules are about commits that must last: an order that was answered as completed would be gone after a crash,
+// and charged again. By a notice PostgreSQL says that the wait of a commit for its standby was ended, and by nothing else.
+var durabilityRules = []rule{
+	{"fsync", is("off"), Wrong, "the database has fsync off and" + loses, turnItOn},
+	{"full_page_writes", is("off"), Wrong, "the database has full_page_writes off and" + loses, turnItOn},
+	{"synchronous_commit", is("off"), Wrong, "the database has synchronous_commit off and" + loses, turnItOn},
+	{"client_min_messages", is("error"), Wrong,
+		"client_min_messages is error for this role or database: a commit that no standby has would be told as done", "set it to warning or lower"},
+}
+
+// serverRules are about what else the service needs, or is slower without.
+var serverRules = []rule{
+	{"server_version_num", below(140000), Wrong, "this PostgreSQL (%s) is too old", "use version 14 or newer"},
+	{"server_encoding", isNot("UTF8"), Wrong, "the encoding of the database is %s, which has not every character that a name may have",
+		"make a database with ENCODING 'UTF8'"},
+	{"default_transaction_read_only", is("on"), Wrong, "default_transaction_read_only is on for this role or database: nothing can be written", "turn it off"},
+	{"session_replication_role", isNot("origin"), Wrong,
+		"session_replication_role is %s for this role or database: the triggers that guard the orders do nothing", "reset it to origin"},
+	{"statement_timeout", isNot("0"), Warning, "statement_timeout is %s ms for this role or database: statements that wait for a lock, a disk or a standby are ended",
+		"set it to 0 for the role of the service"},
+	{"transaction_timeout", isNot("0"), Warning, "transaction_timeout is %s ms for this role or database: statements that wait for a lock, a disk or a standby are ended",
+		"set it to 0 for the role of the service"},
+	{"autovacuum", is("off"), Warning, "autovacuum is off: dead rows stay, and the tables grow", "turn it on"},
+	{"track_activities", is("off"), Warning, "track_activities is off: Pawl can't tell a statement whose answer was lost from one that runs", "turn it on"},
+	{"max_wal_size", below(1024), Warning, "max_wal_size is %s MB: checkpoints come often, and after each the log gets whole pages", "set it to 4GB"},
+	{"data_checksums", is("off"), Warning, "the data pages have no checksums: what a disk has spoiled is read as if it were right",
+		"pg_checksums --enable, while PostgreSQL is stopped"},
+}
+
+// readSettings reads settings of the server by name.
+func readSettings(ctx context.Context, query *db.Queries, names ...string) (map[string]string, error) {
+	rows, err := query.ServerSettings(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("read settings of the server: %w", err)
+	}
+	settings := map[string]string{}
+	for _, row := range rows {
+		settings[row.Name] = row.Setting
+	}
+	return settings, nil
+}
+
+// namesOf are the settings that rules judge.
+func namesOf(rules []rule) (names []string) {
+	for _, rule := range rules {
+		names = append(names, rule.name)
+	}
+	return names
+}
+
+// judge has rules judge settings. Those that the server does not have are fine.
+func judge(subject string, settings map[string]string, rules []rule) (findings []Finding) {
+	for _, rule := range rules {
+		if value, there := settings[rule.name]; there && rule.bad(value) {
+			findings = append(findings, Finding{subject, rule.state, strings.Replace(rule.found, "%s", value, 1), rule.advice})
+		}
+	}
+	return findings
+}
+
+// durability judges what makes a database lose what it has committed.
+func durability(settings map[string]string, lossAllowed bool) []Finding {
+	findings := judge("durability", settings, durabilityRules)
+	for i, f := range findings {
+		if lossAllowed && f.Advice == turnItOn {
+			findings[i].State = Warning
+		}
+	}
+	commit := settings["synchronous_commit"]
+	if settings["synchronous_standby_names"] != "" && (commit == "local" || commit == "remote_write") {
+		findings = append(findings, Finding{"durability", Warning,
+			"synchronous_commit is " + commit + ": orders may be lost when a standby takes over", "set it to on"})
+	}
+	return findings
+}

@@ -1,0 +1,43 @@
+-- What `pawl doctor` looks at.
+
+-- name: ServerSettings :many
+-- Settings as they hold for this connection, with what the role and the database say. Those that this server does not have
+-- are left out. A size or a time is in the unit that pg_settings has for it.
+SELECT s.name::text AS name, s.setting::text AS setting FROM pg_catalog.pg_settings AS s WHERE s.name = ANY(@names::text[]);
+
+-- name: ServerFacts :one
+-- Who we are on the server, and what it says of itself. A role that is not the one that logged in sees its own
+-- statements in pg_stat_activity only if it has the rights of that one, or may see everybody's.
+SELECT current_user::text AS role, current_database()::text AS database,
+  r.rolsuper::boolean AS superuser,
+  EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'pawl' AND pg_has_role(n.nspowner, 'USAGE'))::boolean AS owner,
+  (pg_has_role(session_user, 'USAGE') OR pg_has_role('pg_read_all_stats', 'USAGE'))::boolean AS sees_statements,
+  pg_is_in_recovery()::boolean AS standby,
+  pg_database_size(current_database())::bigint AS size
+FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user;
+
+-- name: ServerConnections :one
+-- How many connections all callers of the server have, this one included, and how many those of running services on
+-- this database.
+SELECT count(*)::bigint AS used,
+  count(*) FILTER (WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text))::bigint AS services
+FROM pg_stat_activity AS a
+WHERE a.usesysid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend';
+
+-- name: ServerTime :one
+SELECT clock_timestamp()::timestamptz AS now;
+
+-- name: SchemaSwitchedOff :many
+-- What is there and does not do its work: triggers that were switched off, indexes that were not built to their end, and
+-- tables that a crash empties.
+SELECT format('trigger %s on %s is switched off', t.tgname, t.tgrelid::regclass)::text AS what
+FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
+WHERE c.relnamespace = to_regnamespace('pawl') AND NOT t.tgisinternal AND t.tgenabled IN ('D', 'R')
+UNION ALL
+SELECT format('index %s is not valid', i.indexrelid::regclass)
+FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indrelid
+WHERE c.relnamespace = to_regnamespace('pawl') AND NOT i.indisvalid
+UNION ALL
+SELECT format('table %s is not logged', c.oid::regclass)
+FROM pg_catalog.pg_class AS c WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND c.relpersistence = 'u'
+ORDER BY 1;
