@@ -630,7 +630,7 @@ func (q *Queries) OrdersLast(ctx context.Context) (int64, error) {
 }
 
 const ordersWatched = `-- name: OrdersWatched :many
-SELECT o.order_no, o.owner,
+SELECT o.order_no, o.owner, o.seq, (o.ended_as IS NOT NULL)::boolean AS final,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
@@ -639,12 +639,14 @@ FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 type OrdersWatchedRow struct {
 	OrderNo int64
 	Owner   *uuid.UUID
+	Seq     int32
+	Final   bool
 	Ended   bool
 	Due     bool
 	Held    bool
 }
 
-// What somebody who waits for another replica needs to know.
+// What somebody needs to know who waits for an order that others drive.
 func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]OrdersWatchedRow, error) {
 	rows, err := q.db.Query(ctx, ordersWatched, orderNos)
 	if err != nil {
@@ -657,6 +659,8 @@ func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]Orders
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Owner,
+			&i.Seq,
+			&i.Final,
 			&i.Ended,
 			&i.Due,
 			&i.Held,

@@ -3,10 +3,12 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/orders"
 	"pawl/simulator"
 )
@@ -15,8 +17,16 @@ import (
 func waiters(s *shop, in engine.Input) map[string]func(context.Context) (orders.Order, error) {
 	return map[string]func(context.Context) (orders.Order, error){
 		"process": func(ctx context.Context) (orders.Order, error) { return s.engine.Process(ctx, in) },
-		"await":   func(ctx context.Context) (orders.Order, error) { return s.engine.Await(ctx, in.OrderID) },
+		"await":   func(ctx context.Context) (orders.Order, error) { return s.engine.Await(ctx, in.OrderID, final) },
 	}
+}
+
+// final is what most callers wait for.
+func final(_ int32, final bool) bool { return final }
+
+// changed is what those wait for who have seen an order at a seq.
+func changed(seen int32) func(int32, bool) bool {
+	return func(seq int32, _ bool) bool { return seq != seen }
 }
 
 // A callback may come at any moment, whenever it is due at the latest.
@@ -47,24 +57,22 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 		in := request("one")
 		d.admit(t, in)
 		d.until(t, "one", "callback")
-		for way, wait := range waiters(d.shop, in) {
-			if o, err := wait(within(t, patience)); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
-				t.Errorf("%s: %v, %s", way, err, brief(o))
-			}
+		if o, err := d.engine.Process(within(t, patience), in); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
+			t.Errorf("%v, %s", err, brief(o))
 		}
 	})
 	t.Run("a person takes time", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.hold(t, "charging", "one")
-		if o, err := b.engine.Await(within(t, patience), "one"); err != nil || text(o.Hold) != "paused" {
+		if o, err := b.engine.Process(within(t, patience), request("one")); err != nil || text(o.Hold) != "paused" {
 			t.Errorf("%v, %s", err, brief(o))
 		}
 	})
 	t.Run("an order that nobody knows", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		if _, err := b.engine.Await(within(t, patience), "one"); !errors.Is(err, orders.ErrNotFound) {
+		if _, err := b.engine.Await(within(t, patience), "one", final); !errors.Is(err, orders.ErrNotFound) {
 			t.Error(err)
 		}
 	})
@@ -85,4 +93,114 @@ func TestAwaitEndsInTime(t *testing.T) {
 		}
 	}
 	eventually(t, "nobody is in memory for it", func() bool { return s.engine.InFlight() == 0 })
+}
+
+// awaiting has somebody wait for an order. The channel gets what he is told.
+func awaiting(t *testing.T, e *engine.Engine, orderID string, enough func(int32, bool) bool) <-chan answer {
+	t.Helper()
+	told := make(chan answer, 1)
+	go func() {
+		o, err := e.Await(within(t, patience), orderID, enough)
+		told <- answer{orderID, o, err}
+	}()
+	return told
+}
+
+// TestAwaitAChange has callers wait for any change of an order, which others cause: this replica does nothing to it.
+func TestAwaitAChange(t *testing.T) {
+	t.Parallel()
+	t.Run("every one is told", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, byCallers)
+		g := newGhost(b.Pool)
+		g.admit(t, time.Hour, "one")
+		for seq, state := range []fsm.State{fsm.Reserving, fsm.Confirming, fsm.Completed} {
+			told := awaiting(t, b.engine, "one", changed(int32(seq)+1))
+			g.advance(t, state, "one")
+			if a := <-told; a.err != nil || a.order.Status != state {
+				t.Errorf("%v, %s", a.err, brief(a.order))
+			}
+		}
+	})
+	t.Run("an order that waits for a person changes when he acts", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, byCallers)
+		b.hold(t, fsm.Charging, "one")
+		told, ended := awaiting(t, b.engine, "one", changed(2)), awaiting(t, b.engine, "one", final)
+		b.do(t, engine.Request{OrderID: "one", Verb: orders.Resume, Actor: "ann"})
+		if a := <-told; a.err != nil || a.order.Seq == 2 {
+			t.Errorf("%v, %s", a.err, brief(a.order))
+		}
+		if a := <-ended; a.err != nil || a.order.Status != fsm.Completed {
+			t.Errorf("%v, %s", a.err, brief(a.order))
+		}
+	})
+	t.Run("one that was left behind is left alone by those who look", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, byCallers)
+		g := newGhost(b.Pool)
+		g.admit(t, time.Hour, "one")
+		g.letGo(t, "one")
+		b.writesNothing(t, func() {
+			o, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Await(ctx, "one", final) })
+			if err != nil || o.Status != fsm.Charging {
+				t.Errorf("%v, %s", err, brief(o))
+			}
+		})
+	})
+	t.Run("one that is removed is not found", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		newGhost(b.Pool).admit(t, time.Hour, "one")
+		told := awaiting(t, b.engine, "one", final)
+		eventually(t, "somebody waits", func() bool { return b.engine.Onlookers() == 1 })
+		b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
+		if a := <-told; !errors.Is(a.err, orders.ErrNotFound) {
+			t.Error(a.err)
+		}
+	})
+	t.Run("who waits when the service stops is told how far it is", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		newGhost(b.Pool).admit(t, time.Hour, "one")
+		e := b.replica(t, byCallers)
+		told := awaiting(t, e, "one", final)
+		eventually(t, "he waits", func() bool { return e.Onlookers() == 1 })
+		stop(t, e)
+		if a := <-told; a.err != nil && !errors.Is(a.err, orders.ErrUnavailable) || a.err == nil && a.order.Status != fsm.Charging {
+			t.Errorf("%v, %s", a.err, brief(a.order))
+		}
+	})
+}
+
+// TestManyOnlookers has two hundred callers wait for a hundred orders. A look at all of them is one statement, and the
+// orders are read in sets.
+func TestManyOnlookers(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	g := newGhost(b.Pool)
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, fmt.Sprint("order ", i))
+	}
+	g.admit(t, time.Hour, ids...)
+	e, counter := b.counted(t, byCallers)
+	var told []<-chan answer
+	for range 2 {
+		for _, id := range ids {
+			told = append(told, awaiting(t, e, id, final))
+		}
+	}
+	eventually(t, "they wait", func() bool { return e.Onlookers() == 200 })
+	g.advance(t, fsm.Completed, ids...)
+	for _, answers := range told {
+		if a := <-answers; a.err != nil || a.order.Status != fsm.Completed {
+			t.Errorf("%v, %s", a.err, brief(a.order))
+		}
+	}
+	counter.mu.Lock()
+	defer counter.mu.Unlock()
+	if n := counter.by["OrdersByNo"]; n > 50 {
+		t.Errorf("%d statements read 100 orders", n)
+	}
 }

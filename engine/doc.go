@@ -47,7 +47,7 @@
 // follows a statement lead back up.
 //
 //	engine            what there is: queues, loops, settings
-//	inventory bulk verbs verb_judge verb_write webhook callback process stats
+//	inventory bulk verbs verb_judge verb_write webhook callback process await stats
 //	                  what callers ask for
 //	side_calls late_undo refund refund_call refund_state timers concurrency watch recover
 //	                  what happens by itself

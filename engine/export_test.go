@@ -16,6 +16,16 @@ func (e *Engine) Admitting() int { return e.admits.Len() }
 // WakeWatcher does what a newcomer among the watched orders does.
 func (e *Engine) WakeWatcher() { e.watches.add(nil) }
 
+// Onlookers is how many callers wait for an order without doing anything to it.
+func (e *Engine) Onlookers() (n int) {
+	e.watches.mu.Lock()
+	defer e.watches.mu.Unlock()
+	for _, of := range e.watches.onlookers {
+		n += len(of)
+	}
+	return n
+}
+
 // Sleeps does to the engine's clock what the sleep of its machine does.
 func (e *Engine) Sleeps(d time.Duration) { e.tick(e.now().Add(-d)) }
 

@@ -95,6 +95,7 @@ func (e *Engine) finish(err error, runs ...*run) {
 		}
 		r.wakeCallers(err)
 	}
+	e.watches.nudge(removed)
 	if err == nil {
 		e.driveClaimed(claimed)
 	}

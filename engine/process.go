@@ -177,20 +177,6 @@ func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
 	return !ok || o.DueAt == nil || o.DueAt.Sub(now) < time.Until(deadline)
 }
 
-// Await answers with an order as soon as it is final or held for somebody, or when ctx ends: then with what is stored. It
-// does not wait while there is more work than gets done. Errors: orders.ErrNotFound, orders.ErrUnavailable, or that of
-// ctx if it was canceled.
-func (e *Engine) Await(ctx context.Context, orderID string) (orders.Order, error) {
-	order, err := e.Orders.Get(ctx, orderID)
-	if err != nil || !resumesWithin(ctx, &order, e.now()) || e.stopping.Load() || e.overloaded(order.Item) {
-		return order, err
-	}
-	if r := e.rejoin(&order); r != nil {
-		return e.await(ctx, r, nil)
-	}
-	return order, nil
-}
-
 func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	r.waiters.Add(1)
 	defer r.waiters.Add(-1)

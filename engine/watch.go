@@ -5,19 +5,25 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pawl/orders"
 )
 
-// watcher waits for orders that other replicas drive, on behalf of our callers. One
+// watcher waits for orders that other replicas drive, and for those that callers only look at. One
 // statement asks for all of them, however many callers wait: after 5 ms, then in
-// growing pauses up to 250 ms. When a lease ends it takes the order over.
+// growing pauses up to 250 ms. When the lease of a run's order ends it takes the order over.
 type watcher struct {
 	engine *Engine
 	mu     sync.Mutex
 	runs   map[int64]*run
 	wake   chan struct{}
+
+	onlookers map[int64][]*onlooker // by the number of their order
+	watched   atomic.Int32          // orders that have onlookers
+
+	soonest time.Duration // the shortest pause, which is longer where a look takes long; the loop's own
 }
 
 const (
@@ -26,7 +32,7 @@ const (
 )
 
 func newWatcher(e *Engine) *watcher {
-	return &watcher{engine: e, runs: map[int64]*run{}, wake: make(chan struct{}, 1)}
+	return &watcher{engine: e, runs: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: make(chan struct{}, 1)}
 }
 
 func (w *watcher) add(runs []*run) {
@@ -34,6 +40,10 @@ func (w *watcher) add(runs []*run) {
 		w.engine.finish(orders.ErrStopping, runs...)
 		return
 	}
+	w.lookSoon()
+}
+
+func (w *watcher) lookSoon() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -68,12 +78,15 @@ func (w *watcher) take(orderNos []int64) []*run {
 	return out
 }
 
+// numbers are the orders of the runs, and those that have onlookers.
 func (w *watcher) numbers() []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]int64, 0, len(w.runs))
-	for no := range w.runs {
-		out = append(out, no)
+	out := slices.AppendSeq(make([]int64, 0, len(w.runs)+len(w.onlookers)), maps.Keys(w.runs))
+	for no := range w.onlookers {
+		if _, ok := w.runs[no]; !ok {
+			out = append(out, no)
+		}
 	}
 	return out
 }
@@ -91,17 +104,18 @@ func (w *watcher) idle(orderNo int64) bool {
 // nothing else to do for them.
 func (w *watcher) dropAll() {
 	w.engine.finish(orders.ErrStopping, w.take(w.numbers())...)
+	w.dismiss()
 }
 
 func (w *watcher) loop(ctx context.Context) {
-	pause := watchSoonest
+	pause := w.soonest
 	for {
 		if len(w.numbers()) == 0 {
 			select {
 			case <-ctx.Done():
 				return
 			case <-w.wake:
-				pause = watchSoonest
+				pause = w.soonest
 			}
 		}
 		woken, ok := w.wait(ctx, pause)
@@ -109,11 +123,14 @@ func (w *watcher) loop(ctx context.Context) {
 			return
 		}
 		if woken {
-			pause = watchSoonest
+			pause = w.soonest
 		}
 		pause = min(pause*3/2, watchLatest)
-		if w.once() {
-			pause = watchSoonest
+		began := time.Now()
+		again := w.once()
+		w.soonest = min(max(10*time.Since(began), watchSoonest), watchLatest)
+		if again {
+			pause = w.soonest
 		}
 	}
 }
@@ -130,8 +147,8 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 			return woken, false
 		case <-wake:
 			woken, wake = true, nil
-			if pause > watchSoonest {
-				timer.Reset(watchSoonest)
+			if pause > w.soonest {
+				timer.Reset(w.soonest)
 			}
 		case <-timer.C:
 			return woken, true
@@ -139,20 +156,20 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 	}
 }
 
-// once reads all watched orders. It reports whether it took orders over; the next round then
-// finds that they are ours.
+// once looks at all watched orders, and reads those that are not waited for any longer. It reports whether it took orders
+// over; the next round then finds that they are ours.
 func (w *watcher) once() bool {
 	e := w.engine
-	gone := map[int64]bool{} // until its row is seen
 	numbers := w.numbers()
 	rows, err := e.query.OrdersWatched(e.ctx, numbers)
 	if err != nil {
 		return false // the next look will do
 	}
+	gone := map[int64]bool{} // until its row is seen
 	for _, no := range numbers {
 		gone[no] = true
 	}
-	var changed, due []int64
+	var changed, shown, due []int64
 	for _, row := range rows {
 		delete(gone, row.OrderNo)
 		switch {
@@ -161,11 +178,32 @@ func (w *watcher) once() bool {
 		case row.Due:
 			due = append(due, row.OrderNo)
 		}
+		if w.wanted(row.OrderNo, row.Seq, row.Final) {
+			shown = append(shown, row.OrderNo)
+		}
 	}
-	changed = slices.AppendSeq(changed, maps.Keys(gone))
-	if runs := w.take(changed); len(runs) > 0 {
-		rows, err := e.readUntilKnown(numbersOf(runs), true)
-		e.settleRead(runs, rows, err)
+	changed, shown = slices.AppendSeq(changed, maps.Keys(gone)), slices.AppendSeq(shown, maps.Keys(gone))
+	w.read(w.take(changed), shown)
+	return e.claim(w.ofRuns(due)) > 0
+}
+
+// read reads orders for their runs and for their onlookers, in one statement.
+func (w *watcher) read(runs []*run, shown []int64) {
+	e := w.engine
+	numbers := append(numbersOf(runs), shown...)
+	if len(numbers) == 0 {
+		return
 	}
-	return e.claim(due) > 0
+	rows, err := e.readUntilKnown(numbers, true)
+	e.settleRead(runs, rows, err)
+	if err == nil && e.ctx.Err() == nil {
+		w.show(shown, rows)
+	}
+}
+
+// ofRuns leaves out the orders that nobody but onlookers watches: to look at an order does nothing to it.
+func (w *watcher) ofRuns(orderNos []int64) []int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(orderNos, func(no int64) bool { return w.runs[no] == nil })
 }

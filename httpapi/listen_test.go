@@ -112,7 +112,7 @@ func TestConnections(t *testing.T) {
 		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || !strings.Contains(a.body, `"status":"completed"`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		for _, wait := range []string{"-1", "61", "x"} {
+		for _, wait := range []string{"-1", "61", "x", "20ss", "1m", "s"} {
 			b.get(t, "/api/orders/later?wait="+wait).wantProblem(t, 422, "invalid_parameter")
 		}
 	})

@@ -15,26 +15,33 @@ import (
 var getOrderOperation = failing(huma.Operation{
 	OperationID: "getOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}", Tags: []string{"orders"},
 	Summary: "Read an order",
-	Description: "With wait the answer comes when the order is final, or waits for a person or for longer than the caller does, or when the time is up: " +
-		"the order as it is then.",
+	Description: "With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. " +
+		"When the time is up, it is the order as it is then, or 304 if that has the ETag still.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {
-	OrderID     string `path:"orderId" doc:"The id, percent-encoded."`
-	Wait        int32  `query:"wait" minimum:"0" maximum:"60" doc:"How many seconds to wait for the end of the order."`
-	IfNoneMatch string `header:"If-None-Match" doc:"The ETag of the order as the caller knows it."`
+	OrderID     string   `path:"orderId" doc:"The id, percent-encoded."`
+	Wait        waitTime `query:"wait" doc:"How long to wait for the order to end, or to change. Up to 60 seconds."`
+	IfNoneMatch string   `header:"If-None-Match" doc:"The ETag of the order as the caller knows it."`
 }
 
 // Resolve lifts the read deadline of the connection, which would end a request that waits.
 func (in *getOrderRequest) Resolve(ctx huma.Context) []error {
-	if in.Wait > 0 {
+	if in.Wait.duration() > 0 {
 		_ = ctx.SetReadDeadline(time.Time{}) // not every writer has a connection
 	}
 	return nil
 }
 
-func (in *getOrderRequest) limit() time.Duration { return in.wait() + readLimit }
-func (in *getOrderRequest) wait() time.Duration  { return time.Duration(in.Wait) * time.Second }
+func (in *getOrderRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
+
+// enough reports whether the caller waits no longer for an order at this seq.
+func (in *getOrderRequest) enough(seq int32, final bool) bool {
+	if in.IfNoneMatch != "" {
+		return !matches(in.IfNoneMatch, entityTag(seq))
+	}
+	return final
+}
 
 type getOrderAnswer struct {
 	Status       int
@@ -62,12 +69,13 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 }
 
 func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Order, error) {
-	if in.Wait == 0 {
+	atMost := in.Wait.duration()
+	if atMost == 0 {
 		return s.engine.Orders.Get(ctx, in.OrderID)
 	}
-	ctx, cancel := context.WithTimeout(ctx, in.wait())
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	return s.engine.Await(ctx, in.OrderID)
+	return s.engine.Await(ctx, in.OrderID, in.enough)
 }
 
 var listOrdersOperation = failing(huma.Operation{

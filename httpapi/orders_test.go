@@ -57,6 +57,37 @@ func TestGetOrderIfNoneMatch(t *testing.T) {
 	}
 }
 
+func TestGetOrderWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.held(t, "o", nil)
+	tag := b.get(t, "/api/orders/o").header.Get("ETag")
+	t.Run("and nothing changes", func(t *testing.T) {
+		t.Parallel()
+		if a := b.get(t, "/api/orders/o?wait=1s", "If-None-Match", tag); a.status != 304 || a.header.Get("ETag") != tag {
+			t.Errorf("%+v", a)
+		}
+		if o := b.get(t, "/api/orders/o?wait=1").wantStatus(t, 200); o.Hold != "attention" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("until it changes, and until it ends", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "p", nil)
+		seen := b.get(t, "/api/orders/p").header.Get("ETag")
+		changed, ended := make(chan answer, 1), make(chan answer, 1)
+		go func() { changed <- b.get(t, "/api/orders/p?wait=60s", "If-None-Match", seen) }()
+		go func() { ended <- b.get(t, "/api/orders/p?wait=60") }()
+		b.verb(t, "p/cancel", "").wantStatus(t, 200)
+		if a := <-changed; a.status != 200 || a.header.Get("ETag") == seen {
+			t.Errorf("%+v", a)
+		}
+		if o := (<-ended).wantStatus(t, 200); o.Status != "canceled" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
 func TestListTransitions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

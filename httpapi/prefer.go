@@ -9,6 +9,14 @@ import (
 // maxWait is the longest a caller can ask to wait.
 const maxWait = time.Minute
 
+// waitTime is how long to wait, as a query parameter.
+type waitTime string
+
+func (w waitTime) duration() time.Duration {
+	seconds, _ := strconv.Atoi(strings.TrimSuffix(string(w), "s")) // the schema has looked
+	return time.Duration(seconds) * time.Second
+}
+
 // preference is what a caller asks for with Prefer (RFC 7240): how long to wait
 // for the end of an order, and whether to refuse fields that are not known. What is not
 // understood is ignored, as the RFC says.

@@ -47,6 +47,13 @@ func (amount) Schema(r huma.Registry) *huma.Schema {
 	})
 }
 
+// Schema is that of a number of seconds, with or without their unit.
+func (waitTime) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Pattern: `^([1-5]?[0-9]|60)s?$`, PatternDescription: "0 to 60 seconds", Examples: []any{"20s"}}
+	s.PrecomputeMessages()
+	return s
+}
+
 // Schema is that of a map.
 func (stringMap) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}

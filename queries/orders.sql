@@ -160,8 +160,8 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
--- What somebody who waits for another replica needs to know.
-SELECT o.order_no, o.owner,
+-- What somebody needs to know who waits for an order that others drive.
+SELECT o.order_no, o.owner, o.seq, (o.ended_as IS NOT NULL)::boolean AS final,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
