@@ -42,21 +42,23 @@ var mayImport = map[string][]string{
 	"provider":    {"fsm", "egress"},
 	"batch":       {},
 	"orders":      {"fsm", "db"},
-	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "orders", "provider", "provider/endpoint", "provider/stripe"},
+	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "orders", "provider", "provider/endpoint", "provider/stripe", "signing"},
+	"signing":     {},
+	"webhooks":    {"db", "events", "egress", "provider", "signing"},
 	"books":       {"fsm", "db"},
 	"access":      {"db"},
-	"httpapi":     {"access", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine"},
+	"httpapi":     {"access", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine", "webhooks"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "cli/output"},
+	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output"},
 	"cli/output":  {},
 
 	"policy/store": {"db", "policy"},
 
 	// The executors of remote steps: they reach no database.
-	"provider/endpoint": {"fsm", "policy", "provider"},
+	"provider/endpoint": {"fsm", "policy", "provider", "signing"},
 	"provider/stripe":   {"fsm", "policy", "provider"},
 
 	// For tests only: no folder above lists them.

@@ -126,6 +126,49 @@ type Transition struct {
 	Fingerprint   []byte
 }
 
+type WebhookDelivery struct {
+	DeliveryNo  int64
+	EventNo     *int64
+	Seq         *int64
+	CreatedAt   time.Time
+	DueAt       *time.Time
+	AttemptedAt *time.Time
+	FinishedAt  *time.Time
+	EndpointNo  int32
+	Attempts    int16
+	State       string
+	Type        string
+	EventID     string
+	Subject     string
+	Body        *string
+	Log         []byte
+}
+
+type WebhookEndpoint struct {
+	EndpointNo          int32
+	Version             int32
+	Failures            int32
+	Seq                 int64
+	EventNo             int64
+	DeliveryNo          int64
+	Fence               int64
+	DueAt               time.Time
+	PausedUntil         *time.Time
+	FailingSince        *time.Time
+	DisabledAt          *time.Time
+	CreatedAt           time.Time
+	PreviousSecretUntil *time.Time
+	Owner               *uuid.UUID
+	State               string
+	DisabledReason      *string
+	CreatedBy           string
+	Secret              string
+	PreviousSecret      *string
+	Url                 string
+	Description         *string
+	Types               []string
+}
+
 type WrittenOrder struct {
 	OrderNo              int64
 	CreatedAt            time.Time

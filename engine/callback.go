@@ -11,7 +11,7 @@ import (
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/provider"
-	"pawl/provider/endpoint"
+	"pawl/signing"
 )
 
 // CallbackResult is the answer of a provider that came by callback.
@@ -85,7 +85,7 @@ func (e *Engine) checkSigned(of callbackTarget, version *int32, t *CallbackResul
 	}
 	how := p.Step(of.step)
 	secret, unreadable := e.cfg.Bounds.ReadKey(how)
-	if how.SignedCallbacks && (unreadable != nil || endpoint.Verify(secret, t.Header, t.Body, e.now()) != nil) {
+	if how.SignedCallbacks && (unreadable != nil || signing.Verify(secret, t.Header, t.Body, e.now()) != nil) {
 		return "", ErrSignature
 	}
 	return secret, nil

@@ -36,6 +36,12 @@ var bookColumns = map[string]string{
 	"stock_movements": "item text, version bigint, kind text, change bigint, on_hand bigint, sold bigint, " +
 		"at timestamp with time zone, actor text, reason text, request_id text, on_behalf_of text",
 	"access_log": "at timestamp with time zone, event text, actor text, on_behalf_of text, address inet, operation text, subject text, detail text, times integer",
+	"webhook_endpoints": "endpoint_no integer, url text, description text, types text[], state text, disabled_reason text, " +
+		"disabled_at timestamp with time zone, failures integer, failing_since timestamp with time zone, paused_until timestamp with time zone, " +
+		"event_no bigint, created_at timestamp with time zone, created_by text",
+	"webhook_deliveries": "endpoint_no integer, delivery_no bigint, event_no bigint, event_id text, type text, subject text, state text, " +
+		"attempts smallint, created_at timestamp with time zone, due_at timestamp with time zone, attempted_at timestamp with time zone, " +
+		"finished_at timestamp with time zone, log jsonb",
 }
 
 func TestBooks(t *testing.T) {
@@ -64,14 +70,16 @@ func TestBooksAreReadByOrder(t *testing.T) {
 			c := connect(t, dbtest.New(t))
 			c.fill(test.orders)
 			for view := range bookColumns {
-				if view == "access_log" { // it is read by time, by people who look for something that went wrong
+				key := "order_id = 'order 17'"
+				switch view {
+				case "access_log", "webhook_endpoints": // the one is read by time, by people who look for something that went wrong; the other is short
 					continue
+				case "inventory", "stock_movements":
+					key = "item = 'order 17'"
+				case "webhook_deliveries":
+					key = "endpoint_no = 17"
 				}
-				column := "order_id"
-				if view == "inventory" || view == "stock_movements" {
-					column = "item"
-				}
-				plan := c.planOf(`SELECT * FROM books.` + view + ` WHERE ` + column + ` = 'order 17'`)
+				plan := c.planOf(`SELECT * FROM books.` + view + ` WHERE ` + key)
 				if strings.Contains(plan, "Seq Scan") || !strings.Contains(plan, "Index") {
 					t.Errorf("books.%s\n%s", view, plan)
 				}

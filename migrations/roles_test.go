@@ -106,7 +106,7 @@ func TestRolesAreDenied(t *testing.T) {
 		},
 		"read": {
 			`SELECT FROM pawl.orders`: noRight, `SELECT payment_method FROM pawl.orders`: noRight, `SELECT callback_secret FROM pawl.installation`: noRight,
-			`SELECT FROM pawl.tokens`: noRight, `SELECT payment_method FROM pawl.transitions`: noRight, `SELECT source FROM pawl.policies`: noRight,
+			`SELECT FROM pawl.tokens`: noRight, `SELECT secret FROM pawl.webhook_endpoints`: noRight, `SELECT payment_method FROM pawl.transitions`: noRight, `SELECT source FROM pawl.policies`: noRight,
 			`UPDATE books.orders SET status = 'failed'`: noRight, `INSERT INTO books.inventory (item) VALUES ('x')`: noRight, `CREATE TABLE books.more ()`: noRight,
 		},
 		"owner": { // owns the tables, and still writes no history anew

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +38,15 @@ func NewTransport(inFlight int, private bool) *http.Transport {
 		Protocols:              protocols,
 	}
 }
+
+// UserAgent is `pawl/` and the version of this program.
+var UserAgent = func() string {
+	version := "devel"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		version = strings.Trim(info.Main.Version, "()")
+	}
+	return "pawl/" + version
+}()
 
 // Exchange is what came of one HTTP request: an answer, or the error that stood in its place.
 type Exchange struct {
@@ -84,6 +95,17 @@ func (x *Exchange) Lost() Result {
 		detail = network.Error()
 	}
 	return Unknown{Code: "connection_lost", Detail: x.Text(detail), After: x.RetryAfter()}
+}
+
+// Reason is why there is no whole answer, in words.
+func (x *Exchange) Reason() string {
+	switch r := x.Lost().(type) {
+	case Unknown:
+		return r.Detail
+	case Retry:
+		return r.Detail
+	}
+	return ""
 }
 
 // unconnected counts when there was somebody, but not somebody to trust: that does not go

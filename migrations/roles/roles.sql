@@ -67,6 +67,8 @@ GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservatio
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
 -- The answers of repeated requests are forgotten after a month.
 GRANT INSERT, UPDATE, DELETE ON pawl.idempotency_keys TO pawl_serve;
+-- Deliveries are forgotten with the events.
+GRANT INSERT, UPDATE, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 -- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
 GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
 -- Nor a link: the service opens those that there are, and ends sessions.

@@ -11,13 +11,13 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"pawl/fsm"
 	"pawl/policy"
 	"pawl/provider"
+	"pawl/signing"
 )
 
 // endpoint is an Executor that posts to the URLs of a step.
@@ -86,7 +86,7 @@ func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Opera
 	// connection on it. The same key makes that harmless, and Exchange counts it.
 	request.Header["Idempotency-Key"] = []string{key}
 	request.Header["Fencing-Token"] = []string{strconv.FormatInt(c.Fence, 10)}
-	a, err := e.exchange(c, request, message{key, body})
+	a, err := e.exchange(c, request, signing.Message{ID: key, Body: body})
 	if err != nil {
 		return provider.Unsent("secret_unusable", err)
 	}
@@ -98,18 +98,18 @@ var errAddress = errors.New("the URL can't be used")
 
 // exchange signs a request, sends it and reads the answer. An error means that nothing
 // was sent.
-func (e *endpoint) exchange(c *provider.Call, request *http.Request, m message) (*answer, error) {
+func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.Message) (*answer, error) {
 	secret, key, err := e.signingKey()
 	if err != nil {
 		return nil, err
 	}
 	if key != nil {
-		sign(request.Header, key, m, c.Now())
+		signing.Sign(request.Header, m, c.Now(), key)
 	}
-	request.Header["User-Agent"] = []string{userAgent}
+	request.Header["User-Agent"] = []string{provider.UserAgent}
 	request.Header["Traceparent"] = []string{c.TraceParent()}
 	a := &answer{}
-	a.Perform(request.Context(), c, strings.TrimPrefix(secret, secretPrefix), func(ctx context.Context) error {
+	a.Perform(request.Context(), c, strings.TrimPrefix(secret, signing.Prefix), func(ctx context.Context) error {
 		response, err := e.transport.RoundTrip(request.WithContext(ctx))
 		if err != nil {
 			return err
@@ -118,12 +118,3 @@ func (e *endpoint) exchange(c *provider.Call, request *http.Request, m message) 
 	})
 	return a, nil
 }
-
-// userAgent is `pawl/` and the version of this program.
-var userAgent = func() string {
-	version := "devel"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = strings.Trim(info.Main.Version, "()")
-	}
-	return "pawl/" + version
-}()

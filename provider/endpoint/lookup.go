@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"pawl/provider"
+	"pawl/signing"
 )
 
 // lookEndpoint is an endpoint that can be asked what became of a key.
@@ -23,7 +24,7 @@ func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Re
 		query = given + "&" + query
 	}
 	request.URL.RawQuery = query
-	a, err := e.exchange(c, request, message{id: key})
+	a, err := e.exchange(c, request, signing.Message{ID: key})
 	if err != nil {
 		return provider.InDoubt(provider.Unsent("secret_unusable", err))
 	}

@@ -1,0 +1,230 @@
+-- Webhook endpoints and their deliveries. Whoever writes deliveries writes their endpoint first, which locks it, and compares
+-- its seq with the one he has read: what is stored of a subject decides which of its deliveries is due, and a statement
+-- that waited for the lock would still see what was stored before. Without a row, the caller reads again.
+
+-- name: WebhookEndpointsLook :many
+-- All endpoints, as a replica looks at them again and again: with the time of the database, and when the next delivery that
+-- is not due yet will be.
+SELECT sqlc.embed(e), now()::timestamptz AS at,
+  (SELECT d.due_at FROM pawl.webhook_deliveries AS d
+   WHERE d.endpoint_no = e.endpoint_no AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS next_due_at
+FROM pawl.webhook_endpoints AS e ORDER BY e.endpoint_no;
+
+-- name: WebhookEndpointClaim :exec
+-- Takes up one endpoint whose lease is over. One at a time, so that replicas share them.
+UPDATE pawl.webhook_endpoints AS e SET owner = @owner::uuid, fence = e.fence + 1,
+  due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+WHERE e.endpoint_no = (
+  SELECT f.endpoint_no FROM pawl.webhook_endpoints AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+) AND e.due_at <= now();
+
+-- name: WebhookEndpointsRenew :many
+UPDATE pawl.webhook_endpoints AS e SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
+WHERE e.owner = @owner::uuid AND e.endpoint_no = ANY(@endpoint_nos::integer[])
+RETURNING e.endpoint_no, e.fence;
+
+-- name: WebhookEndpointsRelease :exec
+-- Hands endpoints back, due at once.
+UPDATE pawl.webhook_endpoints AS e SET due_at = now(), owner = NULL WHERE e.owner = @owner::uuid;
+
+-- name: WebhookDeliveriesAdd :many
+-- Stores the deliveries of the next events, and notes how far the endpoint has come. Returns those that are due, with a row
+-- that has none of them if there are none: no other of the subject is stored that is not finished, nor before it in this set (firsts).
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, event_no = @event_no, delivery_no = e.delivery_no + cardinality(@event_nos::bigint[])
+  WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq AND e.state = 'enabled'
+  RETURNING e.endpoint_no, e.delivery_no - cardinality(@event_nos::bigint[]) AS before
+), added AS (
+  INSERT INTO pawl.webhook_deliveries (endpoint_no, delivery_no, event_no, seq, event_id, type, subject, due_at)
+  SELECT e.endpoint_no, e.before + x.n, x.event_no, x.seq, x.event_id, x.type, x.subject,
+    CASE WHEN x.first AND coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+      WHERE w.endpoint_no = e.endpoint_no AND w.subject = x.subject AND w.finished_at IS NULL LIMIT 1), true) THEN now() END
+  FROM endpoint AS e, ROWS FROM (unnest(@event_nos::bigint[]), unnest(@seqs::bigint[]), unnest(@event_ids::text[]), unnest(@types::text[]),
+    unnest(@subjects::text[]), unnest(@firsts::boolean[])) WITH ORDINALITY AS x(event_no, seq, event_id, type, subject, first, n)
+  RETURNING webhook_deliveries.*
+)
+SELECT e.before::bigint AS before, coalesce(a.delivery_no, 0)::bigint AS delivery_no
+FROM endpoint AS e LEFT JOIN added AS a ON a.due_at IS NOT NULL;
+
+-- name: WebhookDeliveriesDue :many
+-- Those that are due, from the floor on, which keeps the scan away from the dead entries that finished ones leave in the index.
+SELECT d.delivery_no, d.event_no, d.seq, d.attempts, d.due_at::timestamptz AS due_at, d.type, d.event_id, d.subject, d.body
+FROM pawl.webhook_deliveries AS d
+WHERE d.endpoint_no = @endpoint_no AND d.due_at > @floor::timestamptz AND d.due_at <= now()
+ORDER BY d.due_at, d.delivery_no LIMIT @most;
+
+-- name: WebhookDeliveriesAhead :one
+-- How many wait for their first attempt, up to a number. Those that wait behind one that was given up do not count: they
+-- would stop what waits for nothing.
+SELECT count(*) FROM (
+  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.finished_at IS NULL AND d.state = 'pending' AND d.attempts = 0
+    AND d.subject <> ALL(ARRAY(SELECT x.subject FROM pawl.webhook_deliveries AS x WHERE x.endpoint_no = @endpoint_no AND x.state = 'exhausted'))
+  LIMIT @most
+) AS waiting;
+
+-- name: WebhookDeliveriesRecord :many
+-- What came of attempts. One that is finished makes the next of its subject due. Returns those, with a row that has none of
+-- them if there are none; no row: the endpoint is another's, or was changed meanwhile.
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
+    failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
+    paused_until = CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END
+  WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
+  RETURNING e.endpoint_no, e.failing_since
+), results AS MATERIALIZED (
+  SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
+  FROM ROWS FROM (unnest(@delivery_nos::bigint[]), unnest(@attempts::smallint[]), unnest(@states::text[]), unnest(@delays::float8[]), unnest(@entries::text[]))
+    AS x(delivery_no, attempts, state, delay, entry)
+), recorded AS (
+  UPDATE pawl.webhook_deliveries AS d SET
+    state = r.state, attempts = d.attempts + 1, attempted_at = now(),
+    due_at = CASE WHEN r.state = 'pending' THEN now() + make_interval(secs => r.delay) END,
+    finished_at = CASE WHEN r.state = 'delivered' THEN now() END,
+    log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
+  FROM endpoint AS e, results AS r
+  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT @delivery_nos::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
+    AND d.state = 'pending' AND d.attempts = r.attempts
+  RETURNING d.endpoint_no, d.delivery_no, d.subject, d.finished_at
+), finished AS MATERIALIZED (
+  SELECT r.endpoint_no, r.delivery_no, r.subject FROM recorded AS r WHERE r.finished_at IS NOT NULL
+), behind AS MATERIALIZED (
+  SELECT (SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
+    WHERE n.endpoint_no = f.endpoint_no AND n.subject = f.subject AND n.finished_at IS NULL
+      AND n.delivery_no <> ALL(ARRAY(SELECT g.delivery_no FROM finished AS g))
+    ORDER BY n.delivery_no LIMIT 1) AS delivery_no
+  FROM finished AS f
+), woken AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
+  WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT n.delivery_no FROM behind AS n))
+    AND d.state = 'pending' AND d.due_at IS NULL
+  RETURNING d.*
+)
+SELECT coalesce(e.failing_since < now() - interval '5 days', false)::boolean AS failing_long,
+  coalesce(w.delivery_no, 0)::bigint AS delivery_no, w.event_no, w.seq, coalesce(w.attempts, 0)::smallint AS attempts,
+  coalesce(w.type, '')::text AS type, coalesce(w.event_id, '')::text AS event_id, coalesce(w.subject, '')::text AS subject, w.body
+FROM endpoint AS e LEFT JOIN woken AS w ON true;
+
+-- name: WebhookEndpointDisable :one
+-- Disables an endpoint and tells all others that are enabled. The locks come first, in one order for everybody.
+WITH locked AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e WHERE e.state = 'enabled' ORDER BY e.endpoint_no FOR NO KEY UPDATE
+), disabled AS (
+  UPDATE pawl.webhook_endpoints AS e SET state = 'disabled', disabled_at = now(), disabled_reason = @reason::text, paused_until = NULL,
+    seq = e.seq + 1, version = e.version + 1
+  WHERE e.endpoint_no = @endpoint_no AND e.endpoint_no = ANY(ARRAY(SELECT l.endpoint_no FROM locked AS l)) AND e.state = 'enabled'
+    AND e.owner = @owner::uuid AND e.fence = @fence
+  RETURNING e.endpoint_no
+), others AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, delivery_no = e.delivery_no + 1
+  WHERE e.endpoint_no = ANY(ARRAY(SELECT l.endpoint_no FROM locked AS l)) AND e.state = 'enabled'
+    AND e.endpoint_no <> (SELECT d.endpoint_no FROM disabled AS d)
+  RETURNING e.endpoint_no, e.delivery_no
+), told AS (
+  INSERT INTO pawl.webhook_deliveries (endpoint_no, delivery_no, event_id, type, subject, body, due_at)
+  SELECT o.endpoint_no, o.delivery_no, @event_id::text, @type::text, @event_id::text, @body::text, now() FROM others AS o
+), logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'webhook_endpoint_disabled', 'system', 'whe_' || d.endpoint_no, @reason::text FROM disabled AS d
+)
+SELECT d.endpoint_no, (SELECT count(*) FROM others)::integer AS told FROM disabled AS d;
+
+-- name: WebhookDeliveryAgain :one
+-- Has one delivery sent again by its id, as if it was new: at once, unless an earlier one of its subject is not finished.
+-- No row: the endpoint was changed meanwhile, or there is no such delivery.
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
+  RETURNING e.endpoint_no
+)
+UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
+  due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+    WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END,
+  log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
+FROM endpoint AS e
+WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no
+RETURNING d.*;
+
+-- name: WebhookDeliveriesRecover :one
+-- Has exhausted deliveries sent again that were given up since a time, up to a number of them, the oldest first. Its row says
+-- how many; no row: the endpoint was changed meanwhile.
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
+  RETURNING e.endpoint_no
+), exhausted AS MATERIALIZED (
+  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.state = 'exhausted' AND d.attempted_at >= @since::timestamptz
+  ORDER BY d.delivery_no LIMIT @most
+), again AS (
+  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0,
+    due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+      WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END,
+    log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
+  FROM endpoint AS e
+  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT x.delivery_no FROM exhausted AS x)) AND d.state = 'exhausted'
+  RETURNING d.delivery_no
+)
+SELECT e.endpoint_no, (SELECT count(*) FROM again)::integer AS recovered FROM endpoint AS e;
+
+-- name: WebhookDeliverySkip :one
+-- Gives up one delivery for good, so that those behind it go on. No row: the endpoint was changed meanwhile, or the delivery
+-- is finished, or there is none.
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
+  RETURNING e.endpoint_no
+), skipped AS (
+  UPDATE pawl.webhook_deliveries AS d SET state = 'skipped', due_at = NULL, finished_at = now(),
+    log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
+  FROM endpoint AS e
+  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no AND d.finished_at IS NULL
+  RETURNING d.*
+), woken AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
+  WHERE d.endpoint_no = @endpoint_no AND d.state = 'pending' AND d.due_at IS NULL AND d.delivery_no = (
+    SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
+    WHERE n.endpoint_no = @endpoint_no AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> @delivery_no
+    ORDER BY n.delivery_no LIMIT 1)
+), logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'webhook_delivery_skipped', @actor::text, 'whe_' || s.endpoint_no || ' ' || s.delivery_no, @reason::text FROM skipped AS s
+)
+SELECT s.* FROM skipped AS s;
+
+-- name: WebhookDeliveriesPurge :one
+-- Removes finished deliveries that are older than an age, among some from a number on: of an endpoint that is deleted, all.
+-- Its row says where to go on: 0 where there is nothing left to look at.
+WITH looked_at AS MATERIALIZED (
+  SELECT d.delivery_no, d.created_at, d.finished_at FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.delivery_no > @after
+  ORDER BY d.delivery_no LIMIT @most
+), removed AS (
+  DELETE FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT s.delivery_no FROM looked_at AS s))
+    AND (d.finished_at < now() - make_interval(secs => @age_seconds::float8) OR @whole::boolean)
+)
+SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_interval(secs => @age_seconds::float8) OR @whole::boolean), 0)::bigint AS next
+FROM looked_at AS s;
+
+-- name: WebhookEndpointRemove :exec
+-- Removes an endpoint that is deleted, once its deliveries are removed.
+DELETE FROM pawl.webhook_endpoints AS e
+WHERE e.endpoint_no = @endpoint_no AND e.state = 'deleted' AND e.owner = @owner::uuid AND e.fence = @fence
+  AND coalesce((SELECT false FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = @endpoint_no LIMIT 1), true);
+
+-- name: WebhookEndpointsState :many
+-- What metrics say of endpoints. What was given up is counted up to a number.
+SELECT e.endpoint_no, e.state, e.event_no,
+  coalesce(extract(epoch FROM now() - e.failing_since), 0)::float8 AS failing_seconds,
+  (SELECT count(*) FROM (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.state = 'exhausted' LIMIT @most) AS x)::bigint AS exhausted,
+  coalesce(extract(epoch FROM now() - (SELECT min(d.due_at) FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.due_at IS NOT NULL)), 0)::float8 AS waiting_seconds
+FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
+
+-- name: WebhookEndpointGet :one
+SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted';
+
+-- name: WebhookDeliveryGet :one
+SELECT d.* FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = @delivery_no;

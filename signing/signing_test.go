@@ -1,0 +1,57 @@
+package signing
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestVerify: with two keys a message is good for who has either of them, for a while.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1614265330, 0)
+	before, after := NewSecret(), NewSecret()
+	var keys [][]byte
+	for _, secret := range []string{after, before} {
+		key, err := Key(secret)
+		if err != nil || len(key) != 32 {
+			t.Fatalf("a key of %d bytes, %v", len(key), err)
+		}
+		keys = append(keys, key)
+	}
+	h := http.Header{}
+	Sign(h, Message{"evt_1_2", []byte("body")}, now, keys...)
+	for _, c := range []struct {
+		name, secret, body string
+		at                 time.Time
+		good               bool
+	}{
+		{"the new secret", after, "body", now, true},
+		{"the secret before", before, "body", now.Add(4 * time.Minute), true},
+		{"another secret", NewSecret(), "body", now, false},
+		{"no secret", "", "body", now, false},
+		{"another body", after, "Body", now, false},
+		{"late", after, "body", now.Add(6 * time.Minute), false},
+		{"early", after, "body", now.Add(-6 * time.Minute), false},
+	} {
+		if err := Verify(c.secret, h, []byte(c.body), c.at); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.name, err)
+		} else if err != nil && strings.Contains(err.Error(), strings.TrimPrefix(after, Prefix)) {
+			t.Errorf("%s: the error tells the secret", c.name)
+		}
+	}
+}
+
+// The example of the Standard Webhooks libraries.
+func TestSignatureOfTheSpecification(t *testing.T) {
+	t.Parallel()
+	key, err := Key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := signatureOf(key, Message{"msg_p5jXN8AQM9LWM0D4loKWxJek", []byte(`{"test": 2432232314}`)}, "1614265330")
+	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
