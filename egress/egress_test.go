@@ -1,10 +1,14 @@
 package egress_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"pawl/egress"
 )
@@ -67,4 +71,66 @@ func TestDialer(t *testing.T) {
 			_ = connection.Close()
 		}
 	}
+}
+
+// A name leads to what it led to when it was judged, or is judged again: between two calls it may change.
+func TestDialerOfANameThatChanges(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	names := nameServer(t, [4]byte{127, 0, 0, 1}, [4]byte{169, 254, 169, 254}, [4]byte{127, 0, 0, 1})
+	for i, refused := range []bool{false, true, false} {
+		dialer := egress.Dialer(true)
+		dialer.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "udp", names)
+		}}
+		connection, err := dialer.DialContext(t.Context(), "tcp4", "provider.example:"+port)
+		if err == nil {
+			_ = connection.Close()
+		}
+		if errors.Is(err, egress.ErrRefused) != refused || !refused && err != nil {
+			t.Errorf("call %d: %v", i+1, err)
+		}
+	}
+}
+
+// nameServer answers each question for an address with the next of these, and returns where it is.
+func nameServer(t *testing.T, addresses ...[4]byte) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answered sync.WaitGroup
+	t.Cleanup(answered.Wait)
+	t.Cleanup(func() { _ = conn.Close() })
+	answered.Go(func() {
+		buffer := make([]byte, 512)
+		for len(addresses) > 0 {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buffer[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if m.Questions[0].Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Class: dnsmessage.ClassINET},
+					Body:   &dnsmessage.AResource{A: addresses[0]},
+				}}
+				addresses = addresses[1:]
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	})
+	return conn.LocalAddr().String()
 }

@@ -60,12 +60,12 @@ type Exchange struct {
 }
 
 // Perform makes the request of a call. send sends it under the context it gets, reads the answer, and sets Status and
-// Header. The secret and what else the call withholds are withheld from now on.
-func (x *Exchange) Perform(ctx context.Context, c *Call, secret string, send func(context.Context) error) {
+// Header. The secrets, which may be empty, and what else the call withholds are withheld from now on.
+func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send func(context.Context) error) {
 	if c.secrets != nil {
-		*c.secrets = append(*c.secrets, secret)
+		*c.secrets = append(*c.secrets, secrets...)
 	}
-	x.Withheld = c.Withheld(secret)
+	x.Withheld = c.Withheld(secrets...)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called before the first byte, for every connection the request is put on, also for

@@ -109,7 +109,7 @@ func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.M
 	request.Header["User-Agent"] = []string{provider.UserAgent}
 	request.Header["Traceparent"] = []string{c.TraceParent()}
 	a := &answer{}
-	a.Perform(request.Context(), c, strings.TrimPrefix(secret, signing.Prefix), func(ctx context.Context) error {
+	a.Perform(request.Context(), c, []string{strings.TrimPrefix(secret, signing.Prefix)}, func(ctx context.Context) error {
 		response, err := e.transport.RoundTrip(request.WithContext(ctx))
 		if err != nil {
 			return err

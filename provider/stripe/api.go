@@ -89,8 +89,13 @@ func (a *api) send(ctx context.Context, c *provider.Call, request func(context.C
 	if err != nil {
 		return reply{failed: provider.Unsent("secret_unusable", err)}
 	}
+	withheld := []string{secret}
+	if a.how.WebhookSecret != "" {
+		hook, _ := a.bounds.Read(a.how.WebhookSecret) // it is not needed here, and empty if it can't be read
+		withheld = append(withheld, hook)
+	}
 	var r reply
-	r.Perform(ctx, c, secret, func(ctx context.Context) error {
+	r.Perform(ctx, c, withheld, func(ctx context.Context) error {
 		return request(ctx, stripe.NewClient(secret, stripe.WithBackends(a.backends)), &r)
 	})
 	if errors.As(r.Err, &r.fault) {
