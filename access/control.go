@@ -68,7 +68,8 @@ func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 		query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor},
 		attempts: newAttempts(), metrics: newMetrics(cfg.Registerer),
 	}
-	c.tokens.read, c.sessions.read = c.readToken, c.readSession
+	c.tokens.control, c.tokens.read = c, c.readToken
+	c.sessions.control, c.sessions.read = c, c.readSession
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	if cfg.Issuer.URL != "" {
 		c.trust(cfg.Issuer)
@@ -173,7 +174,7 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 	}
 	if id, ok := tokenID(token); ok {
 		if good := c.tokens.lastGood(id, token); good != nil {
-			return c.tokens.principal(ctx, c, id, token, good)
+			return c.tokens.principal(ctx, id, token, good)
 		}
 	} else if c.issuer != nil {
 		if p := c.issuer.good.find(token, time.Now()); p != nil {
@@ -185,7 +186,7 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 
 func (c *Control) verify(ctx context.Context, token string) (*Principal, error) {
 	if id, ok := tokenID(token); ok {
-		return c.tokens.principal(ctx, c, id, token, nil)
+		return c.tokens.principal(ctx, id, token, nil)
 	}
 	if c.issuer != nil && !strings.HasPrefix(token, tokenPrefix) {
 		return c.issuer.identify(ctx, token)

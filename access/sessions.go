@@ -103,7 +103,7 @@ func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	}
 	good := c.sessions.lastGood(q.Session, q.Session)
 	find := func(ctx context.Context) (*Principal, error) {
-		p, err := c.sessions.principal(ctx, c, q.Session, q.Session, good)
+		p, err := c.sessions.principal(ctx, q.Session, q.Session, good)
 		if _, refused := errors.AsType[*NotIdentified](err); refused {
 			err = errSession
 		}

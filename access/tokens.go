@@ -31,15 +31,16 @@ type grant struct {
 // tokens are those that were used lately, by their ids. What is not known is not remembered: whoever makes up
 // ids would push the others out. Sessions are remembered in the same way, by their cookies.
 type tokens struct {
-	read func(ctx context.Context, id string) (*grant, error)
+	control *Control
+	read    func(ctx context.Context, id string) (*grant, error)
 
 	mu   sync.Mutex
 	byID map[string]*recent[*grant]
 }
 
 // principal is who has a token. judged is what lastGood returned of it, if it was asked: that is not judged again.
-func (t *tokens) principal(ctx context.Context, c *Control, id, token string, judged *grant) (*Principal, error) {
-	known, err := t.remembered(id).get(ctx, c, func(ctx context.Context) (*grant, error) { return t.read(ctx, id) })
+func (t *tokens) principal(ctx context.Context, id, token string, judged *grant) (*Principal, error) {
+	known, err := t.remembered(id).get(ctx, t.control, func(ctx context.Context) (*grant, error) { return t.read(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func (t *tokens) principal(ctx context.Context, c *Control, id, token string, ju
 		}
 	}
 	if known.news.CompareAndSwap(true, false) {
-		c.begin(func() { c.noteUse(id) })
+		t.control.begin(func() { t.control.noteUse(id) })
 	}
 	return known.principal, nil
 }
