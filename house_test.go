@@ -26,6 +26,7 @@ import (
 //	        ├──→ doctor → engine, migrations, pgembed
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
+//	        ├──→ demo → pgembed
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
@@ -50,9 +51,10 @@ var mayImport = map[string][]string{
 	"httpapi":     {"access", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine", "webhooks"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
+	"demo":        {"pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output"},
+	"cli":         {"access", "demo", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output"},
 	"cli/output":  {},
 
 	"policy/store": {"db", "policy"},
@@ -63,7 +65,7 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"access", "fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"access", "demo", "fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// A module of its own, which knows the service only from outside.

@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"pawl/demo"
+)
+
+// demoCommand has none of the settings of the service: what it breaks must be its own.
+func demoCommand() *cobra.Command {
+	var opt demo.Options
+	var seconds int
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the service at work while a provider and replicas fail",
+		Long: "Starts a database, two replicas of the service and a simulated provider, sends orders, and has a fault\n" +
+			"every few seconds: the provider is slow, silent or wrong, a replica is killed or stands still. It tells what\n" +
+			"happens, and in the end it compares the books of the service with those of the provider. Ends with 1 if they\n" +
+			"do not balance. Everything runs on this machine, on free ports, and is removed afterwards. Ctrl-C has it come to\n" +
+			"the books at once.",
+		Example: "  pawl demo\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if seconds < 1 || seconds > 86400 {
+				return usageError{errors.New("seconds: from 1 to 86400")}
+			}
+			if opt.Program, err = os.Executable(); err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			opt.Length, opt.Out = time.Duration(seconds)*time.Second, cmd.OutOrStdout()
+			file, ok := opt.Out.(*os.File)
+			opt.Live = ok && term.IsTerminal(int(file.Fd()))
+			err = demo.Run(cmd.Context(), opt)
+			if errors.Is(err, demo.ErrNotEmpty) {
+				err = usageError{fmt.Errorf("data-dir: %w", err)}
+			}
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				err = nil // asked to end before it had begun
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&seconds, "seconds", 30, "how long orders are sent")
+	f.StringVar(&opt.Dir, "data-dir", "", "new or empty `folder` to keep everything in; empty: a temporary one")
+	f.StringVar(&opt.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
+	f.StringVar(&opt.PostgresUser, "pg-user", "", "user that PostgreSQL runs as when started by root; empty: pawl")
+	return cmd
+}

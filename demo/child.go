@@ -1,0 +1,131 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// endLimit is how long a process may take to end before it is killed.
+const endLimit = 30 * time.Second
+
+// child is a command of this program that runs as a process of its own.
+type child struct {
+	cmd    *exec.Cmd
+	url    string // where it serves
+	out    said   // standard output
+	exited chan struct{}
+}
+
+// said is what a process has printed.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	url  chan string // gets the address that the process says it serves at
+}
+
+var address = regexp.MustCompile(`(http://127\.0\.0\.1:\d+).*\n`)
+
+// Write is called by one goroutine at a time.
+func (s *said) Write(text []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(text)
+	if found := address.FindSubmatch(s.text.Bytes()); found != nil && s.url != nil {
+		s.url <- string(found[1])
+		s.url = nil
+	}
+	return len(text), nil
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// launch starts a command that serves, and returns when it does. What it logs is added to a file.
+func (s *stage) launch(ctx context.Context, command string, args ...string) (*child, error) {
+	file := s.file(command + ".log")
+	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	defer log.Close()
+	url := make(chan string, 1)
+	c := &child{out: said{url: url}, exited: make(chan struct{})}
+	c.cmd = s.command(append([]string{command}, args...)...)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, log
+	if err := c.start(); err != nil {
+		return nil, fmt.Errorf("start pawl %s: %w", command, err)
+	}
+	select {
+	case c.url = <-url:
+		return c, nil
+	case <-ctx.Done():
+		c.end()
+		return nil, ctx.Err()
+	case <-c.exited:
+		text, _ := os.ReadFile(file) // what can be told is told
+		return nil, fmt.Errorf("pawl %s has ended: %s\n%s", command, c.cmd.ProcessState, text[max(0, len(text)-2000):])
+	}
+}
+
+// command prepares a command of this program. It gets a process group of its own, so that ^C reaches the demo alone, and
+// none of the settings of the environment, which are those of another service.
+func (s *stage) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(s.Program, args...)
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if name != "PORT" && name != "DATABASE_URL" && !strings.HasPrefix(name, "PAWL_") && !strings.HasPrefix(name, "PG") {
+			cmd.Env = append(cmd.Env, entry)
+		}
+	}
+	cmd.Dir = s.Dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieWithParent(cmd.SysProcAttr)
+	return cmd
+}
+
+// start starts the process, and the goroutine that waits for it. That one keeps its thread: a child that dies with its
+// parent dies with the thread that has started it.
+func (c *child) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer close(c.exited)
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = c.cmd.Wait() // the state of the process says it
+		}
+	}()
+	return <-started
+}
+
+func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
+
+// kill ends the process as the out-of-memory killer does.
+func (c *child) kill() {
+	c.signal(syscall.SIGKILL)
+	<-c.exited
+}
+
+// end asks the process to end, and sees to it. A stopped one has to be woken first.
+func (c *child) end() {
+	c.signal(syscall.SIGCONT)
+	c.signal(syscall.SIGTERM)
+	select {
+	case <-c.exited:
+	case <-time.After(endLimit):
+		c.kill()
+	}
+}
