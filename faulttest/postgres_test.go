@@ -3,6 +3,7 @@ package faulttest
 import (
 	"context"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -14,15 +15,20 @@ import (
 
 // postgres is a server of one test. It keeps what it commits (fsync is on): that is what the test is about.
 type postgres struct {
-	t      testing.TB
-	dir    string
-	url    string
-	server *pgembed.Server
+	t        testing.TB
+	dir      string
+	settings map[string]string
+	url      string
+	server   *pgembed.Server
 }
 
-func startPostgres(t testing.TB) *postgres {
+// startPostgres starts a server. Settings are names and values in turn.
+func startPostgres(t testing.TB, settings ...string) *postgres {
 	t.Helper()
-	s := &postgres{t: t, dir: publicFolder(t)}
+	s := &postgres{t: t, dir: publicFolder(t), settings: map[string]string{}}
+	for pair := range slices.Chunk(settings, 2) {
+		s.settings[pair[0]] = pair[1]
+	}
 	s.start()
 	t.Cleanup(func() {
 		s.signal(syscall.SIGCONT) // a stopped process hears nothing else
@@ -55,7 +61,7 @@ func (s *postgres) start() {
 	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
 	defer cancel()
 	eventually(s.t, startLimit, "PostgreSQL starts", func() bool {
-		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir})
+		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir, Settings: s.settings})
 		if err != nil {
 			s.t.Log(err)
 		}
