@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help generate check test faults bench build
+.PHONY: help baseline generate check test faults bench build
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,3 +23,6 @@ bench: ## the service against a hand-written baseline on one PostgreSQL; minutes
 
 build: ## the program, into ./pawl
 	go build -trimpath -o pawl .
+
+baseline: ## at a release: the API as it is becomes the one that later changes may not break
+	cp httpapi/openapi.yaml httpapi/released.yaml
