@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -28,54 +30,101 @@ func folder(t *testing.T) string {
 
 var announcement = regexp.MustCompile(`^pawl serves (http://[^\s,]+)`)
 
-// serve builds and starts the service on a database of its own, and returns its address. It ends with the test.
-func serve(t *testing.T) (url string) {
+// service is a running service with a database of its own.
+type service struct {
+	url, program, data string
+
+	mu      sync.Mutex
+	ending  bool
+	command *exec.Cmd
+	out     io.Reader
+	starter sync.WaitGroup
+}
+
+// serve builds and starts the service on a database of its own. It ends with the test.
+func serve(t *testing.T) *service {
 	t.Helper()
 	dir := folder(t)
-	program := filepath.Join(dir, "pawl")
-	run(t, "..", "go", "build", "-o", program, ".")
-	service := exec.CommandContext(t.Context(), program, "serve", "--listen", "127.0.0.1", "--port", "0",
-		"--data-dir", filepath.Join(dir, "data"), "--policy", "testdata/policy.yaml", "--log-format", "text", "--log-level", "warn")
-	service.Cancel = func() error { return service.Process.Signal(syscall.SIGTERM) }
-	service.Stderr = os.Stderr
-	out, err := service.StdoutPipe()
-	if err == nil {
-		err = service.Start()
-	}
-	if err != nil {
+	s := &service{program: filepath.Join(dir, "pawl"), data: filepath.Join(dir, "data")}
+	run(t, "..", "go", "build", "-o", s.program, ".")
+	t.Cleanup(func() { s.stop(t) })
+	if err := s.start("0"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the context of the test has ended, and the service is asked to
-		_, _ = io.Copy(io.Discard, out)
-		if err := service.Wait(); err != nil && service.ProcessState.ExitCode() != 0 {
-			t.Error(err)
-		}
-	})
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
+	return s
+}
+
+// start starts the service on a port and returns when it serves.
+func (s *service) start(port string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return nil
+	}
+	s.command = exec.Command(s.program, "serve", "--listen", "127.0.0.1", "--port", port,
+		"--data-dir", s.data, "--policy", "testdata/policy.yaml", "--log-format", "text", "--log-level", "warn")
+	s.command.Stderr = os.Stderr
+	out, err := s.command.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := s.command.Start(); err != nil {
+		return err
+	}
+	s.out = out
+	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if match := announcement.FindStringSubmatch(lines.Text()); match != nil {
-			return match[1]
+			if s.url == "" { // the same ever after
+				s.url = match[1]
+			}
+			return nil
 		}
 	}
-	t.Fatal("the service ended before it served")
-	return ""
+	return io.ErrUnexpectedEOF
+}
+
+// restart kills the service and starts it again at the same address, while the caller goes on.
+func (s *service) restart(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	address, err := url.Parse(s.url)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	_ = s.command.Process.Kill()
+	_ = s.command.Wait()
+	s.starter.Go(func() {
+		if err := s.start(address.Port()); err != nil {
+			t.Errorf("start the service again: %v", err)
+		}
+	})
+}
+
+// stop asks the service to end, and waits for it.
+func (s *service) stop(t *testing.T) {
+	t.Helper()
+	s.starter.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+	if s.command == nil || s.command.Process == nil {
+		return
+	}
+	_ = s.command.Process.Signal(syscall.SIGTERM)
+	_, _ = io.Copy(io.Discard, s.out)
+	if err := s.command.Wait(); err != nil {
+		t.Errorf("the service ended with %v", err)
+	}
 }
 
 // download stores what the service answers to GET.
-func download(t *testing.T, url, file string) {
+func download(t *testing.T, address, file string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatal(answer.Status, err)
+	status, text := fetch(t, address)
+	if status != http.StatusOK {
+		t.Fatal(status)
 	}
 	write(t, file, text)
 }

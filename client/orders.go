@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strconv"
+	"time"
+)
+
+// Final says whether an order of this status moves no more.
+func (s Status) Final() bool {
+	return s == StatusCompleted || s == StatusFailed || s == StatusCanceled
+}
+
+// ETag is the version of the order, for If-Match and If-None-Match.
+func (o *Order) ETag() string { return strconv.Quote(strconv.Itoa(o.Seq)) }
+
+// Process sends an order, and returns it as it is when it is final, or when the service lets its caller wait no longer.
+// The order id is the idempotency key. Without one, the call makes one.
+func (c *Client) Process(ctx context.Context, body ProcessBody) (*Order, error) {
+	if body.OrderID == "" {
+		body.OrderID = NewID()
+	}
+	return c.ProcessOrder(ctx, nil, body)
+}
+
+// ProcessAndWait sends an order and waits until it is final, also if that takes a person's approval. When ctx ends
+// before, it returns the order as it was last seen, if it was, and the error.
+func (c *Client) ProcessAndWait(ctx context.Context, body ProcessBody) (*Order, error) {
+	order, err := c.Process(ctx, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.WaitFor(ctx, order)
+}
+
+// longPoll is how long the service is asked to wait for a change.
+const longPoll = "30s"
+
+// WaitFor waits until an order is final. When ctx ends before, it returns the order as it was last seen, and the error.
+// Outages do not end it.
+func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
+	for !order.Status.Final() {
+		began := time.Now()
+		next, err := c.GetOrder(ctx, order.OrderID, &GetOrderParams{Wait: longPoll, IfNoneMatch: order.ETag()}, retryForever)
+		switch {
+		case err == nil:
+			order = next
+		case !errors.Is(err, ErrNotModified):
+			return order, err
+		case time.Since(began) < time.Second && !sleep(ctx, time.Second): // a service that does not wait
+			return order, context.Cause(ctx)
+		}
+	}
+	return order, nil
+}
+
+// Orders goes through the orders of a filter, newest first, from its cursor on. It ends after the first error.
+func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[Order, error] {
+	return pages(filter.Cursor, func(cursor string) ([]Order, string, error) {
+		filter.Cursor = cursor
+		page, err := c.ListOrders(ctx, &filter)
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Orders, page.NextCursor, nil
+	})
+}
+
+// Items goes through the items whose stock is known, by name. It ends after the first error.
+func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
+	return pages("", func(cursor string) ([]Item, string, error) {
+		page, err := c.ListInventory(ctx, &ListInventoryParams{Cursor: cursor})
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Items, page.NextCursor, nil
+	})
+}
+
+// Transitions goes through the history of an order, oldest first, behind a seq. It ends after the first error.
+func (c *Client) Transitions(ctx context.Context, orderID string, after int) iter.Seq2[Transition, error] {
+	return pages(after, func(after int) ([]Transition, int, error) {
+		page, err := c.ListTransitions(ctx, orderID, &ListTransitionsParams{After: after})
+		if err != nil || len(page.Transitions) == 0 {
+			return nil, 0, err
+		}
+		return page.Transitions, page.Transitions[len(page.Transitions)-1].Seq, nil
+	})
+}
+
+// pages goes through the rows of all pages: next returns the rows behind a cursor, and the cursor behind them, which is
+// zero behind the last page.
+func pages[T any, C comparable](cursor C, next func(C) ([]T, C, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		var last C
+		for at := cursor; ; {
+			rows, behind, err := next(at)
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, row := range rows {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			if at = behind; at == last {
+				return
+			}
+		}
+	}
+}
