@@ -23,7 +23,7 @@ import (
 //	        │       │         └───→ batch
 //	        │       ├──→ orders
 //	        │       └──→ access → db
-//	        ├──→ doctor → engine, migrations, pgembed
+//	        ├──→ doctor → engine, migrations, pgembed        cli/remote → client: a program like any other
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        ├──→ demo → pgembed
@@ -54,8 +54,9 @@ var mayImport = map[string][]string{
 	"demo":        {"pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "demo", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output"},
+	"cli":         {"access", "demo", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
 	"cli/output":  {},
+	"cli/remote":  {"client", "cli/output"},
 
 	"policy/store": {"db", "policy"},
 

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 
+	"pawl/cli/remote"
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm/diagram"
@@ -71,6 +72,9 @@ func TestCommands(t *testing.T) {
 		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`}, {"load more", exitUsage, `^$`},
 		{"migrate", exitUsage, `^$`}, {"migrate sideways", exitUsage, `^$`}, {"migrate up now", exitUsage, `^$`},
 		{"--port many", exitUsage, `^$`}, {"serve --lease soon", exitUsage, `^$`}, {"load --orders few", exitUsage, `^$`},
+		{"orders", exitUsage, `^$`}, {"orders frobnicate", exitUsage, `^$`}, {"orders process order-1 --item widget", exitUsage, `^$`},
+		{"orders show", exitUsage, `^$`}, {"orders list --url nonsense", exitUsage, `^$`}, {"holds -o yaml", exitUsage, `^$`},
+		{"holds --url http://127.0.0.1:1", exitUnavailable, `^$`},
 	} {
 		out, err := execute(t, strings.Fields(c.line)...)
 		code := 0
@@ -324,6 +328,8 @@ func TestExitCode(t *testing.T) {
 		{usageError{errors.New("bogus")}, 2},
 		{fmt.Errorf("find: %w", errUnavailable), 69},
 		{fmt.Errorf("migrate: %w", unreachable), 69},
+		{fmt.Errorf("%w: orders", remote.ErrUsage), 2},
+		{fmt.Errorf("%w: refused", remote.ErrUnavailable), 69},
 		{errDatabaseExited, 70},
 		{configError{errors.New("lease")}, 78},
 		{fmt.Errorf("%w: %w", errUnavailable, misspelt), 78}, // no database to wait for

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"pawl/cli/remote"
 	"pawl/httpapi"
 )
 
@@ -64,6 +65,7 @@ func command() *cobra.Command {
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), tokenCommand(),
 		doctorCommand(), demoCommand(),
 		printCommand("openapi", "Print the description of the API (OpenAPI 3.1, YAML)", httpapi.Document))
+	root.AddCommand(remote.Commands()...)
 	refuseArguments(root)
 	return root
 }
@@ -140,11 +142,11 @@ func exitCode(err error) int {
 	var url *pgconn.ParseConfigError
 	var connect *pgconn.ConnectError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.Is(err, remote.ErrUsage):
 		return exitUsage
 	case errors.As(err, &config), errors.As(err, &url):
 		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.As(err, &connect):
+	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, remote.ErrUnavailable), errors.As(err, &connect):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):
 		return exitSoftware

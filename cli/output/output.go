@@ -77,7 +77,7 @@ func (r Rows) Add(cells ...any) {
 	for i, cell := range cells {
 		texts[i] = Clean(fmt.Sprint(cell))
 	}
-	fmt.Fprintln(r.writer, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
+	fmt.Fprintln(r.writer, strings.Join(texts, "\t"))
 }
 
 // Flush prints the table.

@@ -1,0 +1,181 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/cli/output"
+	"pawl/client"
+)
+
+func ordersCommand() *cobra.Command {
+	commands := []*cobra.Command{ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersRefundCommand()}
+	return group("orders", "List, show, process and change orders",
+		"  pawl orders process order-1 --amount 99.99 --item widget\n"+
+			"  pawl orders list --status failed,canceled --since 24h\n"+
+			"  pawl orders show order-1\n"+
+			"  pawl orders cancel order-1 --reason \"the customer called\"\n"+
+			"  pawl orders list --limit 0 -o json | jq -r .orderId", append(commands, verbCommands()...)...)
+}
+
+func ordersListCommand() *cobra.Command {
+	var filter client.ListOrdersParams
+	var statuses []string
+	var since time.Duration
+	var limit int
+	cmd := asking(&cobra.Command{
+		Use: "list", Short: "List orders, the newest first",
+		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		for _, status := range statuses {
+			filter.Status = append(filter.Status, client.Status(status))
+		}
+		if since > 0 {
+			filter.CreatedFrom = time.Now().Add(-since)
+		}
+		filter.Limit = pageOf(limit)
+		list := s.orderRows()
+		n := 0
+		for order, err := range s.Orders(ctx, filter) {
+			if err != nil {
+				return err
+			}
+			if err := list.add(&order); err != nil {
+				return err
+			}
+			if n++; n == limit {
+				break
+			}
+		}
+		return list.flush()
+	})
+	f := cmd.Flags()
+	f.StringSliceVar(&statuses, "status", nil, "only orders in one of these statuses, with commas between them")
+	f.StringVar((*string)(&filter.Hold), "hold", "", "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled")
+	f.StringVar(&filter.HoldReason, "hold-reason", "", "with --hold: only orders whose reason begins so")
+	f.StringVar(&filter.CustomerID, "customer", "", "only orders of this customer")
+	f.StringVar(&filter.Item, "item", "", "only orders for this item")
+	f.DurationVar(&since, "since", 0, "only orders that were created within this time, such as 24h; 0: all")
+	f.IntVar(&limit, "limit", 50, "most orders; 0: all")
+	return cmd
+}
+
+// pageMost is the most that a page of the API has.
+const pageMost = 200
+
+func pageOf(limit int) int {
+	if limit <= 0 {
+		return pageMost
+	}
+	return min(limit, pageMost)
+}
+
+// orderList prints orders as they come: lines of JSON, or a table.
+type orderList struct {
+	s    *session
+	rows output.Rows
+}
+
+func (s *session) orderRows() *orderList {
+	l := &orderList{s: s}
+	if s.format == output.Table {
+		l.rows = output.NewRows(s.out, "order", "status", "hold", "amount", "item", "quantity", "customer", "created")
+	}
+	return l
+}
+
+func (l *orderList) add(o *client.Order) error {
+	if l.s.format == output.JSON {
+		return output.Line(l.s.out, o)
+	}
+	l.rows.Add(o.OrderID, o.Status, dash(o.Hold), o.Amount+" "+o.Currency, o.Item, o.Quantity, dash(o.CustomerID), moment(o.CreatedAt))
+	return nil
+}
+
+func (l *orderList) flush() error {
+	if l.s.format == output.JSON {
+		return nil
+	}
+	return l.rows.Flush()
+}
+
+// dash stands where there is nothing, so that columns can be counted.
+func dash[T ~string](text T) string {
+	if text == "" {
+		return "-"
+	}
+	return string(text)
+}
+
+// printOrder prints the one order that a command is about.
+func (s *session) printOrder(o *client.Order) error {
+	if s.format == output.JSON {
+		return output.Indented(s.out, o)
+	}
+	list := s.orderRows()
+	_ = list.add(o) // a line of a table
+	return list.flush()
+}
+
+func ordersShowCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "show ORDER", Short: "Show an order, what it waits for, and its history", Args: cobra.ExactArgs(1),
+		Example: "  pawl orders show order-1\n  pawl orders show order-1 -o json | jq .allowedActions",
+	}, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.GetOrder(ctx, args[0], nil)
+		if err != nil {
+			return err
+		}
+		if s.format == output.JSON {
+			return output.Indented(s.out, order)
+		}
+		if err := s.printFields(order); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.out)
+		history := output.NewRows(s.out, "seq", "at", "from", "to", "what", "actor", "reason")
+		for t, err := range s.Transitions(ctx, args[0], 0) {
+			if err != nil {
+				return err
+			}
+			history.Add(t.Seq, moment(t.At), dash(t.From), t.To, dash(t.Verb), t.Actor, dash(t.Reason))
+		}
+		return history.Flush()
+	})
+}
+
+// printFields prints what is known of an order, a line for each fact.
+func (s *session) printFields(o *client.Order) error {
+	rows := output.NewRows(s.out)
+	add := func(name, value string) {
+		if value != "" {
+			rows.Add(name, value)
+		}
+	}
+	add("order", o.OrderID)
+	add("status", string(o.Status))
+	add("failure", strings.TrimSuffix(o.Failure.Code+": "+o.Failure.Detail, ": "))
+	add("hold", strings.TrimSuffix(string(o.Hold)+": "+o.HoldReason, ": "))
+	add("resumes", moment(o.ResumesAt))
+	add("may do", strings.Join(o.AllowedActions, ", "))
+	add("amount", o.Amount+" "+o.Currency)
+	add("refunded", o.Refunded)
+	add("item", fmt.Sprintf("%d of %s", o.Quantity, o.Item))
+	add("customer", o.CustomerID)
+	add("submitted by", o.SubmittedBy)
+	add("created", moment(o.CreatedAt))
+	add("finished", moment(o.FinishedAt))
+	for _, name := range slices.Sorted(maps.Keys(o.Metadata)) {
+		add("metadata", name+"="+o.Metadata[name])
+	}
+	for _, r := range o.Refunds {
+		add(fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
+	}
+	return rows.Flush()
+}

@@ -1,0 +1,146 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/cli/remote"
+	"pawl/client"
+	"pawl/db"
+	"pawl/dbtest"
+	"pawl/engine"
+	"pawl/httpapi"
+	"pawl/policy/store"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// execute runs a command line against a service, and returns what it printed.
+func execute(ctx context.Context, out io.Writer, url, line string) error {
+	root := &cobra.Command{Use: "pawl", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(remote.Commands()...)
+	root.SetArgs(append(strings.Fields(line), "--url", url))
+	root.SetOut(out)
+	root.SetErr(io.Discard)
+	return root.ExecuteContext(ctx)
+}
+
+// service is a real one, where a person must approve orders of more than 500 USD.
+func service(t *testing.T) (url string) {
+	t.Helper()
+	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := store.Use(t.Context(), db.New(pool), []byte("approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n"), "test"); err != nil {
+		t.Fatal(err)
+	}
+	orders := engine.New(pool, engine.Config{})
+	orders.Start()
+	t.Cleanup(func() {
+		if err := orders.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{ResponseTimeout: 30 * time.Second}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestCommands is what people type, one line after the other, and what comes of it.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	for _, c := range []struct {
+		line   string
+		says   string // a part of the error; empty: none
+		prints string // a regular expression
+	}{
+		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `^order +status .*\norder-1 +completed +- +99.99 USD +widget +1 +- +\S+Z\n$`},
+		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `(?m)^order-1 +completed `},
+		{"orders process order-1 --amount 5 --item widget", "409", `^$`},
+		{"orders process order-2 --amount 600 --item lamp --customer ann", "", `(?m)^order-2 +pending +approval +600(\.00)? USD +lamp +1 +ann`},
+		{"orders process order-3 --amount 700 --item lamp", "", `(?m)^order-3 +pending +approval`},
+		{"holds", "", `^order +hold .*\norder-2 +approval +\S+Z +\S+Z +\S*approve\S* +-\norder-3 +approval`},
+		{"holds --limit 1", "", `(?m)^order-2 .*\nand 1 more\n$`},
+		{"holds --hold attention -o json", "", `^$`},
+		{"orders approve order-2 --reason fine --dry-run", "", `(?m)^order-2 `},
+		{"orders approve order-2 order-1 --reason fine", "409", `(?m)^order-2 +completed`},
+		{"orders reject order-3 --reason no", "", `(?m)^order-3 +(failed|canceled)`},
+		{"orders process order-3 --amount 700 --item lamp", `order "order-3" is`, `(?m)^order-3 +(failed|canceled)`},
+		{"orders watch order-3 -o json", `order "order-3" is`, `^{"allowedActions".*}\n$`},
+		{"orders list --item lamp", "", `^order .*\norder-3 .*\norder-2 .*\n$`},
+		{"orders list --status completed,charging --since 24h --limit 1", "", `^order .*\norder-2 .*\n$`},
+		{"orders list --hold never", "422", `^$`},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^order-1 `},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^order-1 `},
+		{"orders show order-1", "", `(?s)^order +order-1\nstatus +completed\n.*amount +99.99 USD\nrefunded +12.50\n.*metadata +shop=a\nrefund 1 +done 12.50 broken\n\nseq +at.*completed .*refund`},
+		{"orders show order-2", "", `(?m) pending +pending +approve +local +fine$`},
+		{"orders show nothing", "404", `^$`},
+		{"orders retry order-1", "409", ``},
+		{"orders refund order-1", remote.ErrUsage.Error(), `^$`},
+	} {
+		var out bytes.Buffer
+		err := execute(t.Context(), &out, url, c.line)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || !regexp.MustCompile(c.prints).MatchString(out.String()) {
+			t.Errorf("pawl %s: %v, printed\n%s", c.line, err, &out)
+		}
+	}
+	var out bytes.Buffer
+	if err := execute(t.Context(), &out, url, "orders list --limit 0 -o json"); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for decoder := json.NewDecoder(&out); decoder.More(); {
+		var order client.Order
+		if err := decoder.Decode(&order); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, order.OrderID)
+	}
+	if strings.Join(ids, " ") != "order-3 order-2 order-1" {
+		t.Error(ids)
+	}
+}
+
+// TestWatch follows an order that a person approves meanwhile.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	if err := execute(t.Context(), io.Discard, url, "orders process order-1 --amount 600 --item lamp"); err != nil {
+		t.Fatal(err)
+	}
+	read, write := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := execute(t.Context(), write, url, "orders watch order-1 -o json")
+		ended <- errors.Join(err, write.Close())
+	}()
+	changes := json.NewDecoder(read)
+	var order client.Order
+	if err := changes.Decode(&order); err != nil || order.Hold != client.OrderHoldApproval {
+		t.Errorf("%+v: %v", order, err)
+	}
+	if err := execute(t.Context(), io.Discard, url, "orders approve order-1"); err != nil {
+		t.Error(err)
+	}
+	for !order.Status.Final() {
+		if err := changes.Decode(&order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil || order.Status != client.StatusCompleted {
+		t.Errorf("%+v: %v", order, err)
+	}
+}
