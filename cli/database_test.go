@@ -81,7 +81,7 @@ func TestCommandsSayWhichDatabaseTheyRead(t *testing.T) {
 			t.Errorf("%s says %q", line, stderr)
 		}
 	}
-	for _, flags := range [][]string{nil, {"--json"}} {
+	for _, flags := range [][]string{nil, {"-o", "json"}} {
 		if out := printed(t, append([]string{"verify", "--database-url", url}, flags...)...); !strings.Contains(out, masked(url)) {
 			t.Errorf("the report does not name %s:\n%s", masked(url), out)
 		}

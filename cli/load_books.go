@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pawl/books"
+	"pawl/cli/output"
 	"pawl/db"
 	"pawl/pgembed"
 )
@@ -29,7 +30,7 @@ func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 	case err != nil:
 		return fmt.Errorf("check books: %w", err)
 	case !report.OK():
-		return printReport(cmd.OutOrStdout(), report, false)
+		return printReport(cmd.OutOrStdout(), report, output.Table)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s), which has these orders\n", len(report.Checks), report.Database, report.Seconds)
 	return nil

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,13 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"pawl/books"
+	"pawl/cli/output"
 	"pawl/db"
 )
 
 func verifyCommand() *cobra.Command {
 	var cfg config
 	var opt books.Options
-	var asJSON bool
+	var format output.Format
 	var provider string
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -40,7 +40,7 @@ func verifyCommand() *cobra.Command {
 			if err != nil && report.OK() {
 				return err
 			}
-			wrong := printReport(cmd.OutOrStdout(), report, asJSON)
+			wrong := printReport(cmd.OutOrStdout(), report, format)
 			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
 				return fmt.Errorf("%w; %s", wrong, err.Error())
 			}
@@ -48,7 +48,7 @@ func verifyCommand() *cobra.Command {
 		},
 	}
 	cfg.addTo(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	format.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
@@ -90,13 +90,10 @@ func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Wr
 }
 
 // printReport returns an error when the books are wrong, or right and nobody could be told.
-func printReport(out io.Writer, report books.Report, asJSON bool) error {
+func printReport(out io.Writer, report books.Report, format output.Format) error {
 	var text bytes.Buffer
-	if asJSON {
-		encoder := json.NewEncoder(&text)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false) // the address of a database has &
-		_ = encoder.Encode(report)   // it is text and numbers
+	if format == output.JSON {
+		_ = output.Indented(&text, report) // it is text and numbers
 	} else {
 		printChecks(&text, report)
 		printTotals(&text, report)

@@ -17,6 +17,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"pawl/books"
+	"pawl/cli/output"
 	"pawl/dbtest"
 	"pawl/fsm"
 	"pawl/provider"
@@ -120,7 +121,7 @@ func TestVerifyCommand(t *testing.T) {
 	t.Run("JSON is the whole report, also when it is wrong", func(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM reservations WHERE order_no = 2")
-		stdout, _, err := runVerify(t, database.URL, "--json")
+		stdout, _, err := runVerify(t, database.URL, "-o", "json")
 		var report books.Report
 		if jsonErr := json.Unmarshal([]byte(stdout), &report); jsonErr != nil || err == nil {
 			t.Fatalf("error %v, JSON error %v", err, jsonErr)
@@ -149,7 +150,7 @@ func TestVerifyCommand(t *testing.T) {
 func TestReportThatCanNotBePrinted(t *testing.T) {
 	t.Parallel()
 	for faults, code := range map[int64]int{0: exitUnavailable, 1: exitFailure} {
-		for _, asJSON := range []bool{true, false} {
+		for _, format := range []output.Format{output.JSON, output.Table} {
 			report := books.Report{Checks: []books.Check{{Name: "path", Violations: faults}}}
 			reader, closed, err := os.Pipe()
 			if err != nil {
@@ -157,8 +158,8 @@ func TestReportThatCanNotBePrinted(t *testing.T) {
 			}
 			reader.Close()
 			closed.Close()
-			if err := printReport(closed, report, asJSON); exitCode(err) != code {
-				t.Errorf("%d faults, JSON %v: error %v, exit code %d", faults, asJSON, err, exitCode(err))
+			if err := printReport(closed, report, format); exitCode(err) != code {
+				t.Errorf("%d faults, %s: error %v, exit code %d", faults, format, err, exitCode(err))
 			}
 		}
 	}

@@ -269,7 +269,7 @@ func TestNothingWithheldComesOut(t *testing.T) {
 	l.until("stripe", `"status":"failed"`)
 	l.forgeEvent(hook)
 	l.readAll()
-	_, said := run(t, "verify", "--database-url", database.URL, "--json")
+	_, said := run(t, "verify", "--database-url", database.URL, "-o", "json")
 	l.note("verify", said)
 	end()
 	l.books(database)

@@ -65,8 +65,8 @@ func ordersProcessCommand() *cobra.Command {
 	return requiring(cmd, "amount", "item")
 }
 
-// look is how long a look at an order waits for a change, in seconds.
-const look = 30
+// look is how long a look at an order waits for a change.
+const look = "30s"
 
 func ordersWatchCommand() *cobra.Command {
 	return asking(&cobra.Command{
