@@ -146,7 +146,7 @@ func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([
 }
 
 const stockMovementByRequest = `-- name: StockMovementByRequest :one
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.request_id = $2::text AND s.actor = $3::text AND s.kind <> 'restock'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
@@ -168,6 +168,7 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 		&i.Change,
 		&i.OnHand,
 		&i.Sold,
+		&i.Position,
 		&i.Item,
 		&i.Kind,
 		&i.Actor,
@@ -179,7 +180,7 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 }
 
 const stockMovementsOf = `-- name: StockMovementsOf :many
-SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.version > $2 ORDER BY s.version LIMIT $3
 `
 
@@ -204,6 +205,7 @@ func (q *Queries) StockMovementsOf(ctx context.Context, arg StockMovementsOfPara
 			&i.Change,
 			&i.OnHand,
 			&i.Sold,
+			&i.Position,
 			&i.Item,
 			&i.Kind,
 			&i.Actor,

@@ -12,6 +12,15 @@ import (
 	"pawl/fsm"
 )
 
+type EventBatch struct {
+	FirstEventNo int64
+	LastEventNo  int64
+	PositionFrom int64
+	PositionTo   int64
+	At           time.Time
+	Epoch        int32
+}
+
 type Inventory struct {
 	OnHand   int64
 	Reserved int64
@@ -100,6 +109,7 @@ type StockMovement struct {
 	Change     int64
 	OnHand     int64
 	Sold       int64
+	Position   int64
 	Item       string
 	Kind       string
 	Actor      string
@@ -112,6 +122,7 @@ type Transition struct {
 	OrderNo       int64
 	At            time.Time
 	Fence         int64
+	Position      int64
 	PreviousNo    *int64
 	Seq           int32
 	IDHash        *int32

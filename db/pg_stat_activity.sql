@@ -2,6 +2,7 @@
 CREATE TABLE pg_stat_activity (
   pid              integer,
   usesysid         oid,
+  datid            oid,
   datname          text,
   application_name text,
   backend_type     text,

@@ -163,7 +163,7 @@ WITH claimed AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'call', 'refund ' || $6::integer FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || $6::integer FROM touched AS k
 )
 INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, refund)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
@@ -240,7 +240,7 @@ WITH answered AS (
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.state AS refund_state, f.code
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'answer', concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
+SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_' || k.refund_state, concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
 FROM touched AS k
 `
 

@@ -64,7 +64,7 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 }
 
 const transitionsOf = `-- name: TransitionsOf :many
-SELECT t.order_no, t.at, t.fence, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
+SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2
   AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT $4
@@ -95,6 +95,7 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 			&i.OrderNo,
 			&i.At,
 			&i.Fence,
+			&i.Position,
 			&i.PreviousNo,
 			&i.Seq,
 			&i.IDHash,

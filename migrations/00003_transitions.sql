@@ -9,6 +9,7 @@ CREATE TABLE pawl.transitions (
   order_no    bigint NOT NULL,
   at          timestamptz NOT NULL DEFAULT now(),
   fence       bigint NOT NULL,
+  position    bigint NOT NULL DEFAULT txid_current(), -- of the event in the feed, roughly: its transaction (00018_events.sql)
   previous_no bigint,    -- of the first row: the order that its replica admitted before, so that one that is gone is missed
   seq         integer NOT NULL,
   id_hash     integer,   -- of the first row: hashtext(order_id), so that a renamed order is found
@@ -27,6 +28,7 @@ CREATE TABLE pawl.transitions (
   fingerprint  bytea,    -- of the request with that id: another one with the same id is refused
   CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
 );
+CREATE INDEX transitions_position ON pawl.transitions (position);
 
 -- +goose Down
 DROP TABLE pawl.transitions;

@@ -9,6 +9,7 @@ CREATE TABLE pawl.stock_movements (
   change     bigint NOT NULL,        -- in units: on_hand after it less on_hand before it
   on_hand    pawl.stock_count NOT NULL,   -- after it
   sold       pawl.stock_count NOT NULL,   -- units of the item that were sold before it
+  position   bigint NOT NULL DEFAULT txid_current(), -- as that of a transition
   item       text COLLATE "C" NOT NULL,
   kind       text COLLATE "C" NOT NULL,
   actor      text COLLATE "C" NOT NULL, -- the principal that asked for it
@@ -20,6 +21,8 @@ CREATE TABLE pawl.stock_movements (
 );
 -- A restock is once because its refund is. No caller's id stands in its way, nor in that of another caller.
 CREATE UNIQUE INDEX stock_movements_request ON pawl.stock_movements (item, request_id, actor) WHERE kind <> 'restock';
+
+CREATE INDEX stock_movements_position ON pawl.stock_movements (position);
 
 CREATE VIEW books.stock_movements AS
 SELECT m.item, m.version, m.kind, m.change, m.on_hand::bigint, m.sold::bigint, m.at,

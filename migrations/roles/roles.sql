@@ -69,6 +69,10 @@ GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservatio
 GRANT INSERT, UPDATE, DELETE ON pawl.idempotency_keys TO pawl_serve;
 -- Deliveries are forgotten with the events.
 GRANT INSERT, UPDATE, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
+-- Numbers of events are given, and forgotten with time.
+GRANT INSERT, DELETE ON pawl.event_batches, pawl.early_events TO pawl_serve;
+GRANT INSERT ON pawl.event_epochs TO pawl_serve;
+GRANT UPDATE (owner, fence, due_at, wanted_until, system_identifier, history, epoch) ON pawl.event_relay TO pawl_serve;
 -- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
 GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
 -- Nor a link: the service opens those that there are, and ends sessions.

@@ -1,0 +1,60 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Cursor is a place in the feed: just behind the event with this number. The zero Cursor is before the oldest event that
+// is kept.
+type Cursor struct {
+	Epoch int32 // the history that the number belongs to
+	No    int64
+}
+
+// ErrCursor: a text is not one that Cursor.String made.
+var ErrCursor = errors.New("not a cursor of the feed")
+
+var cursorText = regexp.MustCompile(`^(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,18})$`)
+
+// ParseCursor reads what String wrote. Errors: ErrCursor.
+func ParseCursor(text string) (Cursor, error) {
+	if !cursorText.MatchString(text) {
+		return Cursor{}, ErrCursor
+	}
+	epochText, noText, _ := strings.Cut(text, ".")
+	epoch, err := strconv.ParseInt(epochText, 10, 32)
+	if err != nil {
+		return Cursor{}, ErrCursor
+	}
+	no, err := strconv.ParseInt(noText, 10, 64)
+	if err != nil {
+		return Cursor{}, ErrCursor
+	}
+	return Cursor{int32(epoch), no}, nil
+}
+
+// String is the cursor as callers keep it: "29411432.17".
+func (c Cursor) String() string {
+	return strconv.FormatInt(int64(c.Epoch), 10) + "." + strconv.FormatInt(c.No, 10)
+}
+
+// Expired says that a cursor leads nowhere any more.
+type Expired struct {
+	// Lost: the history that the cursor belongs to was lost by then, as when a standby took over that did not have all of it.
+	// If not, events after it are no longer kept.
+	Lost bool
+	// Continue is where to go on. What was lost is not there; what is kept and was not seen, is.
+	Continue Cursor
+}
+
+func (e *Expired) Error() string {
+	why := "is older than what is kept"
+	if e.Lost {
+		why = "belongs to a history that was lost"
+	}
+	return fmt.Sprintf("the cursor %s: go on at %s", why, e.Continue)
+}

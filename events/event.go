@@ -1,0 +1,101 @@
+package events
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"pawl/db"
+)
+
+// Event is one event as it is sent: in a page of the feed, in a stream, as the body of a webhook.
+type Event struct {
+	ID        string    `json:"id" doc:"Names the event for ever. One that comes twice has the same." example:"evt_1042_5"`
+	Cursor    string    `json:"cursor" doc:"To go on after this event." example:"29411432.17"`
+	Type      string    `json:"type" doc:"What happened: the list is in docs/events.md. There may be more one day." example:"order.completed"`
+	Timestamp time.Time `json:"timestamp" doc:"When it happened, by the clock of the database."`
+	Data      Data      `json:"data"`
+
+	No        int64  `json:"-"` // its number in the feed
+	OrderNo   int64  `json:"-"` // of the order it is about; 0: a stock movement
+	StockItem string `json:"-"` // the item of a stock movement; empty: it is about an order
+}
+
+// Data is what an event says: of an order, or of the stock of an item. Nothing that is withheld from readers is in it.
+type Data struct {
+	OrderID    string `json:"orderId,omitempty" doc:"The order, of an event about an order." example:"order-123"`
+	Seq        int64  `json:"seq,omitempty" doc:"The number of the row in the history of the order: 1, 2, 3 …" example:"5"`
+	From       string `json:"from,omitempty" doc:"The status before it." example:"confirming"`
+	Status     string `json:"status,omitempty" doc:"The status after it." example:"completed"`
+	Verb       string `json:"verb,omitempty" doc:"What was done, as in the history, where the status does not say it."`
+	Amount     string `json:"amount,omitempty" doc:"Of the order, as a decimal." example:"9.99"`
+	Currency   string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
+	CustomerID string `json:"customerId,omitempty"`
+	Refund     int32  `json:"refund,omitempty" doc:"The number of the refund that it is about."`
+
+	RefundAmount string `json:"refundAmount,omitempty" doc:"Of that refund, as a decimal." example:"2.50"`
+
+	Item     string `json:"item" doc:"What was ordered, or whose stock changed." example:"widget"`
+	Quantity int32  `json:"quantity,omitempty" doc:"How many units were ordered." example:"1"`
+
+	Version int64  `json:"version,omitempty" doc:"The version of the item that a stock movement made."`
+	Change  *int64 `json:"change,omitempty" doc:"By how many units the stock changed."`
+	OnHand  *int64 `json:"onHand,omitempty" doc:"Units on the shelf after it."`
+
+	Actor      string `json:"actor,omitempty" doc:"Who asked for it. Absent: the service did it by itself." example:"token:support"`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
+	Reason     string `json:"reason,omitempty" doc:"Why. A long one is cut."`
+}
+
+// textMost is how long a text of an event may be, in bytes, beside names, which have their own limits. So an event stays below
+// 20 kB, however its characters are escaped.
+const textMost = 1000
+
+func eventOf(row *db.EventsOfBatchRow) Event {
+	e := Event{
+		Cursor: Cursor{row.Epoch, row.EventNo}.String(), Timestamp: row.At.UTC(),
+		No: row.EventNo, OrderNo: row.OrderNo, StockItem: row.StockItem,
+		Data: Data{Actor: clip(row.Actor), OnBehalfOf: clip(row.OnBehalfOf), Reason: clip(row.Reason)},
+	}
+	if row.StockItem != "" {
+		sum := sha256.Sum256([]byte(row.StockItem))
+		e.ID = "stk_" + hex.EncodeToString(sum[:8]) + "_" + strconv.FormatInt(row.Seq, 10)
+		e.Type = "stock." + row.ToStatus
+		e.Data.Item, e.Data.Version, e.Data.Change, e.Data.OnHand = row.StockItem, row.Seq, row.Change, row.OnHand
+		return e
+	}
+	e.ID = "evt_" + strconv.FormatInt(row.OrderNo, 10) + "_" + strconv.FormatInt(row.Seq, 10)
+	e.Type = typeOf(row.FromStatus, row.ToStatus, row.Verb, row.Actor)
+	d := &e.Data
+	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
+	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
+	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
+	return e
+}
+
+// clip cuts a text between two characters.
+func clip(text string) string {
+	if len(text) <= textMost {
+		return text
+	}
+	end := textMost
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}
+
+// JSON is the event as it is sent, everywhere the same.
+func (e *Event) JSON() []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(e); err != nil {
+		panic("events: " + err.Error()) // our own types
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+}

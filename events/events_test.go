@@ -1,0 +1,84 @@
+package events_test
+
+import (
+	"slices"
+	"testing"
+
+	"pawl/db"
+	"pawl/events"
+)
+
+// TestEventsInOrder shows the trap of the feed: an order whose row 6 has an older transaction than its row 5. A reader that
+// stops at the oldest open transaction would get 6 alone, and then go on after it.
+func TestEventsInOrder(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.hold()
+	first := f.begin()
+	for seq := range 4 {
+		f.write(first, 1, seq+1)
+	}
+	f.commit(first)
+	older, open, younger := f.begin(), f.begin(), f.begin()
+	f.write(younger, 1, 5)
+	f.commit(younger)
+	f.write(older, 1, 6)
+	f.commit(older)
+
+	f.numberUntil(6, 100)
+	var naive []int
+	if err := f.Pool.QueryRow(t.Context(), `SELECT array_agg(seq ORDER BY seq) FROM transitions
+		WHERE position < (SELECT max(position_to) FROM event_batches)`).Scan(&naive); err != nil || slices.Contains(naive, 5) {
+		t.Fatal("not the case that is meant: ", naive, err)
+	}
+	want := []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 evt_1_4", "5 evt_1_5", "6 evt_1_6"}
+	if got := shown(f.all(events.Cursor{}, events.Filter{}, 100)); !slices.Equal(got, want) {
+		t.Error(got)
+	}
+	if state, err := f.query.EventRelayState(t.Context()); err != nil || state.Lag != 0 {
+		t.Error("an early event waits for a number: ", state, err)
+	}
+	f.write(open, 2, 1)
+	f.commit(open)
+	f.numberUntil(7, 100)
+	want = append(want, "7 evt_2_1")
+	for _, limit := range []int{1, 4, 100} {
+		if got := shown(f.all(events.Cursor{}, events.Filter{}, limit)); !slices.Equal(got, want) {
+			t.Errorf("in pages of %d: %s", limit, got)
+		}
+	}
+	if got := shown(f.all(events.Cursor{}, events.Filter{OrderID: "order-1"}, 2)); !slices.Equal(got, want[:6]) {
+		t.Error("of one order: ", got)
+	}
+}
+
+// TestRelayIsFenced: who has lost the lease numbers nothing any more, and nothing is numbered twice.
+func TestRelayIsFenced(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.hold()
+	tx := f.begin()
+	f.write(tx, 1, 1)
+	f.commit(tx)
+	f.exec(`UPDATE event_relay SET owner = gen_random_uuid(), fence = fence + 1`)
+	waitFor(t, "the row is below the horizon", func() bool {
+		added := f.number(100)
+		if added.Ours || added.Events != 0 {
+			t.Fatalf("%+v", added)
+		}
+		var below bool
+		if err := f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below); err != nil {
+			t.Fatal(err)
+		}
+		return below
+	})
+	if _, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: 60}); err == nil {
+		t.Error("the lease was taken from its holder")
+	}
+	f.exec(`UPDATE event_relay SET due_at = now()`)
+	f.hold()
+	f.numberUntil(1, 100)
+	if again := f.number(100); again.Events != 0 || !again.Ours {
+		t.Errorf("%+v", again)
+	}
+}

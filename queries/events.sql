@@ -1,0 +1,177 @@
+-- The feed of events: who numbers them, and how they are read (see migrations/00018_events.sql).
+
+-- name: EventRelayHold :one
+-- Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
+-- replica has the lease, or the positions are those of another cluster, which EventRelayState tells.
+WITH here AS MATERIALIZED (
+  SELECT (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint AS system_identifier,
+    left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
+), held AS (
+  UPDATE pawl.event_relay AS r SET
+    owner = @owner::uuid, fence = r.fence + (r.owner IS DISTINCT FROM @owner::uuid)::integer,
+    due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+    system_identifier = h.system_identifier, history = h.history,
+    epoch = CASE WHEN r.history = h.history THEN r.epoch ELSE greatest(r.epoch + 1, (extract(epoch FROM now()) / 60)::integer) END
+  FROM here AS h
+  WHERE (r.owner = @owner::uuid OR r.due_at IS NULL OR r.due_at <= now())
+    AND (r.system_identifier IS NULL OR r.system_identifier = h.system_identifier) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  RETURNING r.fence, r.epoch
+), begun AS (
+  INSERT INTO pawl.event_epochs (epoch, first_event_no)
+  SELECT h.epoch, coalesce((SELECT max(b.last_event_no) FROM pawl.event_batches AS b), 0) + 1 FROM held AS h
+  WHERE NOT EXISTS (SELECT FROM pawl.event_epochs AS e WHERE e.epoch = h.epoch)
+)
+SELECT h.fence, h.epoch FROM held AS h;
+
+-- name: EventRelayRelease :execrows
+-- Lets another replica take the lease at once.
+UPDATE pawl.event_relay AS r SET due_at = now() WHERE r.owner = @owner::uuid AND r.fence = @fence;
+
+-- name: EventFeed :one
+-- How the feed stands: which events have numbers and are kept, and the epochs with their first events.
+SELECT coalesce((SELECT f.first_event_no FROM pawl.event_batches AS f ORDER BY f.first_event_no LIMIT 1), 1)::bigint AS first_event_no,
+  coalesce((SELECT l.last_event_no FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
+  ARRAY(SELECT e.epoch FROM pawl.event_epochs AS e ORDER BY e.epoch)::integer[] AS epochs,
+  ARRAY(SELECT e.first_event_no FROM pawl.event_epochs AS e ORDER BY e.epoch)::bigint[] AS epoch_starts;
+
+-- name: EventRelayState :one
+-- Who numbers events, whether they are those of this cluster, and for how long the oldest one that has no number yet has waited.
+SELECT r.owner, coalesce(b.last_event_no, 0)::bigint AS last_event_no,
+  coalesce(r.system_identifier <> (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint, false)::boolean AS other_cluster,
+  coalesce(extract(epoch FROM now() - least(
+    (SELECT t.at FROM pawl.transitions AS t WHERE t.position >= coalesce(b.position_to, 0) AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
+      ORDER BY t.position LIMIT 1),
+    (SELECT s.at FROM pawl.stock_movements AS s WHERE s.position >= coalesce(b.position_to, 0) AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y WHERE y.position = s.position AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
+      ORDER BY s.position LIMIT 1))), 0)::float8 AS lag
+FROM pawl.event_relay AS r
+LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true;
+
+-- name: EventsWanted :execrows
+-- Somebody listens: events are numbered soon for a while.
+UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @seconds::float8)
+WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
+
+-- name: EventBatchAdd :one
+-- Numbers the next events below the horizon, up to about so many, and cut where a transaction ends. Writes nothing if there are none, or
+-- if the lease, the timeline or the last number is another one by now. more: there are others, or most is too few for one transaction.
+WITH RECURSIVE origin AS MATERIALIZED (
+  SELECT coalesce(b.last_event_no, 0) AS last_event_no, coalesce(b.position_to, 0) AS position,
+    r.position_offset + pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
+  FROM pawl.event_relay AS r
+  LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true
+), moves AS MATERIALIZED (
+  SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
+  WHERE t.position >= (SELECT s.position FROM origin AS s) AND t.position < (SELECT s.horizon FROM origin AS s)
+  ORDER BY t.position LIMIT @most
+), movements AS MATERIALIZED (
+  SELECT m.item, m.version, m.position FROM pawl.stock_movements AS m
+  WHERE m.position >= (SELECT s.position FROM origin AS s) AND m.position < (SELECT s.horizon FROM origin AS s)
+  ORDER BY m.position LIMIT @most
+), finish AS MATERIALIZED (
+  SELECT least(s.horizon,
+    CASE WHEN (SELECT count(*) FROM moves) >= @most::integer THEN (SELECT max(v.position) FROM moves AS v) END,
+    CASE WHEN (SELECT count(*) FROM movements) >= @most::integer THEN (SELECT max(v.position) FROM movements AS v) END) AS position
+  FROM origin AS s
+), found AS MATERIALIZED (
+  SELECT w.order_no, w.item, w.seq, w.position, lag(w.seq) OVER (PARTITION BY w.order_no, w.item ORDER BY w.seq) AS before
+  FROM (
+    SELECT v.order_no, ''::text COLLATE "C" AS item, v.seq::bigint AS seq, v.position FROM moves AS v
+    UNION ALL
+    SELECT 0, m.item, m.version, m.position FROM movements AS m
+  ) AS w
+  WHERE w.position < (SELECT f.position FROM finish AS f) AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y
+    WHERE y.position >= (SELECT s.position FROM origin AS s) AND y.position = w.position AND y.order_no = w.order_no AND y.item = w.item AND y.seq = w.seq)
+), early AS ( -- from each first row of an order here, back as long as the row before it is from above the end
+  SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
+    (SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
+      WHERE t.order_no = w.order_no AND t.seq < w.seq ORDER BY t.seq DESC LIMIT 1)
+    UNION ALL
+    (SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
+      WHERE m.item = w.item AND m.version < w.seq ORDER BY m.version DESC LIMIT 1)
+  ) AS p
+  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND p.position >= (SELECT f.position FROM finish AS f)
+  UNION ALL
+  SELECT p.order_no, p.item, p.seq, p.position FROM early AS w CROSS JOIN LATERAL (
+    (SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
+      WHERE t.order_no = w.order_no AND t.seq < w.seq ORDER BY t.seq DESC LIMIT 1)
+    UNION ALL
+    (SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
+      WHERE m.item = w.item AND m.version < w.seq ORDER BY m.version DESC LIMIT 1)
+  ) AS p
+  WHERE p.position >= (SELECT f.position FROM finish AS f)
+), held AS MATERIALIZED ( -- locked first: who has lost the lease writes nothing
+  SELECT r.epoch FROM pawl.event_relay AS r
+  WHERE r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
+    AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR NO KEY UPDATE
+), batch AS (
+  INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch)
+  SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch
+  FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
+  WHERE n.events > 0
+  ON CONFLICT (first_event_no) DO NOTHING -- somebody has numbered them
+  RETURNING b.first_event_no, b.last_event_no
+), kept AS (
+  INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)
+  SELECT b.first_event_no, e.position, e.order_no, e.item, e.seq FROM batch AS b, early AS e
+)
+SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b), 0)::bigint AS events,
+  (f.position < s.horizon)::boolean AS more, s.horizon::bigint AS horizon,
+  (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- a transaction has not ended
+  coalesce(r.wanted_until > now(), false)::boolean AS wanted,
+  coalesce(r.owner = @owner::uuid AND r.fence = @fence AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
+FROM origin AS s, finish AS f, pawl.event_relay AS r;
+
+-- name: EventBatchesFrom :many
+-- The batch of an event and those after it.
+SELECT b.* FROM pawl.event_batches AS b
+WHERE b.first_event_no >= coalesce((SELECT max(c.first_event_no) FROM pawl.event_batches AS c WHERE c.first_event_no <= @event_no), 0)
+ORDER BY b.first_event_no LIMIT @most;
+
+-- name: EventBatchesOfOrder :many
+-- The batches with events of an order after a number. A row is in the batch of its position or, if it was early, in that of another
+-- row of the order.
+WITH positions AS MATERIALIZED (
+  SELECT DISTINCT t.position FROM pawl.orders AS o JOIN pawl.transitions AS t ON t.order_no = o.order_no WHERE o.order_id = @order_id
+), batches AS MATERIALIZED (
+  SELECT DISTINCT b.first_event_no FROM positions AS p CROSS JOIN LATERAL (
+    SELECT c.first_event_no, c.position_from FROM pawl.event_batches AS c WHERE c.position_to > p.position ORDER BY c.position_to LIMIT 1
+  ) AS b WHERE b.position_from <= p.position
+)
+SELECT b.* FROM pawl.event_batches AS b
+WHERE b.first_event_no = ANY(ARRAY(SELECT c.first_event_no FROM batches AS c)) AND b.last_event_no > @after
+ORDER BY b.first_event_no LIMIT @most;
+
+-- name: EventsOfBatch :many
+-- The events of a batch after a number.
+SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at::timestamptz AS at, coalesce(e.from_status, '')::text AS from_status,
+  e.to_status::text AS to_status, coalesce(e.verb, '')::text AS verb, coalesce(e.actor, '')::text AS actor,
+  coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
+  coalesce(o.order_id::text, '')::text AS order_id, coalesce(o.amount::text, '')::text AS amount, coalesce(o.currency::text, '')::text AS currency,
+  coalesce(o.item::text, '')::text AS item, coalesce(o.quantity::integer, 0)::integer AS quantity, coalesce(o.customer_id::text, '')::text AS customer_id,
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
+FROM pawl.events AS e
+LEFT JOIN pawl.orders AS o ON o.order_no = e.order_no
+LEFT JOIN LATERAL (
+  SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
+  WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0
+    AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
+) AS f ON true
+WHERE e.first_event_no = @first_event_no AND e.event_no > @after
+ORDER BY e.event_no LIMIT @most;
+
+-- name: EventBatchesPurge :execrows
+-- Forgets some of the oldest batches, but never the newest, nor one after which somebody still has events to get. The rows
+-- themselves stay in the history.
+WITH old AS MATERIALIZED (
+  SELECT b.first_event_no, b.position_to FROM pawl.event_batches AS b
+  WHERE b.at < now() - make_interval(secs => @retention_seconds::float8) AND b.last_event_no <= @until
+    AND b.first_event_no < (SELECT max(n.first_event_no) FROM pawl.event_batches AS n)
+  ORDER BY b.first_event_no LIMIT @most
+), early AS ( -- they count until the batch of their position is gone
+  DELETE FROM pawl.early_events AS y WHERE y.position < (SELECT max(o.position_to) FROM old AS o)
+)
+DELETE FROM pawl.event_batches AS b USING old AS o WHERE b.first_event_no = o.first_event_no;
