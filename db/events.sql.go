@@ -355,11 +355,14 @@ const eventsOfBatch = `-- name: EventsOfBatch :many
 SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at::timestamptz AS at, coalesce(e.from_status, '')::text AS from_status,
   e.to_status::text AS to_status, coalesce(e.verb, '')::text AS verb, coalesce(e.actor, '')::text AS actor,
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
-  coalesce(o.order_id::text, '')::text AS order_id, coalesce(o.amount::text, '')::text AS amount, coalesce(o.currency::text, '')::text AS currency,
-  coalesce(o.item::text, '')::text AS item, coalesce(o.quantity::integer, 0)::integer AS quantity, coalesce(o.customer_id::text, '')::text AS customer_id,
+  coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
+  coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
   coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
 FROM pawl.events AS e
-LEFT JOIN pawl.orders AS o ON o.order_no = e.order_no
+LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the planner, which would read all orders
+  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.customer_id::text
+  FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
+) AS o ON true
 LEFT JOIN LATERAL (
   SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0

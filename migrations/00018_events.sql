@@ -8,6 +8,8 @@
 -- any more. But an order may have a row with a lower position than the row before it: a statement takes its transaction number at
 -- its first row, and may come to the order later than a younger statement. So with each row go all rows of its order before it, even
 -- those from above the horizon: they were committed before it. Such a row is early.
+--
+-- LIMIT 1 has the planner take one row after the other by its key: it does not know how few rows there will be.
 CREATE TABLE pawl.event_batches (
   first_event_no bigint PRIMARY KEY,
   last_event_no  bigint NOT NULL,
@@ -75,7 +77,8 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
         WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
       UNION ALL
       SELECT t.order_no, '', t.seq, t.position, t.at, t.from_status, t.to_status, t.verb, t.actor, t.on_behalf_of, t.reason, t.request_id, NULL, NULL
-      FROM pawl.early_events AS y JOIN pawl.transitions AS t ON t.order_no = y.order_no AND t.seq = y.seq
+      FROM pawl.early_events AS y
+      CROSS JOIN LATERAL (SELECT w.* FROM pawl.transitions AS w WHERE w.order_no = y.order_no AND w.seq = y.seq LIMIT 1) AS t
       WHERE y.first_event_no = b.first_event_no
       UNION ALL
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
@@ -85,7 +88,8 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
         WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
       UNION ALL
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
-      FROM pawl.early_events AS y JOIN pawl.stock_movements AS s ON s.item = y.item AND s.version = y.seq
+      FROM pawl.early_events AS y
+      CROSS JOIN LATERAL (SELECT w.* FROM pawl.stock_movements AS w WHERE w.item = y.item AND w.version = y.seq LIMIT 1) AS s
       WHERE y.first_event_no = b.first_event_no
     ) AS r
   ) AS p
@@ -96,10 +100,10 @@ CREATE VIEW books.event_batches AS
 SELECT b.first_event_no, b.last_event_no, b.epoch, b.at FROM pawl.event_batches b;
 
 CREATE VIEW books.events AS
-SELECT e.event_no, e.epoch || '.' || e.event_no AS cursor, o.order_id::text, nullif(e.item, '') AS stock_item, e.seq, e.at,
+SELECT e.event_no, e.epoch || '.' || e.event_no AS cursor, (SELECT o.order_id FROM pawl.orders o WHERE o.order_no = e.order_no)::text AS order_id, nullif(e.item, '') AS stock_item, e.seq, e.at,
   e.from_status, CASE WHEN e.item = '' THEN e.to_status END AS to_status, CASE WHEN e.item = '' THEN e.verb ELSE e.to_status END AS verb,
   coalesce(e.actor, 'system') AS actor, e.on_behalf_of, e.reason, e.request_id, e.change, e.on_hand, e.first_event_no
-FROM pawl.events e LEFT JOIN pawl.orders o ON o.order_no = e.order_no;
+FROM pawl.events e;
 
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.event_batches
 FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
