@@ -24,6 +24,11 @@ var needed = map[string][]string{
 	"pawl.charges":                         {"SELECT", "INSERT", "UPDATE"},
 	"pawl.concurrency_keys":                {"SELECT", "INSERT", "UPDATE"},
 	"pawl.confirmations":                   {"INSERT"},
+	"pawl.early_events":                    {"SELECT", "INSERT", "DELETE"},
+	"pawl.event_batches":                   {"SELECT", "INSERT", "DELETE"},
+	"pawl.event_epochs":                    {"SELECT", "INSERT"},
+	"pawl.event_relay":                     {"SELECT"},
+	"pawl.events":                          {"SELECT"},
 	"pawl.full_orders":                     {"SELECT"},
 	"pawl.idempotency_keys":                {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
 	"pawl.installation":                    {"SELECT"},
@@ -43,6 +48,8 @@ var needed = map[string][]string{
 	"pawl.stock_movements":                 {"SELECT", "INSERT"},
 	"pawl.tokens":                          {"SELECT"},
 	"pawl.transitions":                     {"SELECT", "INSERT"},
+	"pawl.webhook_deliveries":              {"SELECT", "INSERT", "UPDATE", "DELETE"},
+	"pawl.webhook_endpoints":               {"SELECT", "INSERT", "UPDATE", "DELETE"},
 }
 
 // neededGrants is the same for a statement.
