@@ -26,7 +26,7 @@ import (
 //	        ├──→ doctor → engine, migrations, pgembed        cli/remote → client: a program like any other
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
-//	        ├──→ demo → pgembed
+//	        ├──→ demo → client, pgembed
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"httpapi":     {"access", "events", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine", "webhooks"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
-	"demo":        {"pgembed"},
+	"demo":        {"client", "pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
 	"cli":         {"access", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},

@@ -2,23 +2,19 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"strings"
+	"net/url"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
+	"pawl/client"
 )
 
 const (
 	callers  = 16
-	tryLimit = 3 * time.Second        // then a caller hangs up and asks again
-	pace     = 100 * time.Millisecond // between two tries of a caller
-	patience = 2 * time.Minute        // for one order; then it counts as lost
+	patience = 2 * time.Minute // of a caller, for one order; then it counts as lost
 )
 
 // tally is what the callers saw.
@@ -29,11 +25,11 @@ type tally struct {
 
 type counts struct {
 	sent, completed, failed int           // orders
-	again                   int           // requests beyond the first one of their order
+	requests                int           // for them, with those that were sent again
 	slowest                 time.Duration // until it was known how an order ended; since the last look
 }
 
-// look returns the counts, and looks for the slowest answer anew from now on.
+// look returns the counts, and looks for the slowest order anew from now on.
 func (t *tally) look() (c counts) {
 	t.add(func(now *counts) {
 		c = *now
@@ -47,71 +43,67 @@ func (t *tally) peek() (c counts) {
 	return c
 }
 
-// send has callers send orders, each one after the other, until ctx ends. It returns when all their orders have ended.
-func (s *stage) send(ctx context.Context) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
-	defer client.CloseIdleConnections()
-	var running sync.WaitGroup
-	for range callers {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				s.order(client)
-			}
-		})
-	}
-	running.Wait()
-}
-
-// order sends a new order, to any replica, and again, until it is known how it ended.
-func (s *stage) order(client *http.Client) {
-	body := fmt.Sprintf(`{"orderId":%q,"amount":"%d.%02d","item":"item-%d"}`, uuid.NewString(), 1+rand.IntN(200), rand.IntN(100), rand.IntN(50))
-	s.tally.add(func(c *counts) { c.sent++ })
-	for began := time.Now(); time.Since(began) < patience; {
-		status := s.try(client, body)
-		s.tally.add(func(c *counts) {
-			switch status {
-			case "completed":
-				c.completed++
-			case "failed":
-				c.failed++
-			default:
-				c.again++
-				return
-			}
-			c.slowest = max(c.slowest, time.Since(began))
-		})
-		if status == "completed" || status == "failed" {
-			return
-		}
-		<-time.After(pace)
-	}
-}
-
 func (t *tally) add(change func(*counts)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change(&t.counts)
 }
 
-// try sends an order once and returns the status that it has then. It is empty where there was no answer, or another one.
-func (s *stage) try(client *http.Client, body string) (status string) {
-	ctx, cancel := context.WithTimeout(context.Background(), tryLimit)
+// balancer sends each request to any replica, dead ones, too, as a balancer does for a while.
+type balancer struct {
+	*stage
+	transport http.Transport
+}
+
+func (b *balancer) RoundTrip(request *http.Request) (*http.Response, error) {
+	target, err := url.Parse(b.replica(rand.IntN(len(b.replicas))).url)
+	if err != nil {
+		return nil, err
+	}
+	b.tally.add(func(c *counts) { c.requests++ })
+	request = request.Clone(request.Context())
+	request.URL.Host, request.Host = target.Host, target.Host
+	return b.transport.RoundTrip(request)
+}
+
+// send has callers send orders, each one after the other, until ctx ends. It returns when all their orders have ended.
+func (s *stage) send(ctx context.Context) error {
+	replicas := &balancer{stage: s, transport: http.Transport{MaxIdleConnsPerHost: callers}}
+	defer replicas.transport.CloseIdleConnections()
+	shop, err := client.New("http://any-replica", client.Options{
+		HTTPClient: &http.Client{Transport: replicas}, Timeout: 2 * time.Second, RetryFor: patience})
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	for range callers {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				s.order(context.WithoutCancel(ctx), shop)
+			}
+		})
+	}
+	running.Wait()
+	return nil
+}
+
+// order sends a new order and waits until it is known how it ended.
+func (s *stage) order(ctx context.Context, shop *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	url := s.replica(rand.IntN(len(s.replicas))).url + "/api/orders/process"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	s.tally.add(func(c *counts) { c.sent++ })
+	began := time.Now()
+	order, err := shop.ProcessAndWait(ctx, client.ProcessBody{
+		Amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(200), rand.IntN(100)), Item: fmt.Sprintf("item-%d", rand.IntN(50))})
 	if err != nil {
-		return ""
+		return // it is neither completed nor failed, and in the end it is missed
 	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	var order struct{ Status string }
-	if err != nil || response.StatusCode/100 != 2 || json.Unmarshal(text, &order) != nil {
-		return ""
-	}
-	return order.Status
+	s.tally.add(func(c *counts) {
+		if order.Status == client.StatusCompleted {
+			c.completed++
+		} else {
+			c.failed++
+		}
+		c.slowest = max(c.slowest, time.Since(began))
+	})
 }

@@ -118,7 +118,7 @@ func (s *stage) file(name string) string { return filepath.Join(s.Dir, name) }
 // startReplica starts a replica in the place of the i-th. It notices soon when the other one has gone.
 func (s *stage) startReplica(ctx context.Context, i int) error {
 	replica, err := s.launch(ctx, "serve", "--database-url", s.databaseURL(), "--policy", s.file("policy.yaml"), "--listen", "127.0.0.1", "--port", "0",
-		"--lease", "2s", "--recovery-interval", "200ms", "--response-timeout", "2s", "--log-format", "text")
+		"--lease", "2s", "--recovery-interval", "200ms", "--log-format", "text")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {

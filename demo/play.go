@@ -56,14 +56,15 @@ func (s *stage) play(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Length)
 	defer cancel()
 	sent := make(chan struct{})
+	var unsent error
 	go func() {
 		defer close(sent)
-		s.send(ctx)
+		unsent = s.send(ctx)
 	}()
 	err := s.disturb(ctx, sent)
 	cancel()
 	<-sent
-	return err
+	return errors.Join(err, unsent)
 }
 
 // disturb has the faults, until ctx ends, and tells what happens until all orders were sent and all replicas serve again.

@@ -15,8 +15,8 @@ type table struct {
 }
 
 const (
-	head   = "   time    orders  completed  failed  sent again   slowest\n"
-	format = "%6.1fs  %8d  %9d  %6d  %10d  %7dms  %s"
+	head   = "   time    orders  completed  failed  requests   slowest\n"
+	format = "%6.1fs  %8d  %9d  %6d  %8d  %7dms  %s"
 
 	startOfLine = "\r\x1b[K" // and what was there is gone
 )
@@ -48,5 +48,5 @@ func (t *table) start() string {
 }
 
 func (t *table) line(c counts, what string) string {
-	return fmt.Sprintf(format, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.again, c.slowest.Milliseconds(), what)
+	return fmt.Sprintf(format, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.requests, c.slowest.Milliseconds(), what)
 }
