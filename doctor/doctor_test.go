@@ -105,6 +105,17 @@ func TestRolesAndRoom(t *testing.T) {
 	wants(t, doctor.Database(t.Context(), database.URL, strict), doctor.Finding{Subject: "durability", State: doctor.Wrong, Found: "fsync off"})
 }
 
+func TestBehindPooler(t *testing.T) {
+	t.Parallel()
+	var report doctor.Report
+	report.Add(doctor.Database(t.Context(), dbtest.Pooler(t, dbtest.New(t).URL), healthy)...)
+	wants(t, report.Findings, doctor.Finding{Subject: "connections", State: doctor.Good, Found: "a pooler shares them"})
+	wants(t, report.Findings, doctor.Finding{Subject: "schema", State: doctor.Good})
+	if report.Wrong() > 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
 // TestEmptyDatabaseStaysEmpty: whoever looks for what is wrong must not make tables.
 func TestEmptyDatabaseStaysEmpty(t *testing.T) {
 	t.Parallel()
