@@ -44,6 +44,9 @@ func TestDatabase(t *testing.T) {
 		"not granted": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_class, aclexplode(relacl) WHERE oid = 'pawl.transitions'::regclass " +
 			"AND privilege_type = 'INSERT' LOOP EXECUTE format('REVOKE INSERT ON pawl.transitions FROM %s', a.role); END LOOP; END $$",
 			doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "INSERT on pawl.transitions"}},
+		"restored elsewhere": {"UPDATE pawl.event_relay SET system_identifier = 1", doctor.Finding{Subject: "events", State: doctor.Wrong, Found: "another cluster"}},
+		"nobody numbers": {"INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, at) VALUES (1, 1, 'pending', 'charging', 1, now() - interval '1 hour')",
+			doctor.Finding{Subject: "events", State: doctor.Warning, Found: "has waited for 1h"}},
 		"a migration is pending": {"DELETE FROM public.goose_db_version WHERE version_id = (SELECT max(version_id) FROM public.goose_db_version)",
 			doctor.Finding{Subject: "migrations", State: doctor.Wrong, Found: "1 of "}},
 		"a migration was changed": {"UPDATE pawl.migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2",
@@ -85,7 +88,7 @@ func TestHealthyDatabaseHasNothingWrong(t *testing.T) {
 	if report.Wrong() > 0 {
 		t.Errorf("%+v", report)
 	}
-	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "tokens"} {
+	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "events", "tokens"} {
 		if !strings.Contains(strings.Join(subjects, " "), want) {
 			t.Errorf("nothing is said of %s: %v", want, subjects)
 		}

@@ -143,6 +143,29 @@ func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) 
 	return append(findings, f), nil
 }
 
+// lagMost is how long an event may wait for its number: a service gives it within a second or two.
+const lagMost = time.Minute
+
+// events is about whether somebody gives numbers to the events of the feed.
+func (p *patient) events(ctx context.Context) ([]Finding, error) {
+	if p.pending {
+		return nil, nil
+	}
+	state, err := p.query.EventRelayState(ctx)
+	lag := time.Duration(state.Lag * float64(time.Second))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read state of the relay: %w", err)
+	case state.OtherCluster:
+		return []Finding{{"events", Wrong, "the database was restored into another cluster, so events get no numbers", "as the owner of the tables: pawl migrate up"}}, nil
+	case lag > lagMost:
+		return []Finding{{"events", Warning, fmt.Sprintf("the oldest event without a number has waited for %s", lag.Round(time.Second)),
+			"start a service; if one runs, read its log, and look for transactions that do not end, in any database of the server"}}, nil
+	default:
+		return []Finding{good("events", "%d have numbers, and none has waited long for one", state.LastEventNo)}, nil
+	}
+}
+
 // tokens is about who may use the service.
 func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
 	if p.pending {
