@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"orders":      {"fsm", "db"},
 	"engine":      {"batch", "fsm", "db", "policy", "policy/store", "ledger", "orders", "provider", "provider/endpoint", "provider/stripe", "signing"},
 	"signing":     {},
-	"webhooks":    {"db", "events", "egress", "provider", "signing"},
+	"webhooks":    {"db", "events", "egress", "orders", "provider", "signing"},
 	"events":      {"fsm", "db", "orders"},
 	"books":       {"fsm", "db"},
 	"access":      {"db"},

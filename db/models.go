@@ -137,24 +137,6 @@ type Transition struct {
 	Fingerprint   []byte
 }
 
-type WebhookDelivery struct {
-	DeliveryNo  int64
-	EventNo     *int64
-	Seq         *int64
-	CreatedAt   time.Time
-	DueAt       *time.Time
-	AttemptedAt *time.Time
-	FinishedAt  *time.Time
-	EndpointNo  int32
-	Attempts    int16
-	State       string
-	Type        string
-	EventID     string
-	Subject     string
-	Body        *string
-	Log         []byte
-}
-
 type WebhookEndpoint struct {
 	EndpointNo          int32
 	Version             int32

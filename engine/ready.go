@@ -48,6 +48,7 @@ var needed = map[string][]string{
 	"pawl.stock_movements":                 {"SELECT", "INSERT"},
 	"pawl.tokens":                          {"SELECT"},
 	"pawl.transitions":                     {"SELECT", "INSERT"},
+	"pawl.webhook_changes":                 {"SELECT", "INSERT"},
 	"pawl.webhook_deliveries":              {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"pawl.webhook_endpoints":               {"SELECT", "INSERT", "UPDATE", "DELETE"},
 }

@@ -49,7 +49,7 @@ CREATE TABLE pawl.webhook_deliveries (
   event_id     text COLLATE "C" NOT NULL,       -- the receiver knows it by this one when it comes again
   subject      text COLLATE "C" NOT NULL,       -- what it is kept in order for: order 1042, item widget
   body         text,
-  log          jsonb NOT NULL DEFAULT '[]',     -- the last attempts, and what people did, oldest first
+  log          jsonb NOT NULL DEFAULT '[]',     -- the last attempts, oldest first
   CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (endpoint_no, delivery_no),
   CONSTRAINT webhook_deliveries_state CHECK (state IN ('pending', 'delivered', 'exhausted', 'skipped')),
   CONSTRAINT webhook_deliveries_due CHECK (due_at IS NULL OR state = 'pending'),

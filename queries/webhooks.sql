@@ -129,69 +129,6 @@ WITH locked AS MATERIALIZED (
 )
 SELECT d.endpoint_no, (SELECT count(*) FROM others)::integer AS told FROM disabled AS d;
 
--- name: WebhookDeliveryAgain :one
--- Has one delivery sent again by its id, as if it was new: at once, unless an earlier one of its subject is not finished.
--- No row: the endpoint was changed meanwhile, or there is no such delivery.
-WITH endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
-  RETURNING e.endpoint_no
-)
-UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
-  due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-    WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END,
-  log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
-FROM endpoint AS e
-WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no
-RETURNING d.*;
-
--- name: WebhookDeliveriesRecover :one
--- Has exhausted deliveries sent again that were given up since a time, up to a number of them, the oldest first. Its row says
--- how many; no row: the endpoint was changed meanwhile.
-WITH endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
-  RETURNING e.endpoint_no
-), exhausted AS MATERIALIZED (
-  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = @endpoint_no AND d.state = 'exhausted' AND d.attempted_at >= @since::timestamptz
-  ORDER BY d.delivery_no LIMIT @most
-), again AS (
-  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0,
-    due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-      WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END,
-    log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
-  FROM endpoint AS e
-  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT x.delivery_no FROM exhausted AS x)) AND d.state = 'exhausted'
-  RETURNING d.delivery_no
-)
-SELECT e.endpoint_no, (SELECT count(*) FROM again)::integer AS recovered FROM endpoint AS e;
-
--- name: WebhookDeliverySkip :one
--- Gives up one delivery for good, so that those behind it go on. No row: the endpoint was changed meanwhile, or the delivery
--- is finished, or there is none.
-WITH endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted'
-  RETURNING e.endpoint_no
-), skipped AS (
-  UPDATE pawl.webhook_deliveries AS d SET state = 'skipped', due_at = NULL, finished_at = now(),
-    log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || @entry::jsonb
-  FROM endpoint AS e
-  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no AND d.finished_at IS NULL
-  RETURNING d.*
-), woken AS (
-  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
-  WHERE d.endpoint_no = @endpoint_no AND d.state = 'pending' AND d.due_at IS NULL AND d.delivery_no = (
-    SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
-    WHERE n.endpoint_no = @endpoint_no AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> @delivery_no
-    ORDER BY n.delivery_no LIMIT 1)
-), logged AS (
-  INSERT INTO pawl.access_log (event, actor, subject, detail)
-  SELECT 'webhook_delivery_skipped', @actor::text, 'whe_' || s.endpoint_no || ' ' || s.delivery_no, @reason::text FROM skipped AS s
-)
-SELECT s.* FROM skipped AS s;
-
 -- name: WebhookDeliveriesPurge :one
 -- Removes finished deliveries that are older than an age, among some from a number on: of an endpoint that is deleted, all.
 -- Its row says where to go on: 0 where there is nothing left to look at.
@@ -222,9 +159,3 @@ SELECT e.endpoint_no, e.state, e.event_no,
   coalesce(extract(epoch FROM now() - (SELECT min(d.due_at) FROM pawl.webhook_deliveries AS d
     WHERE d.endpoint_no = e.endpoint_no AND d.due_at IS NOT NULL)), 0)::float8 AS waiting_seconds
 FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
-
--- name: WebhookEndpointGet :one
-SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted';
-
--- name: WebhookDeliveryGet :one
-SELECT d.* FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = @delivery_no;

@@ -17,11 +17,14 @@ const idPrefix = "whe_"
 // EndpointID is the id of an endpoint by its number.
 func EndpointID(endpointNo int32) string { return idPrefix + strconv.Itoa(int(endpointNo)) }
 
-// EndpointNo is the number of an endpoint by its id; false: no endpoint has such an id.
+// EndpointNo is the number of an endpoint by its id; 0 and false: no endpoint has such an id.
 func EndpointNo(id string) (int32, bool) {
 	digits, ok := strings.CutPrefix(id, idPrefix)
 	n, err := strconv.ParseInt(digits, 10, 32)
-	return int32(n), ok && err == nil && n > 0 && EndpointID(int32(n)) == id
+	if !ok || err != nil || n <= 0 || EndpointID(int32(n)) != id {
+		return 0, false
+	}
+	return int32(n), true
 }
 
 // The states of an endpoint. One that is deleted is there until its deliveries are removed, and is shown to nobody.
@@ -39,18 +42,13 @@ const (
 	Skipped   = "skipped"   // a person has given it up
 )
 
-// Entry is one line in the log of a delivery (db.WebhookDelivery.Log, a JSON array, oldest first): an attempt, or what a
-// person did.
+// Entry is one attempt in the log of a delivery (db.WebhookDelivery.Log, a JSON array, oldest first).
 type Entry struct {
 	At        time.Time `json:"at"`
 	Status    int       `json:"status,omitempty"`    // of the HTTP answer; 0: there was none
 	LatencyMs int64     `json:"latencyMs,omitempty"` // until the answer was there
 	Answer    string    `json:"answer,omitempty"`    // its beginning, up to 1 KiB
 	Error     string    `json:"error,omitempty"`     // why there was no answer
-
-	Verb   string `json:"verb,omitempty"` // resend, recover or skip; "": it is an attempt
-	Actor  string `json:"actor,omitempty"`
-	Reason string `json:"reason,omitempty"`
 }
 
 // OrderSubject is what the events of an order are kept in order for.

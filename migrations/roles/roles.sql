@@ -62,7 +62,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
 GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint) TO pawl_serve;
 -- What only grows: history, and what orders refer to.
-GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.access_log, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
+GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.access_log, pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
 -- The answers of repeated requests are forgotten after a month.

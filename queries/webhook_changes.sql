@@ -1,0 +1,206 @@
+-- What people ask of webhook endpoints. The row of webhook_changes is written by the statement that does what was asked. No
+-- row comes back where the request was known before, or what it is about is not there, or not as it was read.
+
+-- name: WebhookEndpointCreate :one
+WITH asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'created', nextval('pawl.webhook_endpoints_endpoint_no_seq'), @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text,
+    @request_id::text, @fingerprint::bytea
+  WHERE (SELECT count(*) FROM pawl.webhook_endpoints AS f WHERE f.state <> 'deleted') < @most::integer
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no, webhook_changes.actor
+)
+INSERT INTO pawl.webhook_endpoints AS e (endpoint_no, url, description, types, secret, event_no, created_by)
+OVERRIDING SYSTEM VALUE
+SELECT a.endpoint_no, @url::text, sqlc.narg('description')::text, @types::text[], @secret::text, @event_no::bigint, a.actor FROM asked AS a
+RETURNING e.*;
+
+-- name: WebhookEndpointChange :one
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.version = coalesce(sqlc.narg('if_version')::integer, e.version)
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'changed', e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no
+)
+UPDATE pawl.webhook_endpoints AS e SET url = @url::text, description = sqlc.narg('description')::text, types = @types::text[],
+  version = e.version + 1, seq = e.seq + 1
+FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+RETURNING e.*;
+
+-- name: WebhookSecretRotate :one
+-- The secret before signs, too, for a while.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'secret_rotated', e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no
+)
+UPDATE pawl.webhook_endpoints AS e SET secret = @secret::text, version = e.version + 1, seq = e.seq + 1,
+  previous_secret = CASE WHEN @overlap_seconds::float8 > 0 THEN e.secret END,
+  previous_secret_until = CASE WHEN @overlap_seconds::float8 > 0 THEN now() + make_interval(secs => @overlap_seconds::float8) END
+FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+RETURNING e.*;
+
+-- name: WebhookEndpointEnable :one
+-- Has an endpoint sent to again: from where it stood, what was due or waits for its next attempt at once; or from now on,
+-- past all that is not finished. Compares seq, as whoever writes deliveries does.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), unfinished AS MATERIALIZED (
+  SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
+  WHERE d.finished_at IS NULL AND (@from_now::boolean OR d.due_at > now())
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'enabled', e.endpoint_no, CASE WHEN @from_now::boolean THEN (SELECT count(*) FROM unfinished) END,
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no
+), sent AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = CASE WHEN NOT @from_now::boolean THEN now() END,
+    state = CASE WHEN @from_now::boolean THEN 'skipped' ELSE d.state END, finished_at = CASE WHEN @from_now::boolean THEN now() END
+  FROM asked AS a
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT u.delivery_no FROM unfinished AS u))
+)
+UPDATE pawl.webhook_endpoints AS e SET state = 'enabled', disabled_at = NULL, disabled_reason = NULL, failures = 0, failing_since = NULL, paused_until = NULL,
+  version = e.version + 1, seq = e.seq + 1, event_no = greatest(e.event_no, CASE WHEN @from_now::boolean THEN @event_no::bigint ELSE 0 END)
+FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+RETURNING e.*;
+
+-- name: WebhookEndpointStop :one
+-- Disables an endpoint, or deletes it. Its deliveries stay for a while.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.version = coalesce(sqlc.narg('if_version')::integer, e.version)
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT @state::text, e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no
+)
+UPDATE pawl.webhook_endpoints AS e SET state = @state::text, version = e.version + 1, seq = e.seq + 1, paused_until = NULL,
+  disabled_at = CASE WHEN @state::text = 'disabled' THEN now() END,
+  disabled_reason = CASE WHEN @state::text = 'disabled' THEN concat_ws(': ', 'by ' || @actor::text, sqlc.narg('reason')::text) END
+FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+RETURNING e.*;
+
+-- name: WebhookChangeByRequest :one
+-- What a request of this actor with this id did, if it was seen before; and whether the secret of the endpoint is the one that
+-- it made. Durable, as OrdersByID: its caller is told that it was done.
+SELECT c.*, (c.verb IN ('created', 'secret_rotated') AND NOT EXISTS (
+  SELECT FROM pawl.webhook_changes AS later
+  WHERE later.endpoint_no = c.endpoint_no AND later.change_no > c.change_no AND later.verb = 'secret_rotated'))::boolean AS made_the_secret
+FROM pawl.webhook_changes AS c
+WHERE c.request_id = @request_id AND c.actor = @actor AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+
+-- name: WebhookChangesOfDelivery :many
+-- What people have asked of one delivery, oldest first.
+SELECT c.at, c.verb, c.actor, c.on_behalf_of, c.reason FROM pawl.webhook_changes AS c
+WHERE c.endpoint_no = @endpoint_no AND c.delivery_no = @delivery_no::bigint ORDER BY c.change_no LIMIT 100;
+
+-- name: WebhookEndpointGet :one
+SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted';
+
+-- name: WebhookEndpointsList :many
+SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
+
+-- name: WebhookDeliveryResend :one
+-- Has one delivery sent again, as if it was new: at once, unless an earlier one of its subject is not finished. Those after it
+-- wait for it again. Compares seq, as whoever writes deliveries does.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'resent', d.endpoint_no, d.delivery_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
+), noted AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+), waiting AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = NULL
+  FROM asked AS a
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no > a.delivery_no AND d.finished_at IS NULL AND d.due_at IS NOT NULL
+    AND d.subject = (SELECT w.subject FROM pawl.webhook_deliveries AS w WHERE w.endpoint_no = @endpoint_no AND w.delivery_no = @delivery_no)
+)
+UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
+  due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+    WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
+FROM asked AS a
+WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = a.delivery_no
+RETURNING d.delivery_no;
+
+-- name: WebhookDeliverySkip :one
+-- Gives up one delivery for good, so that those behind it go on.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'skipped', d.endpoint_no, d.delivery_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no AND d.finished_at IS NULL
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
+), noted AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+), skipped AS (
+  UPDATE pawl.webhook_deliveries AS d SET state = 'skipped', due_at = NULL, finished_at = now()
+  FROM asked AS a
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = a.delivery_no
+  RETURNING d.delivery_no, d.subject
+), woken AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
+  WHERE d.endpoint_no = @endpoint_no AND d.state = 'pending' AND d.due_at IS NULL AND d.delivery_no = (
+    SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
+    WHERE n.endpoint_no = @endpoint_no AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> @delivery_no
+    ORDER BY n.delivery_no LIMIT 1)
+)
+SELECT s.delivery_no FROM skipped AS s;
+
+-- name: WebhookDeliveriesRecover :one
+-- Has exhausted deliveries sent again that were given up since a time, up to a number of them, the oldest first. Its row says
+-- how many.
+WITH endpoint AS MATERIALIZED (
+  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  FOR UPDATE
+), exhausted AS MATERIALIZED (
+  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.state = 'exhausted' AND d.attempted_at >= @since::timestamptz
+  ORDER BY d.delivery_no LIMIT @most
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'recovered', e.endpoint_no, (SELECT count(*) FROM exhausted),
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e
+  ON CONFLICT (request_id, actor) DO NOTHING
+  RETURNING webhook_changes.endpoint_no, webhook_changes.deliveries
+), noted AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+), again AS (
+  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0,
+    due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+      WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
+  FROM asked AS a
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT x.delivery_no FROM exhausted AS x))
+)
+SELECT a.deliveries::integer AS deliveries FROM asked AS a;

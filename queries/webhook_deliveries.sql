@@ -1,0 +1,40 @@
+-- Deliveries as people look at them.
+
+-- name: WebhookDeliveriesList :many
+-- The deliveries of an endpoint, newest first, of one state or subject if one is given. Each way to find them has an index of
+-- its own; only the branch is run that the filters are for.
+WITH page AS MATERIALIZED (
+  (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+   WHERE @subject::text = '' AND @state::text IN ('', 'delivered') AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before
+     AND d.state = coalesce(nullif(@state::text, ''), d.state)
+   ORDER BY d.delivery_no DESC LIMIT @most)
+  UNION ALL
+  (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+   WHERE @subject::text = '' AND @state::text = 'pending' AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before
+     AND d.finished_at IS NULL AND d.state = 'pending'
+   ORDER BY d.delivery_no DESC LIMIT @most)
+  UNION ALL
+  (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+   WHERE @subject::text = '' AND @state::text = 'exhausted' AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before AND d.state = 'exhausted'
+   ORDER BY d.delivery_no DESC LIMIT @most)
+  UNION ALL
+  (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+   WHERE @subject::text = '' AND @state::text = 'skipped' AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before AND d.state = 'skipped'
+   ORDER BY d.delivery_no DESC LIMIT @most)
+  UNION ALL
+  (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
+   WHERE @subject::text <> '' AND d.endpoint_no = @endpoint_no AND d.subject = @subject::text AND d.delivery_no < @before
+     AND d.state = coalesce(nullif(@state::text, ''), d.state)
+   ORDER BY d.delivery_no DESC LIMIT @most)
+)
+SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
+  coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
+FROM page AS p JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = @endpoint_no AND d.delivery_no = p.delivery_no
+ORDER BY d.delivery_no DESC;
+
+-- name: WebhookDeliveryShow :one
+SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
+  coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
+FROM pawl.webhook_deliveries AS d JOIN pawl.webhook_endpoints AS e ON e.endpoint_no = d.endpoint_no
+WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = @delivery_no AND e.state <> 'deleted';

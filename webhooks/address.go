@@ -1,0 +1,52 @@
+package webhooks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"pawl/egress"
+)
+
+// AddressRefused is the error of a URL to which nothing may be sent.
+type AddressRefused struct{ Reason string }
+
+func (a *AddressRefused) Error() string { return a.Reason }
+
+// resolveLimit is how long a name may take to be looked up when an endpoint is made.
+const resolveLimit = 3 * time.Second
+
+// checkAddress returns *AddressRefused for a URL to which nothing may be sent, so that whoever types it is told at once. What
+// decides is the address that is dialed: a name may lead elsewhere by then. One that leads nowhere now may lead somewhere then.
+func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return &AddressRefused{"must be a URL"}
+	}
+	if u.Scheme == "http" && !s.options.Private {
+		return &AddressRefused{"must be https: others could read what is sent by http. With --allow-private it may be http"}
+	}
+	for _, address := range resolve(ctx, u.Hostname()) {
+		if err := egress.Check(address, s.options.Private); err != nil {
+			return &AddressRefused{fmt.Sprintf("must lead elsewhere: %v", err)}
+		}
+	}
+	return nil
+}
+
+// resolve returns the addresses that a host has now.
+func resolve(ctx context.Context, host string) []netip.Addr {
+	if address, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{address}
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil
+	}
+	return addresses
+}

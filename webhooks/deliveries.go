@@ -1,0 +1,170 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/orders"
+)
+
+// ErrFinished: a delivery that was delivered or skipped can't be skipped.
+var ErrFinished = errors.New("the delivery is finished")
+
+// Filter chooses deliveries of an endpoint.
+type Filter struct {
+	State   string // empty: any
+	OrderID string // only about this order; empty: whatever they are about
+	Item    string // only about the stock of this item; not together with an order
+	Before  int64  // only with a number below this one
+	Limit   int32  // how many at most
+}
+
+// Delivery is a delivery as it is shown.
+type Delivery struct {
+	db.WebhookDeliveriesListRow
+	Log     []Entry                          // of one delivery, not of those in a list: its last 20 attempts, the oldest first
+	Changes []db.WebhookChangesOfDeliveryRow // of one delivery: what people have asked of it, the oldest first
+}
+
+// Item is the item whose stock a delivery is about, empty if it is about something else.
+func (d *Delivery) Item() string {
+	item, _ := strings.CutPrefix(d.Subject, ItemSubject(""))
+	if item == d.Subject {
+		return ""
+	}
+	return item
+}
+
+// Deliveries returns deliveries of an endpoint, newest first.
+func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter) ([]Delivery, error) {
+	if _, err := s.Get(ctx, endpointID); err != nil {
+		return nil, err
+	}
+	no, _ := EndpointNo(endpointID)
+	q := db.WebhookDeliveriesListParams{EndpointNo: no, State: f.State, Before: f.Before, Most: f.Limit}
+	if f.Item != "" {
+		q.Subject = ItemSubject(f.Item)
+	}
+	if f.OrderID != "" {
+		o, err := s.reader.Get(ctx, f.OrderID)
+		if err != nil {
+			return nil, err
+		}
+		q.Subject = OrderSubject(o.OrderNo)
+	}
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesList, q)
+	all := make([]Delivery, len(rows))
+	for i, row := range rows {
+		all[i].WebhookDeliveriesListRow = row
+	}
+	return all, orders.Unavailable("list deliveries", err)
+}
+
+// Delivery returns one delivery with its attempts.
+func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo int64) (Delivery, error) {
+	no, _ := EndpointNo(endpointID)
+	which := db.WebhookDeliveryShowParams{EndpointNo: no, DeliveryNo: deliveryNo}
+	row, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveryShow, which)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Delivery{}, orders.ErrNotFound
+	case err != nil:
+		return Delivery{}, orders.Unavailable("read delivery", err)
+	}
+	d := Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
+		DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject, State: row.State, Attempts: row.Attempts,
+		CreatedAt: row.CreatedAt, DueAt: row.DueAt, AttemptedAt: row.AttemptedAt, FinishedAt: row.FinishedAt, OrderID: row.OrderID,
+	}}
+	if err := json.Unmarshal(row.Log, &d.Log); err != nil {
+		return d, fmt.Errorf("read delivery: %w", err)
+	}
+	if last := len(d.Log) - 1; last >= 0 {
+		d.Status = int32(d.Log[last].Status)
+	}
+	d.Changes, err = orders.Read(ctx, s.reader, s.query.WebhookChangesOfDelivery, db.WebhookChangesOfDeliveryParams(which))
+	return d, orders.Unavailable("read delivery", err)
+}
+
+// Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item
+// are finished. Errors: orders.ErrKeyReused.
+func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
+	no, _ := EndpointNo(endpointID)
+	r := requestFor(by, "resend", endpointID, deliveryNo)
+	r.refused = func() error {
+		_, err := s.Delivery(ctx, endpointID, deliveryNo)
+		return err
+	}
+	_, _, err := once(ctx, s, r, func() (int64, error) {
+		seq, err := s.seq(ctx, no)
+		if err != nil {
+			return 0, err
+		}
+		return s.query.WebhookDeliveryResend(ctx, db.WebhookDeliveryResendParams{
+			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: no, DeliveryNo: deliveryNo, Seq: seq,
+		})
+	})
+	if err != nil {
+		return Delivery{}, err
+	}
+	return s.Delivery(ctx, endpointID, deliveryNo)
+}
+
+// Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
+func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
+	no, _ := EndpointNo(endpointID)
+	r := requestFor(by, "skip", endpointID, deliveryNo)
+	r.refused = func() error {
+		d, err := s.Delivery(ctx, endpointID, deliveryNo)
+		if err == nil && d.FinishedAt != nil {
+			return ErrFinished
+		}
+		return err
+	}
+	_, _, err := once(ctx, s, r, func() (int64, error) {
+		seq, err := s.seq(ctx, no)
+		if err != nil {
+			return 0, err
+		}
+		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
+			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: no, DeliveryNo: deliveryNo, Seq: seq,
+		})
+	})
+	if err != nil {
+		return Delivery{}, err
+	}
+	return s.Delivery(ctx, endpointID, deliveryNo)
+}
+
+// RecoverMost is how many deliveries a request has sent again at most.
+const RecoverMost = 10_000
+
+// Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
+// RecoverMost there may be others. Errors: orders.ErrKeyReused.
+func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
+	no, _ := EndpointNo(endpointID)
+	r := requestFor(by, "recover", endpointID, since.UTC())
+	r.refused = s.unless(ctx, endpointID, nil)
+	recovered, before, err := once(ctx, s, r, func() (int32, error) {
+		seq, err := s.seq(ctx, no)
+		if err != nil {
+			return 0, err
+		}
+		return s.query.WebhookDeliveriesRecover(ctx, db.WebhookDeliveriesRecoverParams{
+			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: no, Seq: seq, Since: since, Most: RecoverMost,
+		})
+	})
+	if before != nil && before.Deliveries != nil {
+		recovered = *before.Deliveries
+	}
+	return int(recovered), err
+}
