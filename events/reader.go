@@ -18,9 +18,11 @@ type Filter struct {
 }
 
 // Matches reports whether the filter chooses an event.
-func (f *Filter) Matches(e *Event) bool {
-	return (f.OrderID == "" || e.Data.OrderID == f.OrderID) && MatchesType(f.Types, e.Type) &&
-		(len(f.Statuses) == 0 || slices.Contains(f.Statuses, e.Data.Status))
+func (f *Filter) Matches(e *Event) bool { return f.chooses(e.Data.OrderID, e.Type, e.Data.Status) }
+
+func (f *Filter) chooses(orderID, name, status string) bool {
+	return (f.OrderID == "" || orderID == f.OrderID) && MatchesType(f.Types, name) &&
+		(len(f.Statuses) == 0 || slices.Contains(f.Statuses, status))
 }
 
 // Page is a part of the feed.
@@ -139,6 +141,25 @@ func (r *Reader) Latest(ctx context.Context) (Cursor, error) {
 		return Cursor{}, orders.Unavailable("read the feed", err)
 	}
 	return Cursor{epochOf(feed.LastEventNo, &feed), feed.LastEventNo}, nil
+}
+
+// Recent is the cursor before the last so many events, or before the oldest that is kept. Errors: orders.ErrUnavailable.
+func (r *Reader) Recent(ctx context.Context, events int64) (Cursor, error) {
+	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	if err != nil {
+		return Cursor{}, orders.Unavailable("read the feed", err)
+	}
+	no := max(feed.LastEventNo-events, feed.FirstEventNo-1)
+	return Cursor{epochOf(no+1, &feed), no}, nil
+}
+
+// Resolve finds out where a cursor is in the feed. Errors: *Expired, orders.ErrUnavailable.
+func (r *Reader) Resolve(ctx context.Context, c Cursor) (Cursor, error) {
+	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	if err != nil {
+		return Cursor{}, orders.Unavailable("read the feed", err)
+	}
+	return resume(c, &feed)
 }
 
 const wantedFor = 10 * time.Second

@@ -1,0 +1,222 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"pawl/orders"
+)
+
+// Tail is the newest part of the feed. It is read once for everybody in this process who listens, and only while somebody
+// does. What was read is kept for a while: whoever comes, or falls behind, finds it there. He reads the database himself only
+// for what is older.
+type Tail struct {
+	reader *Reader
+	log    *slog.Logger
+	failed rate.Sometimes // log lines that say why it can't be read
+	wake   chan struct{}  // somebody listens
+
+	life    context.Context
+	end     context.CancelFunc
+	reading sync.WaitGroup
+
+	mu        sync.Mutex
+	kept      []stretch // the oldest first, and nothing missing between them
+	bytes     int       // of all of them
+	most      int       // of those
+	from, to  Cursor    // what is kept lies behind the one, up to the other
+	running   bool      // the above is known
+	round     int       // how often it has begun: events may have been lost since, or too old to be kept
+	listeners int
+	news      chan struct{} // closed when there is something to be seen, and replaced
+	stopping  bool
+	empty     chan struct{} // closed when it is stopping and nobody listens any more
+}
+
+const (
+	keptBytes   = 8 << 20               // of events, in memory
+	stretchMost = 4000                  // events in one read
+	backlog     = 2000                  // how many events before the end it begins: those who come back after a restart find them
+	tailPause   = 50 * time.Millisecond // between looks at the end of the feed
+	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
+	failedPause = time.Second           // after a look that failed
+	lingers     = 10 * time.Second      // for how long it is read on when nobody listens any more
+)
+
+// NewTail returns a tail that does nothing until Start. A nil log is none.
+func NewTail(reader *Reader, log *slog.Logger) *Tail {
+	t := &Tail{
+		reader: reader, log: cmp.Or(log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
+		wake: make(chan struct{}, 1), news: make(chan struct{}), empty: make(chan struct{}), most: keptBytes,
+	}
+	t.life, t.end = context.WithCancel(context.Background())
+	return t
+}
+
+// Listeners is how many callers listen now.
+func (t *Tail) Listeners() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.listeners
+}
+
+// Start begins to read the feed whenever somebody listens. Call it once.
+func (t *Tail) Start() {
+	t.reading.Go(func() {
+		for {
+			select {
+			case <-t.life.Done():
+				return
+			case <-t.wake:
+				t.follow(t.life)
+			}
+		}
+	})
+}
+
+// Stop takes no more listeners, tells those who listen that it is over, and waits until they have gone or ctx ends.
+func (t *Tail) Stop(ctx context.Context) {
+	t.mu.Lock()
+	if !t.stopping {
+		t.stopping = true
+		t.tell()
+		t.closeIfEmpty()
+	}
+	t.mu.Unlock()
+	t.end()
+	t.reading.Wait()
+	select {
+	case <-t.empty:
+	case <-ctx.Done():
+	}
+}
+
+// tell wakes all listeners. The caller has the lock.
+func (t *Tail) tell() {
+	close(t.news)
+	t.news = make(chan struct{})
+}
+
+func (t *Tail) closeIfEmpty() {
+	if t.stopping && t.listeners == 0 {
+		close(t.empty)
+	}
+}
+
+// enter counts a listener; false when it is stopping.
+func (t *Tail) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopping {
+		return false
+	}
+	t.listeners++
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (t *Tail) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.listeners--
+	t.closeIfEmpty()
+}
+
+// follow reads the end of the feed until nobody has listened for a while.
+func (t *Tail) follow(ctx context.Context) {
+	defer t.forget()
+	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
+		pause := tailPause
+		if n := t.Listeners(); n > 0 {
+			heard, pause = time.Now(), max(pause, time.Duration(n)*wakePrice)
+		}
+		if err := t.look(ctx); err != nil && ctx.Err() == nil {
+			t.failed.Do(func() { t.log.Warn("read the end of the feed", "error", err) })
+			pause = failedPause
+		}
+		orders.Sleep(ctx, pause)
+	}
+}
+
+// look reads what has come since the last time.
+func (t *Tail) look(ctx context.Context) error {
+	if !t.running { // only this goroutine changes it
+		at, err := t.reader.Recent(ctx, backlog)
+		if err != nil {
+			return err
+		}
+		t.begin(at)
+	}
+	for {
+		page, err := t.reader.After(ctx, t.to, Filter{}, stretchMost)
+		switch expired := (*Expired)(nil); {
+		case errors.As(err, &expired) && expired.Lost:
+			t.forget() // everybody has to see whether his place is still part of the feed
+			return nil
+		case errors.As(err, &expired):
+			t.begin(expired.Continue)
+			continue
+		case err != nil:
+			return err
+		}
+		t.keep(page)
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+// begin goes on behind a cursor, with nothing kept.
+func (t *Tail) begin(at Cursor) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept, t.bytes, t.from, t.to, t.running = nil, 0, at, at, true
+	t.round++
+}
+
+// forget lets go of everything. Whoever comes, or still listens, waits until it begins again.
+func (t *Tail) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept, t.bytes, t.running = nil, 0, false
+	t.round++
+	t.tell()
+}
+
+// keep adds what was read, and lets go of the oldest where that is too much.
+func (t *Tail) keep(page Page) {
+	s := newStretch(page)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.to = page.Next; len(s.events) > 0 {
+		t.kept = append(t.kept, s)
+		t.bytes += s.bytes
+	}
+	if t.bytes > t.most {
+		t.shorten()
+	}
+	if !page.More {
+		t.tell()
+	}
+}
+
+// shorten lets go of an eighth of what is kept. Listeners may be reading the old slice.
+func (t *Tail) shorten() {
+	gone := 0
+	for t.bytes > t.most*7/8 && gone < len(t.kept)-1 {
+		t.bytes -= t.kept[gone].bytes
+		t.from = t.kept[gone].last()
+		gone++
+	}
+	t.kept = slices.Clone(t.kept[gone:])
+}
