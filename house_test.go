@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"demo":        {"client", "pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
+	"cli":         {"access", "client", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
 	"cli/output":  {},
 	"cli/remote":  {"client", "cli/output"},
 

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -54,20 +53,19 @@ func (l *load) validate() error {
 			return fmt.Errorf("%s: from 1 to %d", flag.name, flag.most)
 		}
 	}
-	if !strings.HasPrefix(l.url, "http://") && !strings.HasPrefix(l.url, "https://") {
-		return fmt.Errorf("url %q: begins with http:// or https://", l.url)
-	}
-	l.url = strings.TrimSuffix(l.url, "/")
 	return nil
 }
 
 func (l *load) command(cmd *cobra.Command, cfg *config) error {
 	bar := progress(int64(l.orders), "orders", cmd.ErrOrStderr())
 	l.sent = func() { _ = bar.Add(1) }
-	result := l.run(cmd.Context())
+	result, err := l.run(cmd.Context())
 	_ = bar.Exit()
+	if err != nil {
+		return usageError{err}
+	}
 	result.print(cmd.OutOrStdout())
-	err := l.booksAfter(cmd, cfg, len(result.latencies))
+	err = l.booksAfter(cmd, cfg, len(result.latencies))
 	if result.failed > 0 {
 		err = errors.Join(fmt.Errorf("%d of %d requests went wrong: %w", result.failed, l.orders, result.first), err)
 	}

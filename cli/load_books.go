@@ -62,8 +62,7 @@ const storedMost = 10_000
 func (l *load) stored(ctx context.Context, query *db.Queries) (found int64, err error) {
 	ids := make([]string, 0, min(l.orders, storedMost))
 	for n := range int64(l.orders) {
-		id, _ := l.order(n)
-		if ids = append(ids, id); len(ids) < storedMost && n < int64(l.orders)-1 {
+		if ids = append(ids, l.order(n).OrderID); len(ids) < storedMost && n < int64(l.orders)-1 {
 			continue
 		}
 		some, err := query.LoadStored(ctx, ids)

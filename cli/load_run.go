@@ -3,16 +3,16 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pawl/client"
 )
 
 // load is a closed loop of callers that send a number of new orders.
@@ -32,16 +32,15 @@ type loadResult struct {
 	first     error           // of those
 }
 
-// answerLimit is longer than any service lets a caller wait.
-const answerLimit = 90 * time.Second
-
 // run sends the orders. When ctx ends, callers stop after the order they are at.
-func (l *load) run(ctx context.Context) *loadResult {
+func (l *load) run(ctx context.Context) (*loadResult, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = l.concurrency, l.concurrency
-	client := &http.Client{Transport: transport, Timeout: answerLimit}
-	defer client.CloseIdleConnections()
-
+	defer transport.CloseIdleConnections()
+	service, err := client.New(l.url, client.Options{Token: l.token, HTTPClient: &http.Client{Transport: transport}, RetryFor: -1})
+	if err != nil {
+		return nil, err
+	}
 	result := &loadResult{answers: map[string]int{}}
 	var left atomic.Int64
 	left.Store(int64(l.orders))
@@ -56,7 +55,7 @@ func (l *load) run(ctx context.Context) *loadResult {
 					return
 				}
 				sent := time.Now()
-				answer, err := l.send(context.WithoutCancel(ctx), client, n)
+				answer, err := l.send(context.WithoutCancel(ctx), service, n)
 				took := time.Since(sent)
 				mutex.Lock()
 				result.add(answer, err, took)
@@ -67,7 +66,7 @@ func (l *load) run(ctx context.Context) *loadResult {
 	}
 	callers.Wait()
 	result.took = time.Since(began)
-	return result
+	return result, nil
 }
 
 func (r *loadResult) add(answer string, err error, took time.Duration) {
@@ -89,41 +88,27 @@ func (r *loadResult) percentile(p int) time.Duration {
 }
 
 // order is the order of a number, from 0, as a request has it.
-func (l *load) order(n int64) (id, body string) {
+func (l *load) order(n int64) client.ProcessBody {
 	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
-	id = fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64())
-	return id, fmt.Sprintf(`{"orderId":"%s","amount":%d.%02d,"item":"item-%d"}`, id, random.IntN(200), random.IntN(100), random.IntN(l.items))
+	return client.ProcessBody{
+		OrderID: fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64()),
+		Amount:  fmt.Sprintf("%d.%02d", random.IntN(200), random.IntN(100)),
+		Item:    fmt.Sprintf("item-%d", random.IntN(l.items)),
+	}
 }
 
-// send sends the order of a number and says what came back. The error is for answers other
+// send sends the order of a number, once, and says what came back. The error is for answers other
 // than 2xx, and for none: then it is not known what became of the order.
-func (l *load) send(ctx context.Context, client *http.Client, n int64) (answer string, err error) {
-	_, body := l.order(n)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/api/orders/process", strings.NewReader(body))
-	if err != nil {
-		return "none", err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if l.token != "" {
-		request.Header.Set("Authorization", "Bearer "+l.token)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return "none", err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if err != nil {
-		return "none", fmt.Errorf("read answer: %w", err)
-	}
-	var order struct{ Status, Code string } // of a problem: Code, and Status is a number
-	decoded := json.Unmarshal(text, &order)
-	if response.StatusCode/100 != 2 {
-		answer = strings.TrimSpace(response.Status + " " + order.Code)
+func (l *load) send(ctx context.Context, service *client.Client, n int64) (answer string, err error) {
+	var response http.Response
+	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
+	var problem *client.Problem
+	switch {
+	case errors.As(err, &problem):
+		answer = strings.TrimSpace(response.Status + " " + string(problem.Code))
 		return answer, errors.New(answer)
+	case err != nil:
+		return cmp.Or(response.Status, "none"), err
 	}
-	if decoded != nil {
-		return response.Status, fmt.Errorf("decode answer: %w", decoded)
-	}
-	return response.Status + " " + order.Status, nil
+	return response.Status + " " + string(order.Status), nil
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// request is what a method of an operation hands over: a body is nil or becomes JSON, and params is nil or points to a
+// request is what a method of an operation hands over: a body is nil or a struct that becomes JSON, and params is nil or points to a
 // struct, itself perhaps nil, whose tags say where each field goes.
 type request struct {
 	method, path string
@@ -84,7 +84,7 @@ func (c *Client) prepare(r request) (*exchange, error) {
 	if e.body, err = json.Marshal(r.body); err != nil {
 		return nil, err
 	}
-	if keyed && e.header.Get(keyHeader) == "" && !named(e.body) {
+	if keyed && e.header.Get(keyHeader) == "" && !named(r.body) {
 		e.header.Set(keyHeader, NewID())
 	}
 	return e, nil
@@ -93,10 +93,14 @@ func (c *Client) prepare(r request) (*exchange, error) {
 const keyHeader = "Idempotency-Key"
 
 // named says whether a body names the request itself, so that it needs no key.
-func named(body []byte) bool {
-	var names struct{ OrderID, RequestID string }
-	_ = json.Unmarshal(body, &names) // an array has none
-	return names.OrderID+names.RequestID != ""
+func named(body any) bool {
+	value := reflect.ValueOf(body)
+	for _, name := range []string{"OrderID", "RequestID"} {
+		if field := value.FieldByName(name); field.IsValid() && !field.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // addParams adds the parameters that are given. It says whether an Idempotency-Key is among those that could be.
