@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"dbtest":    {"migrations", "pgembed"},
-	"faulttest": {"access", "demo", "fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
+	"faulttest": {"access", "client", "demo", "fsm", "migrations", "db", "policy", "ledger", "orders", "provider", "engine", "books", "httpapi", "pgembed", "simulator", "dbtest"},
 	"model":     {"fsm"},
 
 	// For programs of others, too: whatever it imported, they would import.

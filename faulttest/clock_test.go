@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	pawl "pawl/client"
 	"pawl/simulator"
 )
 
@@ -135,9 +137,10 @@ func TestWallClockStepsBack(t *testing.T) {
 	clock.step(-3 * time.Hour)
 	s.exec(`UPDATE orders SET in_doubt_since = in_doubt_since - interval '24 hours'`)
 	s.exec(`UPDATE step_calls SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
-	retry := request{method: http.MethodPost, url: r.addresses()[0] + "/api/orders/one/retry", body: `{"onBehalfOf":"test","reason":"test"}`, prefer: "respond-async"}
-	if a := s.client.send(t.Context(), retry); a.code != http.StatusConflict || a.body.Code != "outcome_unknown" {
-		t.Errorf("retry: %s", a)
+	var problem *pawl.Problem
+	_, err := s.api(r.addresses()[0]).RetryOrder(t.Context(), "one", nil, pawl.RetryBody{OnBehalfOf: "test", Reason: "test"})
+	if !errors.As(err, &problem) || problem.Code != pawl.ProblemCodeOutcomeUnknown {
+		t.Errorf("retry: %v", err)
 	}
 	s.exec(`UPDATE orders SET due_at = now()`)
 	s.start(1, &replicas{t: t, database: s.database.URL, clock: clock}) // takes it up, and was born with the wrong clock

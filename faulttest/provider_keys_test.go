@@ -1,10 +1,10 @@
 package faulttest
 
 import (
-	"net/http"
 	"path/filepath"
 	"testing"
 
+	pawl "pawl/client"
 	"pawl/simulator"
 )
 
@@ -65,8 +65,8 @@ func TestTheLedgerAfterAProvider(t *testing.T) {
 	write(t, policy, "charge: {executor: ledger}\nreserve: {executor: ledger}\nconfirm: {executor: ledger}\n")
 	newest := s.open(1, "--policy", policy).addresses()[0] // the other one may not have heard yet which policy is active
 	eventually(t, patience, "it goes on under the other policy", func() bool {
-		a := s.client.send(t.Context(), request{method: http.MethodPost, url: newest + "/api/orders/one/retry", body: `{"onBehalfOf":"test","policy":"active"}`, prefer: "respond-async"})
-		return a.err == nil && a.code/100 == 2
+		_, err := s.api(newest).RetryOrder(t.Context(), "one", &pawl.RetryOrderParams{Prefer: "respond-async"}, pawl.RetryBody{OnBehalfOf: "test", Policy: "active"})
+		return err == nil
 	})
 	s.until("one", "completed", "")
 	s.proveBoth("one")

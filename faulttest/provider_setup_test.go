@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	pawl "pawl/client"
 	"pawl/dbtest"
 	"pawl/simulator"
 )
@@ -201,6 +202,16 @@ func (s *shop) order(id string) {
 		}
 		<-time.After(pace)
 	}
+}
+
+// api is the Go client of a replica: for requests whose answer is not the point, but that they are done.
+func (s *shop) api(url string) *pawl.Client {
+	s.t.Helper()
+	api, err := pawl.New(url, pawl.Options{HTTPClient: s.client.http, RetryFor: -1})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return api
 }
 
 // ask asks once that something be done with an order. It may be too late, or too early.

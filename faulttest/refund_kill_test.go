@@ -3,11 +3,11 @@ package faulttest
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	pawl "pawl/client"
 	"pawl/dbtest"
 	"pawl/simulator"
 )
@@ -85,15 +85,13 @@ func (s *shop) endAt(p *dbtest.Proxy, victim *process, statement string, after b
 // refundAfter asks for a refund of the order "one", and again when the process that was asked has ended.
 func (s *shop) refundAfter(victim *process) {
 	s.t.Helper()
-	ask := request{method: http.MethodPost, body: `{"amount":"0.50","reason":"broken","requestId":"ticket"}`, prefer: "wait=30"}
-	for url := s.any(); victim.running(); { // where the answer is kept, nobody hears of the process's end in it
-		ask.url = url + "/api/orders/one/refunds"
-		s.client.send(s.t.Context(), ask)
+	ask := pawl.RefundBody{Amount: "0.50", Reason: "broken", RequestID: "ticket"}
+	for api := s.api(s.any()); victim.running(); { // where the answer is kept, nobody hears of the process's end in it
+		_, _ = api.RefundOrder(s.t.Context(), "one", nil, ask)
 		<-time.After(pace)
 	}
-	ask.url = s.open(1).addresses()[0] + "/api/orders/one/refunds"
-	if a := s.client.send(s.t.Context(), ask); a.err != nil || a.code != http.StatusOK {
-		s.t.Errorf("the caller comes again and gets %s", a)
+	if _, err := s.api(s.open(1).addresses()[0]).RefundOrder(s.t.Context(), "one", nil, ask); err != nil {
+		s.t.Errorf("the caller comes again and gets %s", err)
 	}
 	const books = `SELECT format('%s %s %s %s', r.refund, r.state, r.amount, r.request_id) FROM books.refunds AS r`
 	if rows := query[string](s.t, s.database.URL, books); len(rows) != 1 || rows[0] != "1 done 0.50 ticket" {
