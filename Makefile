@@ -4,9 +4,10 @@
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-generate: ## make all generated files anew: queries, diagram, OpenAPI
+generate: ## make all generated files anew: queries, diagram, OpenAPI, clients (with npm)
 	go tool -modfile=tools/go.mod sqlc generate
 	go generate ./...
+	cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund && npm run generate
 
 check: ## everything that must hold before a change lands
 	bash .ci/run

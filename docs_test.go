@@ -18,7 +18,7 @@ func TestLinksOfTheDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
-	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "model/README.md", "client/README.md", "clients/README.md") {
+	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "model/README.md", "client/README.md", "clients/README.md", "clients/typescript/README.md") {
 		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
 			target, anchor := filepath.ToSlash(page), found[2]
 			if found[1] != "" {

@@ -12,24 +12,9 @@ import (
 	"testing"
 )
 
-func TestTypeScript(t *testing.T) {
-	t.Parallel()
-	dir := workshop(t)
-	s := serve(t)
-	document := filepath.Join(dir, "openapi.yaml")
-	download(t, s.url+"/openapi.yaml", document)
-	for _, command := range [][]string{
-		{"./node_modules/.bin/openapi-typescript", document, "-o", "testdata/api.ts"},
-		{"./node_modules/.bin/tsc", "--strict", "--target", "es2022", "--module", "nodenext", "testdata/use.ts"},
-		{"node", "testdata/use.js", s.url},
-	} {
-		run(t, dir, command[0], command[1:]...)
-	}
-}
-
 func TestLinters(t *testing.T) {
 	t.Parallel()
-	dir := workshop(t)
+	dir := packages(t, ".")
 	document, err := os.ReadFile("../httpapi/openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -51,11 +36,11 @@ func TestLinters(t *testing.T) {
 	}
 }
 
-// workshop is a copy of this folder with the packages of package.json in it.
-func workshop(t *testing.T) string {
+// packages is a copy of a folder with the packages of its package.json in it.
+func packages(t *testing.T, from string) string {
 	t.Helper()
 	dir := folder(t)
-	if err := os.CopyFS(dir, os.DirFS(".")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
 	run(t, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
@@ -72,8 +57,13 @@ func run(t *testing.T, dir, name string, arguments ...string) {
 
 func try(t *testing.T, dir, name string, arguments ...string) (said []byte, err error) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), name, arguments...)
-	command.Dir = dir
-	command.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true")
-	return command.CombinedOutput()
+	return command(t, dir, name, arguments...).CombinedOutput()
+}
+
+func command(t *testing.T, dir, name string, arguments ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), name, arguments...)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true")
+	return c
 }

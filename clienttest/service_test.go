@@ -3,7 +3,6 @@ package clienttest
 import (
 	"bufio"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -117,16 +116,6 @@ func (s *service) stop(t *testing.T) {
 	if err := s.command.Wait(); err != nil {
 		t.Errorf("the service ended with %v", err)
 	}
-}
-
-// download stores what the service answers to GET.
-func download(t *testing.T, address, file string) {
-	t.Helper()
-	status, text := fetch(t, address)
-	if status != http.StatusOK {
-		t.Fatal(status)
-	}
-	write(t, file, text)
 }
 
 func write(t *testing.T, file string, text []byte) {

@@ -1,0 +1,6 @@
+export { Pawl, type PawlOptions, type ProcessOptions, type Reply, type WaitOptions } from "./pawl.js";
+export { PawlError } from "./problem.js";
+export { newId } from "./id.js";
+export { SignatureError, verifyWebhook, type WebhookHeaders } from "./webhook.js";
+export type * from "./types.js";
+export type { components, operations, paths } from "./openapi.js";

@@ -1,0 +1,165 @@
+import { pause, type Request, type Retrying, send } from "./http.js";
+import { newId } from "./id.js";
+import type * as api from "./types.js";
+
+export interface PawlOptions {
+  /** A token of `pawl token create`, or what returns one that is valid now. */
+  token?: string | (() => string | Promise<string>);
+  /** What sends requests, in the place of the global `fetch`. */
+  fetch?: typeof fetch;
+  /** Milliseconds until an attempt counts as lost: 90,000 when left out. The service lets nobody wait longer than 60,000. */
+  timeout?: number;
+  /** For how many milliseconds a request is tried again, from its beginning on: 60,000 when left out; 0 to try it once. */
+  retryFor?: number;
+}
+
+export interface ProcessOptions extends api.CallOptions {
+  /** Seconds to wait for the end of the order, up to 60; what the service is set to when left out. */
+  wait?: number;
+}
+
+export interface WaitOptions extends api.CallOptions {
+  /** Called with the order each time it has changed, and first with the order as it is at the beginning. */
+  onChange?: (order: api.Order) => void;
+}
+
+/** A good answer. Its data is undefined where it has none, as with 304. */
+export interface Reply<T> {
+  data: T | undefined;
+  status: number;
+  headers: Headers;
+}
+
+const final: readonly api.Status[] = ["completed", "failed", "canceled"];
+
+/**
+ * A client of the order service. Its requests are sent again when they or their answers are lost, or the service is busy:
+ * each with one idempotency key, so nothing is done twice. It throws a PawlError for what the service refuses.
+ */
+export class Pawl {
+  readonly #base: URL;
+  readonly #options: PawlOptions;
+  readonly #how: Retrying;
+
+  constructor(url: string | URL, options: PawlOptions = {}) {
+    this.#base = new URL(url, globalThis.location?.href); // a page can name a path of its own origin
+    this.#options = options;
+    const { fetch: sending = fetch, timeout = 90_000, retryFor = 60_000 } = options;
+    this.#how = { fetch: (...request) => sending(...request), timeout, retryFor };
+  }
+
+  /**
+   * Sends an order, and returns it as it is when it is final or the time to wait is over. An order that failed is no error.
+   * The order id is the idempotency key; without one, the call makes one.
+   */
+  process(order: api.NewOrder, { wait, signal }: ProcessOptions = {}): Promise<api.Order> {
+    const header = wait === undefined ? {} : { Prefer: `wait=${wait}` };
+    return this.post("/api/orders/process", { body: { ...order, orderId: order.orderId ?? newId() }, header, signal });
+  }
+
+  /** Sends an order, and returns it when it is final: completed, failed or canceled. That takes days, where a person is asked. */
+  async processAndWait(order: api.NewOrder, options: ProcessOptions & WaitOptions = {}): Promise<api.Order> {
+    return this.waitFor(await this.process(order, options), options);
+  }
+
+  /** Returns an order when it is final. Outages do not end the waiting. */
+  async waitFor(order: api.Order, { signal, onChange }: WaitOptions = {}): Promise<api.Order> {
+    onChange?.(order);
+    while (!final.includes(order.status)) {
+      const began = Date.now();
+      const input = { path: { orderId: order.orderId }, query: { wait: "30s" }, header: { "If-None-Match": `"${order.seq}"` }, signal };
+      const { data } = await this.#send<api.Order>("get", "/api/orders/{orderId}", input, { retryFor: Infinity });
+      if (!data && Date.now() - began < 1000) await pause(1000, signal); // a service that does not wait
+      if (!data) continue;
+      order = data;
+      onChange?.(order);
+    }
+    return order;
+  }
+
+  /** Goes through the orders, the newest first, and gets the next page when it is needed. */
+  async *orders(filter: api.OrderFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.Order, void> {
+    for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
+      const page = await this.get("/api/orders", { query: { ...filter, cursor }, signal });
+      yield* page.orders;
+      cursor = page.nextCursor;
+    }
+  }
+
+  /** Goes through the items whose stock is known, by name. */
+  async *items({ signal }: api.CallOptions = {}): AsyncGenerator<api.Item, void> {
+    for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
+      const page = await this.get("/api/inventory", { query: { cursor }, signal });
+      yield* page.items;
+      cursor = page.nextCursor;
+    }
+  }
+
+  /** Goes through the history of an order, the oldest row first. */
+  async *transitions(orderId: string, { signal }: api.CallOptions = {}): AsyncGenerator<api.Transition, void> {
+    for (let after = 0, more = true; more; ) {
+      const { transitions } = await this.get("/api/orders/{orderId}/transitions", { path: { orderId }, query: { after }, signal });
+      yield* transitions;
+      after = transitions.at(-1)?.seq ?? after;
+      more = transitions.length > 0;
+    }
+  }
+
+  get<P extends api.PathWith<"get">>(path: P, ...[input]: api.InputArgument<api.Operation<"get", P>>): Promise<api.Answer<api.Operation<"get", P>>> {
+    return this.#data("get", path, input);
+  }
+
+  post<P extends api.PathWith<"post">>(path: P, ...[input]: api.InputArgument<api.Operation<"post", P>>): Promise<api.Answer<api.Operation<"post", P>>> {
+    return this.#data("post", path, input);
+  }
+
+  put<P extends api.PathWith<"put">>(path: P, ...[input]: api.InputArgument<api.Operation<"put", P>>): Promise<api.Answer<api.Operation<"put", P>>> {
+    return this.#data("put", path, input);
+  }
+
+  patch<P extends api.PathWith<"patch">>(path: P, ...[input]: api.InputArgument<api.Operation<"patch", P>>): Promise<api.Answer<api.Operation<"patch", P>>> {
+    return this.#data("patch", path, input);
+  }
+
+  delete<P extends api.PathWith<"delete">>(path: P, ...[input]: api.InputArgument<api.Operation<"delete", P>>): Promise<api.Answer<api.Operation<"delete", P>>> {
+    return this.#data("delete", path, input);
+  }
+
+  /** Sends a request of any operation. The methods named after a method return its data; this one also its headers. */
+  request<M extends api.Method, P extends api.PathWith<M>>(method: M, path: P, ...[input]: api.InputArgument<api.Operation<M, P>>): Promise<Reply<api.Answer<api.Operation<M, P>>>> {
+    return this.#send(method, path, input);
+  }
+
+  async #data(method: api.Method, path: string, input: unknown): Promise<never> {
+    return (await this.#send(method, path, input)).data as never;
+  }
+
+  async #send<T>(method: api.Method, path: string, input: unknown, how: Partial<Retrying> = {}): Promise<Reply<T>> {
+    return send(await this.#prepare(method, path, input), { ...this.#how, ...how }, async (response) => {
+      const text = await response.text();
+      return { data: text === "" || !response.ok ? undefined : JSON.parse(text), status: response.status, headers: response.headers };
+    });
+  }
+
+  async #prepare(method: string, template: string, input: unknown): Promise<Request> {
+    const { path = {}, query = {}, header = {}, body, signal } = (input ?? {}) as RawInput;
+    const url = new URL(this.#base);
+    url.pathname = url.pathname.replace(/\/$/, "") + template.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] ?? ""));
+    for (const [name, value] of Object.entries(query)) if (value !== undefined) url.searchParams.set(name, String(value));
+    const headers = new Headers(Object.entries(header).filter((pair): pair is [string, string] => pair[1] !== undefined));
+    const token = typeof this.#options.token === "function" ? await this.#options.token() : this.#options.token;
+    if (token) headers.set("Authorization", `Bearer ${token}`);
+    if (body !== undefined) headers.set("Content-Type", "application/json");
+    const named = headers.has("Idempotency-Key") || body?.["orderId"] || body?.["requestId"];
+    if (method !== "get" && !named) headers.set("Idempotency-Key", newId());
+    return { method: method.toUpperCase(), url, headers, body: body && JSON.stringify(body), signal };
+  }
+}
+
+interface RawInput {
+  path?: Record<string, string>;
+  query?: Record<string, unknown>;
+  header?: Record<string, string | undefined>;
+  body?: Record<string, unknown>;
+  signal?: AbortSignal;
+}

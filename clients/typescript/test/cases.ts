@@ -1,0 +1,87 @@
+// Makes the calls of one case of ../../cases.json, which comes on standard input, and prints what they returned, as
+// ../../README.md says. The argument is the address of the service.
+import { text } from "node:stream/consumers";
+import { type NewOrder, type Order, type OrderFilter, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
+
+interface Call {
+  call: string;
+  order: NewOrder;
+  orderId: string;
+  item: string;
+  filter: OrderFilter;
+  forSeconds?: number;
+  secrets: string[];
+  headers: Record<string, string>;
+  body: never; // what the call needs
+}
+
+interface Case {
+  client: { token?: string; timeoutSeconds?: number; retryForSeconds?: number };
+  calls: Call[];
+}
+
+const { client, calls } = JSON.parse(await text(process.stdin)) as Case;
+const milliseconds = (seconds: number | undefined) => seconds && seconds * 1000;
+const pawl = new Pawl(process.argv[2] ?? "", { token: client.token, timeout: milliseconds(client.timeoutSeconds), retryFor: milliseconds(client.retryForSeconds) });
+
+async function all<T>(rows: AsyncIterable<T>): Promise<T[]> {
+  const out: T[] = [];
+  for await (const row of rows) out.push(row);
+  return out;
+}
+
+async function processAndWait({ order, forSeconds }: Call): Promise<unknown> {
+  let last: Order | undefined;
+  const signal = forSeconds ? AbortSignal.timeout(forSeconds * 1000) : undefined;
+  try {
+    return await pawl.processAndWait(order, { signal, onChange: (order) => (last = order) });
+  } catch (error) {
+    if (signal?.aborted) return { ended: last };
+    throw error;
+  }
+}
+
+function verify({ secrets, headers, body }: Call): unknown {
+  try {
+    return { verified: verifyWebhook(secrets, headers, body) !== undefined };
+  } catch (error) {
+    if (error instanceof SignatureError) return { verified: false };
+    throw error;
+  }
+}
+
+async function make(call: Call): Promise<unknown> {
+  const { orderId, item, body } = call;
+  switch (call.call) {
+    case "process":
+      return pawl.process(call.order);
+    case "processAndWait":
+      return processAndWait(call);
+    case "getOrder":
+      return pawl.get("/api/orders/{orderId}", { path: { orderId } });
+    case "refund":
+      return pawl.post("/api/orders/{orderId}/refunds", { path: { orderId }, body });
+    case "cancel":
+      return pawl.post("/api/orders/{orderId}/cancel", { path: { orderId }, body });
+    case "retry":
+      return pawl.post("/api/orders/{orderId}/retry", { path: { orderId }, body });
+    case "setInventory":
+      return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
+    case "adjustInventory":
+      return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+    case "orders":
+      return all(pawl.orders(call.filter));
+    case "transitions":
+      return all(pawl.transitions(orderId));
+    case "verifyWebhook":
+      return verify(call);
+  }
+  throw new Error(`no such call: ${call.call}`);
+}
+
+const returned: unknown[] = [];
+for (const call of calls) {
+  const made = make(call).catch((error: unknown) => (error instanceof PawlError ? { problem: error.problem ?? { status: error.status } } : { lost: String(error) }));
+  returned.push(await made);
+}
+console.log(JSON.stringify(returned));
