@@ -213,8 +213,8 @@ WITH endpoint AS (
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),
-    due_at = CASE WHEN r.state = 'pending' THEN now() + make_interval(secs => r.delay) END,
-    finished_at = CASE WHEN r.state = 'delivered' THEN now() END,
+    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END, -- null: a person had an earlier one sent again
+    finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r
   WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT $8::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
@@ -407,6 +407,7 @@ func (q *Queries) WebhookEndpointRemove(ctx context.Context, arg WebhookEndpoint
 const webhookEndpointsLook = `-- name: WebhookEndpointsLook :many
 
 SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types, now()::timestamptz AS at,
+  coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
   (SELECT d.due_at FROM pawl.webhook_deliveries AS d
    WHERE d.endpoint_no = e.endpoint_no AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS next_due_at
 FROM pawl.webhook_endpoints AS e ORDER BY e.endpoint_no
@@ -415,14 +416,15 @@ FROM pawl.webhook_endpoints AS e ORDER BY e.endpoint_no
 type WebhookEndpointsLookRow struct {
 	WebhookEndpoint WebhookEndpoint
 	At              time.Time
+	LastEventNo     int64
 	NextDueAt       *time.Time
 }
 
 // Webhook endpoints and their deliveries. Whoever writes deliveries writes their endpoint first, which locks it, and compares
 // its seq with the one he has read: what is stored of a subject decides which of its deliveries is due, and a statement
 // that waited for the lock would still see what was stored before. Without a row, the caller reads again.
-// All endpoints, as a replica looks at them again and again: with the time of the database, and when the next delivery that
-// is not due yet will be.
+// All endpoints, as a replica looks at them again and again: with the time of the database, how far the feed goes,
+// and when the next delivery that is not due yet will be.
 func (q *Queries) WebhookEndpointsLook(ctx context.Context) ([]WebhookEndpointsLookRow, error) {
 	rows, err := q.db.Query(ctx, webhookEndpointsLook)
 	if err != nil {
@@ -456,6 +458,7 @@ func (q *Queries) WebhookEndpointsLook(ctx context.Context) ([]WebhookEndpointsL
 			&i.WebhookEndpoint.Description,
 			&i.WebhookEndpoint.Types,
 			&i.At,
+			&i.LastEventNo,
 			&i.NextDueAt,
 		); err != nil {
 			return nil, err
@@ -478,10 +481,9 @@ func (q *Queries) WebhookEndpointsRelease(ctx context.Context, owner uuid.UUID) 
 	return err
 }
 
-const webhookEndpointsRenew = `-- name: WebhookEndpointsRenew :many
+const webhookEndpointsRenew = `-- name: WebhookEndpointsRenew :exec
 UPDATE pawl.webhook_endpoints AS e SET due_at = clock_timestamp() + make_interval(secs => $1::float8)
 WHERE e.owner = $2::uuid AND e.endpoint_no = ANY($3::integer[])
-RETURNING e.endpoint_no, e.fence
 `
 
 type WebhookEndpointsRenewParams struct {
@@ -490,29 +492,9 @@ type WebhookEndpointsRenewParams struct {
 	EndpointNos  []int32
 }
 
-type WebhookEndpointsRenewRow struct {
-	EndpointNo int32
-	Fence      int64
-}
-
-func (q *Queries) WebhookEndpointsRenew(ctx context.Context, arg WebhookEndpointsRenewParams) ([]WebhookEndpointsRenewRow, error) {
-	rows, err := q.db.Query(ctx, webhookEndpointsRenew, arg.LeaseSeconds, arg.Owner, arg.EndpointNos)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WebhookEndpointsRenewRow
-	for rows.Next() {
-		var i WebhookEndpointsRenewRow
-		if err := rows.Scan(&i.EndpointNo, &i.Fence); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+func (q *Queries) WebhookEndpointsRenew(ctx context.Context, arg WebhookEndpointsRenewParams) error {
+	_, err := q.db.Exec(ctx, webhookEndpointsRenew, arg.LeaseSeconds, arg.Owner, arg.EndpointNos)
+	return err
 }
 
 const webhookEndpointsState = `-- name: WebhookEndpointsState :many

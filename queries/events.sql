@@ -166,6 +166,34 @@ LEFT JOIN LATERAL (
 WHERE e.first_event_no = @first_event_no AND e.event_no > @after
 ORDER BY e.event_no LIMIT @most;
 
+-- name: EventsByKey :many
+-- Events by their rows, with the numbers that the caller has for them. Each row is found by its key.
+SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bigint AS order_no, k.item::text AS stock_item, k.seq::bigint AS seq,
+  e.at::timestamptz AS at, coalesce(e.from_status, '')::text AS from_status,
+  e.to_status::text AS to_status, coalesce(e.verb, '')::text AS verb, coalesce(e.actor, '')::text AS actor,
+  coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
+  coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
+  coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
+FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]), unnest(@items::text[]), unnest(@seqs::bigint[]))
+  AS k(event_no, epoch, order_no, item, seq)
+CROSS JOIN LATERAL (
+  (SELECT t.at, t.from_status, t.to_status, t.verb, t.actor, t.on_behalf_of, t.reason, t.request_id, NULL::bigint AS change, NULL::bigint AS on_hand
+   FROM pawl.transitions AS t WHERE k.item = '' AND t.order_no = k.order_no AND t.seq = k.seq LIMIT 1)
+  UNION ALL
+  (SELECT s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
+   FROM pawl.stock_movements AS s WHERE k.item <> '' AND s.item = k.item AND s.version = k.seq LIMIT 1)
+) AS e
+LEFT JOIN LATERAL (
+  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.customer_id::text
+  FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
+) AS o ON true
+LEFT JOIN LATERAL (
+  SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
+  WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
+    AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
+) AS f ON true;
+
 -- name: EventBatchesPurge :execrows
 -- Forgets some of the oldest batches, but never the newest, nor one after which somebody still has events to get. The rows
 -- themselves stay in the history.

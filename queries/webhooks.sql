@@ -3,9 +3,10 @@
 -- that waited for the lock would still see what was stored before. Without a row, the caller reads again.
 
 -- name: WebhookEndpointsLook :many
--- All endpoints, as a replica looks at them again and again: with the time of the database, and when the next delivery that
--- is not due yet will be.
+-- All endpoints, as a replica looks at them again and again: with the time of the database, how far the feed goes,
+-- and when the next delivery that is not due yet will be.
 SELECT sqlc.embed(e), now()::timestamptz AS at,
+  coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
   (SELECT d.due_at FROM pawl.webhook_deliveries AS d
    WHERE d.endpoint_no = e.endpoint_no AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS next_due_at
 FROM pawl.webhook_endpoints AS e ORDER BY e.endpoint_no;
@@ -18,10 +19,9 @@ WHERE e.endpoint_no = (
   SELECT f.endpoint_no FROM pawl.webhook_endpoints AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 ) AND e.due_at <= now();
 
--- name: WebhookEndpointsRenew :many
+-- name: WebhookEndpointsRenew :exec
 UPDATE pawl.webhook_endpoints AS e SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
-WHERE e.owner = @owner::uuid AND e.endpoint_no = ANY(@endpoint_nos::integer[])
-RETURNING e.endpoint_no, e.fence;
+WHERE e.owner = @owner::uuid AND e.endpoint_no = ANY(@endpoint_nos::integer[]);
 
 -- name: WebhookEndpointsRelease :exec
 -- Hands endpoints back, due at once.
@@ -79,8 +79,8 @@ WITH endpoint AS (
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),
-    due_at = CASE WHEN r.state = 'pending' THEN now() + make_interval(secs => r.delay) END,
-    finished_at = CASE WHEN r.state = 'delivered' THEN now() END,
+    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END, -- null: a person had an earlier one sent again
+    finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r
   WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT @delivery_nos::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no

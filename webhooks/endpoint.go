@@ -51,11 +51,13 @@ type Entry struct {
 	Error     string    `json:"error,omitempty"`     // why there was no answer
 }
 
+const orderPrefix, itemPrefix = "order ", "item "
+
 // OrderSubject is what the events of an order are kept in order for.
-func OrderSubject(orderNo int64) string { return "order " + strconv.FormatInt(orderNo, 10) }
+func OrderSubject(orderNo int64) string { return orderPrefix + strconv.FormatInt(orderNo, 10) }
 
 // ItemSubject is what the events of an item are kept in order for.
-func ItemSubject(item string) string { return "item " + item }
+func ItemSubject(item string) string { return itemPrefix + item }
 
 // secretsOf are the secrets that what is sent to an endpoint is signed with at a time: two while one replaces the other.
 func secretsOf(e *db.WebhookEndpoint, now time.Time) []string {

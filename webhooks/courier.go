@@ -1,0 +1,199 @@
+package webhooks
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"pawl/db"
+	"pawl/events"
+)
+
+// courier delivers to one endpoint, as long as it is ours. What it knows is its goroutine's alone.
+type courier struct {
+	d     *Deliverer
+	no    int32
+	id    string
+	fence int64
+
+	looks   chan *look  // the newest that was not taken notice of yet
+	results chan result // of attempts
+	left    func()      // closes leaving, once
+	leaving chan struct{}
+	gone    chan struct{} // closed when it has ended
+
+	endpoint   db.WebhookEndpoint // as we have read or written it last
+	cursor     events.Cursor      // of its last event, once it is known
+	clock      look               // the last one: what time it was in the database
+	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
+	resync     bool               // somebody else has written, or we don't know what we have: nothing is written before the next look
+
+	queue   []*parcel         // due, in the order in which they became so
+	known   map[int64]*parcel // those of the queue, those under way, and those whose results are not stored
+	flying  int               // attempts under way
+	outcome outcome           // what is to be stored
+	unread  bool              // there may be deliveries that are due and that we don't know
+	floor   time.Time         // no delivery that we don't know is due before
+	sweepAt time.Time         // when to look below the floor
+	bodies  bodies
+
+	ahead     int       // deliveries stored and not tried yet
+	countedAt time.Time // when they were counted
+	limit     int       // attempts at one time
+	probing   time.Duration
+	purgeAt   time.Time
+	purgeFrom int64
+}
+
+// look is what a look at the database has said of an endpoint, and when it began.
+type look struct {
+	db.WebhookEndpointsLookRow
+	heard time.Time
+}
+
+// now is the time of the database, or a little before it.
+func (l *look) now() time.Time { return l.At.Add(time.Since(l.heard)) }
+
+// parcel is a delivery that is due.
+type parcel struct {
+	no       int64
+	eventNo  int64 // 0: it has a body of its own
+	seq      int64
+	attempts int16
+	eventID  string
+	subject  string
+	body     []byte // nil: not read yet
+}
+
+type result struct {
+	*parcel
+	attempt  Attempt
+	canceled bool // by us: it says nothing of the endpoint
+}
+
+const (
+	mostAhead  = 1000 // deliveries that are stored before they can be sent; the rest waits in the feed
+	mostKnown  = 2000 // deliveries in memory
+	addMost    = 500  // by one statement
+	failingAt  = 10   // failures in a row after which an endpoint is only tried now and then
+	dueFloor   = 5 * time.Second
+	sweepEvery = time.Minute
+	countEvery = 5 * time.Second
+
+	shortestProbe, longestProbe = time.Second, time.Minute
+)
+
+func newCourier(d *Deliverer, e *db.WebhookEndpoint) *courier {
+	leaving := make(chan struct{})
+	return &courier{
+		d: d, no: e.EndpointNo, id: EndpointID(e.EndpointNo), fence: e.Fence,
+		looks: make(chan *look, 1), results: make(chan result, mostAtOnce),
+		leaving: leaving, left: sync.OnceFunc(func() { close(leaving) }), gone: make(chan struct{}),
+		known: map[int64]*parcel{}, resync: true, limit: 1,
+	}
+}
+
+// leave has it end: it starts nothing more, and stores what comes of the attempts under way.
+func (c *courier) leave() { c.left() }
+
+// see hands it a look, in place of one that it has not taken notice of.
+func (c *courier) see(l *look) {
+	select {
+	case <-c.looks:
+	default:
+	}
+	c.looks <- l // nobody else sends
+}
+
+func (c *courier) run() {
+	defer close(c.gone)
+	for {
+		select {
+		case <-c.leaving:
+			c.finish()
+			return
+		case l := <-c.looks:
+			c.notice(l)
+		case r := <-c.results:
+			c.collect(r)
+			c.collectAll()
+		}
+		c.work(c.d.statements)
+	}
+}
+
+// collectAll takes the results that are there by now, so that one statement stores them.
+func (c *courier) collectAll() {
+	for {
+		select {
+		case r := <-c.results:
+			c.collect(r)
+		default:
+			return
+		}
+	}
+}
+
+// finish waits for the attempts under way and stores their results, unless the endpoint is another's by now.
+func (c *courier) finish() {
+	for c.flying > 0 {
+		c.collect(<-c.results)
+	}
+	if len(c.outcome.results) > 0 && !c.resync {
+		c.record(c.d.statements)
+	}
+}
+
+// notice takes up what a look says. One that is older than what we have written since says nothing, unless we don't know.
+func (c *courier) notice(l *look) {
+	if valid := l.heard.Add(l.WebhookEndpoint.DueAt.Sub(l.At)); valid.After(c.validUntil) {
+		c.validUntil = valid
+	}
+	if c.clock.NextDueAt != nil && !c.clock.NextDueAt.After(l.At) {
+		c.unread = true
+	}
+	c.clock = *l
+	e := l.WebhookEndpoint
+	if e.Seq < c.endpoint.Seq && !c.resync {
+		return
+	}
+	if e.Seq != c.endpoint.Seq || c.resync || e.State != Enabled {
+		c.drop()
+	}
+	if c.resync {
+		c.countedAt, c.cursor, c.resync = time.Time{}, events.Cursor{}, false
+	}
+	c.endpoint = e
+}
+
+// drop forgets which deliveries are due, but for those under way: somebody else has written.
+func (c *courier) drop() {
+	for _, p := range c.queue {
+		delete(c.known, p.no)
+	}
+	c.queue, c.floor, c.unread = nil, time.Time{}, true
+}
+
+// work does what can be done now: it stores results, stores deliveries of the next events, and sends.
+func (c *courier) work(ctx context.Context) {
+	if len(c.outcome.results) > 0 && !c.resync {
+		c.record(ctx)
+	}
+	c.purge(ctx)
+	if c.endpoint.State == Enabled {
+		c.add(ctx)
+		c.readDue(ctx)
+		c.send(ctx)
+	}
+}
+
+// failing reports whether the endpoint is tried only now and then.
+func (c *courier) failing() bool { return c.endpoint.Failures >= failingAt }
+
+// doubt forgets what is thought to be stored, after a statement that wrote nothing, or whose outcome is not known.
+func (c *courier) doubt(doing string, err error) {
+	c.resync = true
+	if err != nil {
+		c.d.log.Warn(doing, "endpoint", c.id, "error", err)
+	}
+}

@@ -1,0 +1,217 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+)
+
+// outcome is what came of attempts since the last statement that stored any.
+type outcome struct {
+	results   []verdict
+	succeeded bool          // some attempt was a success
+	probed    bool          // an attempt failed after the endpoint was found to fail
+	slower    bool          // an answer says that there is too much
+	gone      bool          // an answer says that there is nobody any more
+	pause     time.Duration // how long answers have asked to be left alone
+}
+
+// verdict is what a result means for its delivery.
+type verdict struct {
+	no       int64
+	attempts int16 // before it
+	state    string
+	delay    time.Duration // of the next attempt
+	entry    Entry
+}
+
+// archived is the verdict on a delivery whose event is not in the database any more.
+func (o *outcome) archived(p *parcel, now time.Time) {
+	o.results = append(o.results, verdict{p.no, p.attempts, Skipped, 0, Entry{At: now.UTC(), Error: "the event was moved to an archive"}})
+}
+
+// collect takes a result.
+func (c *courier) collect(r result) {
+	c.flying--
+	if r.canceled {
+		delete(c.known, r.no)
+		return
+	}
+	a, o := &r.attempt, &c.outcome
+	v := verdict{no: r.no, attempts: r.attempts, state: Delivered, entry: a.Entry}
+	c.d.metrics.attempted(c.id, a)
+	if r.attempts == 0 {
+		c.ahead = max(0, c.ahead-1)
+	}
+	if a.Delivered() {
+		if c.failing() {
+			c.limit = 1 // and from there on
+		}
+		c.endpoint.Failures, c.probing = 0, 0
+		o.succeeded, o.probed, o.pause = true, false, 0
+		c.limit = min(c.limit+1, mostAtOnce)
+	} else {
+		o.probed = o.probed || c.failing()
+		c.endpoint.Failures = min(c.endpoint.Failures, mostFailures) + 1
+		v.state = Pending
+		var more bool
+		if v.delay, more = pauseAfter(int(r.attempts)+1, a.RetryAfter); !more {
+			v.state = Exhausted
+			c.d.log.Warn("webhook delivery exhausted: what follows of its subject waits", "endpoint", c.id, "delivery", r.no, "event", r.eventID, "status", a.Status)
+		}
+		o.failed(a)
+	}
+	o.results = append(o.results, v)
+}
+
+// mostFailures keeps the count of failures a count.
+const mostFailures = 1_000_000
+
+// failed takes from an answer what it says of the whole endpoint.
+func (o *outcome) failed(a *Attempt) {
+	switch a.Status {
+	case http.StatusGone:
+		o.gone = true
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		o.slower = true
+		o.pause = max(o.pause, min(a.RetryAfter, longestRetryAfter))
+	}
+}
+
+// record stores what came of attempts, and takes up what became due by that.
+func (c *courier) record(ctx context.Context) {
+	o := &c.outcome
+	pause := c.pauseFor(o)
+	rows, err := c.d.query.WebhookDeliveriesRecord(ctx, c.recordParams(o, pause))
+	if err != nil || len(rows) == 0 { // it is sent again after the next look: what was stored by then is not stored twice
+		c.doubt("store results of webhooks", err)
+		return
+	}
+	for _, v := range o.results {
+		delete(c.known, v.no)
+	}
+	done := *o
+	c.outcome = outcome{}
+	c.endpoint.Seq++
+	c.endpoint.PausedUntil = nil
+	if until := c.clock.now().Add(pause); pause > 0 {
+		c.endpoint.PausedUntil = &until
+	}
+	for _, row := range rows {
+		if row.DeliveryNo != 0 {
+			c.take(row)
+		}
+	}
+	switch {
+	case done.gone:
+		c.disable(ctx, "it answered 410 Gone")
+	case rows[0].FailingLong && c.endpoint.Failures > 0:
+		c.disable(ctx, "nothing was delivered for five days")
+	}
+}
+
+// pauseFor is how long the endpoint is left alone now. One that fails again and again is tried after growing pauses.
+func (c *courier) pauseFor(o *outcome) time.Duration {
+	if o.slower {
+		c.limit = max(1, c.limit/2)
+	}
+	if !c.failing() {
+		return o.pause
+	}
+	if o.probed || c.probing == 0 {
+		c.probing = min(max(2*c.probing, shortestProbe), longestProbe)
+	}
+	return max(o.pause, jitter(c.probing))
+}
+
+func (c *courier) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {
+	params := db.WebhookDeliveriesRecordParams{
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
+		Failures: c.endpoint.Failures, Succeeded: o.succeeded, PauseSeconds: pause.Seconds(),
+	}
+	for _, v := range o.results {
+		entry, _ := json.Marshal(v.entry) // it can always be encoded
+		params.DeliveryNos = append(params.DeliveryNos, v.no)
+		params.Attempts = append(params.Attempts, v.attempts)
+		params.States = append(params.States, v.state)
+		params.Delays = append(params.Delays, v.delay.Seconds())
+		params.Entries = append(params.Entries, string(entry))
+	}
+	return params
+}
+
+// typeDisabled is the type of the message that says that an endpoint was disabled. It is in no feed.
+const typeDisabled = "webhook_endpoint.disabled"
+
+// disable disables the endpoint, and says so: in the log, in a metric, and to all other endpoints.
+func (c *courier) disable(ctx context.Context, reason string) {
+	m := message{ID: "msg_" + uuid.NewString(), Type: typeDisabled, Timestamp: c.clock.now().UTC()}
+	m.Data.EndpointID, m.Data.URL, m.Data.Reason = c.id, c.endpoint.Url, reason
+	row, err := c.d.query.WebhookEndpointDisable(ctx, db.WebhookEndpointDisableParams{
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
+	})
+	c.resync = true // its state and seq are others now
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // another's, or disabled by a person
+	case err != nil:
+		c.d.log.Warn("disable webhook endpoint", "endpoint", c.id, "error", err)
+	default:
+		c.endpoint.State = Disabled
+		c.d.metrics.disabled.Inc()
+		c.d.log.Error("webhook endpoint disabled: nothing is sent to it until it is enabled again", "endpoint", c.id, "reason", reason, "others_told", row.Told)
+	}
+}
+
+// message is what is sent to endpoints and is no event of the feed.
+type message struct {
+	ID        string    `json:"id"`
+	Type      string    `json:"type"`
+	Timestamp time.Time `json:"timestamp"`
+	Data      struct {
+		EndpointID string `json:"endpointId"`
+		URL        string `json:"url,omitempty"`
+		Reason     string `json:"reason,omitempty"`
+	} `json:"data"`
+}
+
+func (m *message) json() []byte {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("webhooks: %v", err)) // our own type
+	}
+	return text
+}
+
+const (
+	purgeEvery  = 10 * time.Minute
+	purgeAtOnce = 1000
+)
+
+// purge removes, a few at a time, finished deliveries that are old: of an endpoint that is deleted, all, and then it.
+func (c *courier) purge(ctx context.Context) {
+	deleted := c.endpoint.State == Deleted
+	if c.resync || deleted && c.flying > 0 || !deleted && time.Now().Before(c.purgeAt) {
+		return
+	}
+	next, err := c.d.query.WebhookDeliveriesPurge(ctx, db.WebhookDeliveriesPurgeParams{
+		EndpointNo: c.no, After: c.purgeFrom, Most: purgeAtOnce, AgeSeconds: c.d.cfg.Retention.Seconds(), Whole: deleted,
+	})
+	if err == nil && next == 0 && deleted {
+		err = c.d.query.WebhookEndpointRemove(ctx, db.WebhookEndpointRemoveParams{EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence})
+		c.d.metrics.forget(c.id)
+	}
+	if err != nil {
+		c.d.log.Warn("remove old webhook deliveries", "endpoint", c.id, "error", err)
+	}
+	if c.purgeFrom = next; next == 0 || err != nil {
+		c.purgeFrom, c.purgeAt = 0, time.Now().Add(purgeEvery)
+	}
+}

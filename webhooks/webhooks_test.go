@@ -1,0 +1,54 @@
+package webhooks
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSchedule: how long a delivery waits after each attempt, and when it is given up.
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	const never = -1
+	for _, c := range []struct {
+		attempts   int
+		retryAfter time.Duration
+		least      time.Duration
+		most       time.Duration
+	}{
+		{1, 0, 4 * time.Second, 6 * time.Second},
+		{2, 0, 4 * time.Minute, 6 * time.Minute},
+		{3, 0, 27 * time.Minute, 33 * time.Minute},
+		{9, 0, 21 * time.Hour, 27 * time.Hour},
+		{10, 0, never, never},
+		{10, time.Minute, never, never},
+		{1, time.Minute, time.Minute, time.Minute},              // the endpoint knows better
+		{1, 365 * 24 * time.Hour, longestRetryAfter, time.Hour}, // but not how to be forgotten
+		{2, time.Second, 4 * time.Minute, 6 * time.Minute},      // nor to be hammered
+	} {
+		pause, more := pauseAfter(c.attempts, c.retryAfter)
+		if c.least == never {
+			if more {
+				t.Errorf("after %d attempts there is one more", c.attempts)
+			}
+			continue
+		}
+		if !more || pause < c.least || pause > c.most {
+			t.Errorf("after %d attempts and Retry-After %s: %s", c.attempts, c.retryAfter, pause)
+		}
+	}
+}
+
+// TestEndpointIDs: an endpoint has one id, and no other text is it.
+func TestEndpointIDs(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]int32{"whe_1": 1, "whe_2147483647": 2147483647} {
+		if no, ok := EndpointNo(id); !ok || no != want || EndpointID(no) != id {
+			t.Errorf("%s: %d, %t", id, no, ok)
+		}
+	}
+	for _, id := range []string{"", "whe_", "whe_0", "whe_01", "whe_-1", "whe_2147483648", "whe_1x", "1", "whe_ 1"} {
+		if no, ok := EndpointNo(id); ok {
+			t.Errorf("%q is %d", id, no)
+		}
+	}
+}
