@@ -61,6 +61,7 @@ type config struct {
 	MaxInFlight      int
 	MaxConns         int
 	Grace            time.Duration
+	EventRetention   time.Duration
 
 	LogFormat string
 	LogLevel  string
@@ -113,6 +114,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
 	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
 	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
+	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events can be read by their number")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
 }
 
@@ -258,6 +260,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
 	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
 	check("grace", c.Grace >= 0, "at least 0s")
+	check("event-retention", c.EventRetention >= time.Hour, "at least 1h")
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
 	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
 	return errors.Join(errs...)

@@ -153,6 +153,7 @@ func TestSettingsAreRefused(t *testing.T) {
 		{name: "sets without end", args: []string{"--max-batch=10001"}, says: "max-batch: "},
 		{name: "no orders in memory", args: []string{"--max-in-flight=0"}, says: "max-in-flight: "},
 		{name: "too few connections, on any port", args: []string{"--max-conns=3", "--port=0"}, says: "max-conns: from 4 "},
+		{name: "events that nobody can read in time", args: []string{"--event-retention=1m"}, says: "event-retention: "},
 		{name: "an end before it began", args: []string{"--grace=-1s"}, says: "grace: "},
 		{name: "a place that no callback can be sent to", args: []string{"--public-url=shop.example:3000"}, says: "public-url: "},
 		{name: "a place with a query", args: []string{"--public-url=https://shop.example/?a"}, says: "public-url: "},

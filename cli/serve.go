@@ -17,6 +17,7 @@ import (
 	"pawl/access"
 	"pawl/db"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/httpapi"
 	"pawl/migrations"
 )
@@ -105,13 +106,16 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
+	relay := events.NewRelay(db.New(pool), events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry})
+	defer relay.Stop()
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control,
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Events: events.NewReader(db.New(pool), orders.Orders),
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
 	traces := startTracing(ctx, os.Getenv, log)
 	orders.Start()
+	relay.Start()
 	failed := edge.serve(traces.wrap(api), forOperations, how)
 	news := announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}
 	news.say(out, log, cfg)

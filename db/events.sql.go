@@ -468,14 +468,15 @@ SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at:
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
+  coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM pawl.events AS e
 LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the planner, which would read all orders
   SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.customer_id::text
   FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
+  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.refunds AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true
@@ -490,28 +491,29 @@ type EventsOfBatchParams struct {
 }
 
 type EventsOfBatchRow struct {
-	EventNo      int64
-	Epoch        int32
-	OrderNo      int64
-	StockItem    string
-	Seq          int64
-	At           time.Time
-	FromStatus   string
-	ToStatus     string
-	Verb         string
-	Actor        string
-	OnBehalfOf   string
-	Reason       string
-	Change       *int64
-	OnHand       *int64
-	OrderID      string
-	Amount       string
-	Currency     string
-	Item         string
-	Quantity     int32
-	CustomerID   string
-	Refund       int32
-	RefundAmount string
+	EventNo        int64
+	Epoch          int32
+	OrderNo        int64
+	StockItem      string
+	Seq            int64
+	At             time.Time
+	FromStatus     string
+	ToStatus       string
+	Verb           string
+	Actor          string
+	OnBehalfOf     string
+	Reason         string
+	Change         *int64
+	OnHand         *int64
+	OrderID        string
+	Amount         string
+	Currency       string
+	Item           string
+	Quantity       int32
+	CustomerID     string
+	Refund         int32
+	RefundAmount   string
+	RefundInLedger bool
 }
 
 // The events of a batch after a number.
@@ -547,6 +549,7 @@ func (q *Queries) EventsOfBatch(ctx context.Context, arg EventsOfBatchParams) ([
 			&i.CustomerID,
 			&i.Refund,
 			&i.RefundAmount,
+			&i.RefundInLedger,
 		); err != nil {
 			return nil, err
 		}

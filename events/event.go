@@ -74,6 +74,9 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
 	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
+	if row.Verb == "refund" && row.RefundInLedger {
+		e.Type = typesOfVerbs["refund_done"] // asking for it did it
+	}
 	return e
 }
 

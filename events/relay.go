@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
 	"pawl/orders"
@@ -22,6 +23,8 @@ type RelayConfig struct {
 	Lease     time.Duration // how long events are ours to number without a sign of life; 10 s
 	Retention time.Duration // how long the numbers of events are kept; 30 days
 	Log       *slog.Logger
+	// Registerer takes the metrics. Nil means nobody reads them.
+	Registerer prometheus.Registerer
 }
 
 // Relay gives events their numbers, if no other replica does it. Where it is taken over by another one while it is asleep, it
@@ -45,7 +48,7 @@ type Relay struct {
 	movedAt  time.Time // when the horizon was seen to move last
 	troubled string    // what was logged last, so that it is logged once
 
-	holds, heldBackNanos, numbered atomic.Int64 // for metrics
+	holds, heldBackNanos, numbered atomic.Int64 // of metrics
 }
 
 const (
@@ -62,6 +65,9 @@ func NewRelay(query *db.Queries, cfg RelayConfig) *Relay {
 	cfg.Retention = cmp.Or(cfg.Retention, 30*24*time.Hour)
 	r := &Relay{query: query, cfg: cfg, owner: uuid.New(), log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), most: batchEvents}
 	r.life, r.end = context.WithCancel(context.Background())
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(newMetrics(r))
+	}
 	return r
 }
 

@@ -168,7 +168,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	}
 	slices.Sort(documented)
 	want := []string{
-		"GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
+		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/pause", "POST /api/bulk/reject",
 		"POST /api/bulk/resume", "POST /api/bulk/retry", "POST /api/bulk/step-result",

@@ -7,6 +7,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/events"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -117,4 +118,14 @@ func exampleCalls() any {
 		Outcome: new("done"), Reference: new("ch_77"),
 	})}
 	return calls.Body
+}
+
+func exampleEvents() any {
+	var page listEventsAnswer
+	page.Body.NextCursor = "29411432.17"
+	page.Body.Events = []events.Event{{
+		ID: "evt_1042_4", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
+		Data: events.Data{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
+	}}
+	return page.Body
 }

@@ -70,6 +70,8 @@ var examples = map[string]example{
 	},
 	"listStockMovements": {Query: "?limit=10", Answer: exampleMovements(), Problem: "not_found"},
 
+	"listEvents": {Query: "?type=order.completed&wait=20s", Answer: exampleEvents(), Problem: "cursor_expired"},
+
 	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
 	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
 }

@@ -56,6 +56,7 @@ func newAPI(s *server) huma.API {
 				{Name: "orders", Description: "Orders and their history."},
 				{Name: "providers", Description: "What providers send."},
 				{Name: "inventory", Description: "Stock of items."},
+				{Name: "events", Description: "What happened, as it happens."},
 				{Name: "service", Description: "Is it running?"},
 			},
 		},

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"pawl/access"
+	"pawl/events"
 	"pawl/orders"
 )
 
@@ -20,6 +21,7 @@ type problem struct {
 	Order          *order       `json:"order,omitempty" doc:"The order as it is, when it is the reason."`
 	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it."`
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
+	NextCursor     string       `json:"nextCursor,omitempty" doc:"With cursor_expired: where to go on."`
 
 	kind      *kind
 	allow     string           // the Allow header of a 405
@@ -99,7 +101,13 @@ func (p *problem) explain(err error) {
 	var stranger *access.NotIdentified
 	var lacking *forbidden
 	var exceeded *access.Exceeded
+	var expired *events.Expired
 	switch {
+	case errors.As(err, &expired):
+		p.NextCursor = expired.Continue.String()
+		if p.Detail = "Events after it are no longer kept."; expired.Lost {
+			p.Detail = "The history that it belongs to was lost. Events may be missing since, and some may come again."
+		}
 	case errors.As(err, &exceeded):
 		p.Detail, p.exceeded = "This is beyond the quota "+exceeded.Quota.Name+".", exceeded
 	case errors.As(err, &stranger):

@@ -7,6 +7,7 @@ import (
 
 	"pawl/access"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/orders"
 )
 
@@ -75,6 +76,9 @@ var kinds = []kind{
 	{Code: "method_not_allowed", Status: http.StatusMethodNotAllowed,
 		Title:  "This path does not take this method.",
 		Advice: "The Allow header lists the methods it takes."},
+	{Code: "cursor_expired", Status: http.StatusGone, matches: as[*events.Expired],
+		Title:  "The cursor leads nowhere any more.",
+		Advice: "Events after it are no longer kept, or the history that it belongs to was lost, as when a standby took over that did not have all of it. Go on at nextCursor of the problem. What is missing can be read from the orders: GET /api/orders/{orderId}/transitions."},
 	{Code: "order_conflict", Status: http.StatusConflict, matches: as[*orders.Conflict],
 		Title:  "The order exists with other input.",
 		Advice: "An order id stands for one order for ever: the same id with another amount, item, quantity, currency, customerId or paymentMethod is refused, and nothing is written. Each entry of errors shows what is stored and what was sent. An order that has failed can get another payment method by retry."},

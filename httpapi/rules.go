@@ -56,6 +56,8 @@ var rules = map[string]rule{
 	"adjustInventory":    needs(access.Stock),
 	"listStockMovements": needs(access.Read, access.Stock),
 
+	"listEvents": needs(access.Read),
+
 	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
 	"takeStripeEvent": {class: alwaysOpen}, // its signature is
 

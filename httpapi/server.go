@@ -13,6 +13,7 @@ import (
 
 	"pawl/access"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/iso4217"
 	"pawl/orders"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	Proxies []netip.Prefix
 	// Registerer takes the metrics of requests. Nil means nobody reads them.
 	Registerer prometheus.Registerer
+	// Events is where events are read from. Nil means that there are none to be had now.
+	Events *events.Reader
 	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
 	// what its contract has.
 	Access *access.Control
@@ -46,6 +49,7 @@ type server struct {
 	document []byte // OpenAPI, in YAML
 	engine   *engine.Engine
 	access   *access.Control
+	events   *events.Reader
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
@@ -91,6 +95,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s := &server{
 		engine:   e,
 		access:   cfg.Access,
+		events:   cfg.Events,
 		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
@@ -146,6 +151,7 @@ func (s *server) routes() {
 	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)          // PUT /api/inventory/{item}: say what is on the shelf
 	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                         // GET  /api/inventory/{item}/movements: how it came to be
+	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)              // GET  /api/events: what happened
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 

@@ -14,6 +14,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/policy"
 )
 
@@ -63,6 +64,7 @@ func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Conf
 	of.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, of)
 	e.Start()
+	cfg.Events = events.NewReader(db.New(pool), e.Orders)
 	b.engine, b.api = e, New(e, cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
