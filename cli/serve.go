@@ -71,7 +71,6 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 			log.Error("stop database", "error", err)
 		}
 	}()
-
 	if err := migrate(ctx, cfg, database.url, log); err != nil {
 		return err
 	}
@@ -96,7 +95,6 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err := tellOpen(cfg, control, registry, log); err != nil {
 		return err
 	}
-
 	edge, err := openEdge(ctx, cfg)
 	if err != nil {
 		return err
@@ -106,7 +104,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
-	relay := events.NewRelay(db.New(pool), events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry})
+	relay := newRelay(cfg, pool, registry, log)
 	defer relay.Stop()
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Events: events.NewReader(db.New(pool), orders.Orders),
@@ -132,6 +130,11 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	err = errors.Join(err, drain(orders, edge, grace, log))
 	traces.close(deadline, log)
 	return err
+}
+
+// newRelay makes what numbers events, where this replica is the one that does.
+func newRelay(cfg *config, pool *db.Pool, registry *prometheus.Registry, log *slog.Logger) *events.Relay {
+	return events.NewRelay(db.New(pool), events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry})
 }
 
 // migrate brings the schema of a database that keeps what it has acknowledged to that of this program.

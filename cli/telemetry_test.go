@@ -21,6 +21,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/httpapi"
 	"pawl/policy"
 	"pawl/policy/store"
@@ -125,6 +126,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(control.Stop)
+	events.NewRelay(w.query, events.RelayConfig{Registerer: w.registry})
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))

@@ -117,6 +117,7 @@ const (
 	ProblemCodeBusy                  ProblemCode = "busy"
 	ProblemCodeConfirmInDoubt        ProblemCode = "confirm_in_doubt"
 	ProblemCodeCrossOrigin           ProblemCode = "cross_origin"
+	ProblemCodeCursorExpired         ProblemCode = "cursor_expired"
 	ProblemCodeForbidden             ProblemCode = "forbidden"
 	ProblemCodeIdempotencyKeyReused  ProblemCode = "idempotency_key_reused"
 	ProblemCodeInternal              ProblemCode = "internal"
@@ -403,10 +404,120 @@ type Calls struct {
 	Calls []Call `json:"calls"`
 }
 
+// Data defines model for Data.
+type Data struct {
+	// Actor Who asked for it. Absent: the service did it by itself.
+	//
+	// Examples: token:support
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// Amount Of the order, as a decimal.
+	//
+	// Examples: 9.99
+	Amount string `json:"amount,omitempty,omitzero"`
+
+	// Change By how many units the stock changed.
+	Change int64 `json:"change,omitempty,omitzero"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency   string `json:"currency,omitempty,omitzero"`
+	CustomerID string `json:"customerId,omitempty,omitzero"`
+
+	// From The status before it.
+	//
+	// Examples: confirming
+	From string `json:"from,omitempty,omitzero"`
+
+	// Item What was ordered, or whose stock changed.
+	//
+	// Examples: widget
+	Item string `json:"item"`
+
+	// OnBehalfOf For whom the actor says that it asked.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OnHand Units on the shelf after it.
+	OnHand int64 `json:"onHand,omitempty,omitzero"`
+
+	// OrderID The order, of an event about an order.
+	//
+	// Examples: order-123
+	OrderID string `json:"orderId,omitempty,omitzero"`
+
+	// Quantity How many units were ordered.
+	//
+	// Examples: 1
+	Quantity int `json:"quantity,omitempty,omitzero"`
+
+	// Reason Why. A long one is cut.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Refund The number of the refund that it is about.
+	Refund int `json:"refund,omitempty,omitzero"`
+
+	// RefundAmount Of that refund, as a decimal.
+	//
+	// Examples: 2.50
+	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
+
+	// Seq The number of the row in the history of the order: 1, 2, 3 …
+	//
+	// Examples: 5
+	Seq int64 `json:"seq,omitempty,omitzero"`
+
+	// Status The status after it.
+	//
+	// Examples: completed
+	Status string `json:"status,omitempty,omitzero"`
+
+	// Verb What was done, as in the history, where the status does not say it.
+	Verb string `json:"verb,omitempty,omitzero"`
+
+	// Version The version of the item that a stock movement made.
+	Version int64 `json:"version,omitempty,omitzero"`
+}
+
 // Decimal A decimal number as text, so that no program rounds it.
 //
 // Examples: 99.99
 type Decimal = string
+
+// Event defines model for Event.
+type Event struct {
+	// Cursor To go on after this event.
+	//
+	// Examples: 29411432.17
+	Cursor string `json:"cursor"`
+	Data   Data   `json:"data"`
+
+	// ID Names the event for ever. One that comes twice has the same.
+	//
+	// Examples: evt_1042_5
+	ID string `json:"id"`
+
+	// Timestamp When it happened, by the clock of the database.
+	Timestamp time.Time `json:"timestamp"`
+
+	// Type What happened: the list is in docs/events.md. There may be more one day.
+	//
+	// Examples: order.completed
+	Type string `json:"type"`
+}
+
+// EventPage defines model for EventPage.
+type EventPage struct {
+	Events []Event `json:"events"`
+
+	// More There is more to look at right now.
+	More bool `json:"more"`
+
+	// NextCursor To go on behind all that was looked at.
+	//
+	// Examples: 29411432.17
+	NextCursor string `json:"nextCursor"`
+}
 
 // Failure defines model for Failure.
 type Failure struct {
@@ -655,7 +766,10 @@ type ProblemBody struct {
 
 	// IgnoredFields With invalid_input: fields of the request that are not known.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
-	Order         Order    `json:"order,omitempty,omitzero"`
+
+	// NextCursor With cursor_expired: where to go on.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+	Order      Order  `json:"order,omitempty,omitzero"`
 
 	// Status The HTTP status.
 	Status int64 `json:"status"`
@@ -1029,6 +1143,27 @@ type AnswerStepParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// After nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on.
+	After string `form:"after,omitempty" json:"after,omitempty,omitzero"`
+
+	// Order Only events about this order.
+	Order string `form:"order,omitempty" json:"order,omitempty,omitzero"`
+
+	// Type Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so.
+	Type []string `form:"type,omitempty" json:"type,omitempty,omitzero"`
+
+	// Status Only events of orders after which they are in one of these statuses, with commas between them.
+	Status []Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
+
+	// Limit How many events to answer with at most.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Wait How long to wait for an event. Up to 60 seconds.
+	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+}
+
 // ListInventoryParams defines parameters for ListInventory.
 type ListInventoryParams struct {
 	// Limit How many items to answer with at most.
@@ -1300,6 +1435,11 @@ func (c *Client) SettleStepOfOrders(ctx context.Context, params *SettleStepOfOrd
 // AnswerStep is POST /api/callbacks/{token}: Answer a step that was called for.
 func (c *Client) AnswerStep(ctx context.Context, token string, params *AnswerStepParams, body CallbackBody, options ...CallOption) (*Receipt, error) {
 	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), params, body}, options)
+}
+
+// ListEvents is GET /api/events: Read what happened, in the order in which it happened.
+func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, options ...CallOption) (*EventPage, error) {
+	return call[EventPage](ctx, c, request{http.MethodGet, "/api/events", params, nil}, options)
 }
 
 // ListInventory is GET /api/inventory: List the stock of all items.
