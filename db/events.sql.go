@@ -204,9 +204,10 @@ func (q *Queries) EventBatchesOfOrder(ctx context.Context, arg EventBatchesOfOrd
 const eventBatchesPurge = `-- name: EventBatchesPurge :execrows
 WITH old AS MATERIALIZED (
   SELECT b.first_event_no, b.position_to FROM pawl.event_batches AS b
-  WHERE b.at < now() - make_interval(secs => $1::float8) AND b.last_event_no <= $2
+  WHERE b.at < now() - make_interval(secs => $1::float8) AND NOT EXISTS (
+      SELECT FROM pawl.webhook_endpoints AS e WHERE e.state = 'enabled' AND e.event_no < b.last_event_no)
     AND b.first_event_no < (SELECT max(n.first_event_no) FROM pawl.event_batches AS n)
-  ORDER BY b.first_event_no LIMIT $3
+  ORDER BY b.first_event_no LIMIT $2
 ), early AS ( -- they count until the batch of their position is gone
   DELETE FROM pawl.early_events AS y WHERE y.position < (SELECT max(o.position_to) FROM old AS o)
 )
@@ -215,14 +216,13 @@ DELETE FROM pawl.event_batches AS b USING old AS o WHERE b.first_event_no = o.fi
 
 type EventBatchesPurgeParams struct {
 	RetentionSeconds float64
-	Until            int64
 	Most             int32
 }
 
-// Forgets some of the oldest batches, but never the newest, nor one after which somebody still has events to get. The rows
-// themselves stay in the history.
+// Forgets some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
+// deliveries yet. The rows themselves stay in the history.
 func (q *Queries) EventBatchesPurge(ctx context.Context, arg EventBatchesPurgeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, eventBatchesPurge, arg.RetentionSeconds, arg.Until, arg.Most)
+	result, err := q.db.Exec(ctx, eventBatchesPurge, arg.RetentionSeconds, arg.Most)
 	if err != nil {
 		return 0, err
 	}
@@ -358,7 +358,8 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
+  coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[]), unnest($3::bigint[]), unnest($4::text[]), unnest($5::bigint[]))
   AS k(event_no, epoch, order_no, item, seq)
 CROSS JOIN LATERAL (
@@ -373,7 +374,7 @@ LEFT JOIN LATERAL (
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
+  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.refunds AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true
@@ -388,28 +389,29 @@ type EventsByKeyParams struct {
 }
 
 type EventsByKeyRow struct {
-	EventNo      int64
-	Epoch        int32
-	OrderNo      int64
-	StockItem    string
-	Seq          int64
-	At           time.Time
-	FromStatus   string
-	ToStatus     string
-	Verb         string
-	Actor        string
-	OnBehalfOf   string
-	Reason       string
-	Change       *int64
-	OnHand       *int64
-	OrderID      string
-	Amount       string
-	Currency     string
-	Item         string
-	Quantity     int32
-	CustomerID   string
-	Refund       int32
-	RefundAmount string
+	EventNo        int64
+	Epoch          int32
+	OrderNo        int64
+	StockItem      string
+	Seq            int64
+	At             time.Time
+	FromStatus     string
+	ToStatus       string
+	Verb           string
+	Actor          string
+	OnBehalfOf     string
+	Reason         string
+	Change         *int64
+	OnHand         *int64
+	OrderID        string
+	Amount         string
+	Currency       string
+	Item           string
+	Quantity       int32
+	CustomerID     string
+	Refund         int32
+	RefundAmount   string
+	RefundInLedger bool
 }
 
 // Events by their rows, with the numbers that the caller has for them. Each row is found by its key.
@@ -451,6 +453,7 @@ func (q *Queries) EventsByKey(ctx context.Context, arg EventsByKeyParams) ([]Eve
 			&i.CustomerID,
 			&i.Refund,
 			&i.RefundAmount,
+			&i.RefundInLedger,
 		); err != nil {
 			return nil, err
 		}

@@ -208,7 +208,7 @@ func (r *Relay) purge(ctx context.Context) error {
 		return nil
 	}
 	n, err := r.query.EventBatchesPurge(ctx, db.EventBatchesPurgeParams{
-		RetentionSeconds: r.cfg.Retention.Seconds(), Until: math.MaxInt64, Most: purgedAtOnce})
+		RetentionSeconds: r.cfg.Retention.Seconds(), Most: purgedAtOnce})
 	if err != nil || n < purgedAtOnce {
 		r.purgeAt = time.Now().Add(purgeEvery)
 	}

@@ -175,7 +175,8 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
+  coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]), unnest(@items::text[]), unnest(@seqs::bigint[]))
   AS k(event_no, epoch, order_no, item, seq)
 CROSS JOIN LATERAL (
@@ -190,17 +191,18 @@ LEFT JOIN LATERAL (
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount FROM pawl.refunds AS r
+  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.refunds AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true;
 
 -- name: EventBatchesPurge :execrows
--- Forgets some of the oldest batches, but never the newest, nor one after which somebody still has events to get. The rows
--- themselves stay in the history.
+-- Forgets some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
+-- deliveries yet. The rows themselves stay in the history.
 WITH old AS MATERIALIZED (
   SELECT b.first_event_no, b.position_to FROM pawl.event_batches AS b
-  WHERE b.at < now() - make_interval(secs => @retention_seconds::float8) AND b.last_event_no <= @until
+  WHERE b.at < now() - make_interval(secs => @retention_seconds::float8) AND NOT EXISTS (
+      SELECT FROM pawl.webhook_endpoints AS e WHERE e.state = 'enabled' AND e.event_no < b.last_event_no)
     AND b.first_event_no < (SELECT max(n.first_event_no) FROM pawl.event_batches AS n)
   ORDER BY b.first_event_no LIMIT @most
 ), early AS ( -- they count until the batch of their position is gone

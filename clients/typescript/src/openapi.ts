@@ -164,6 +164,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what happened, in the order in which it happened
+         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. Needs the role read.
+         */
+        get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/inventory": {
         parameters: {
             query?: never;
@@ -748,11 +768,125 @@ export interface components {
         Calls: {
             calls: components["schemas"]["Call"][];
         };
+        Data: {
+            /**
+             * @description Who asked for it. Absent: the service did it by itself.
+             * @example token:support
+             */
+            actor?: string;
+            /**
+             * @description Of the order, as a decimal.
+             * @example 9.99
+             */
+            amount?: string;
+            /**
+             * Format: int64
+             * @description By how many units the stock changed.
+             */
+            change?: number;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency?: string;
+            customerId?: string;
+            /**
+             * @description The status before it.
+             * @example confirming
+             */
+            from?: string;
+            /**
+             * @description What was ordered, or whose stock changed.
+             * @example widget
+             */
+            item: string;
+            /** @description For whom the actor says that it asked. */
+            onBehalfOf?: string;
+            /**
+             * Format: int64
+             * @description Units on the shelf after it.
+             */
+            onHand?: number;
+            /**
+             * @description The order, of an event about an order.
+             * @example order-123
+             */
+            orderId?: string;
+            /**
+             * Format: int32
+             * @description How many units were ordered.
+             * @example 1
+             */
+            quantity?: number;
+            /** @description Why. A long one is cut. */
+            reason?: string;
+            /**
+             * Format: int32
+             * @description The number of the refund that it is about.
+             */
+            refund?: number;
+            /**
+             * @description Of that refund, as a decimal.
+             * @example 2.50
+             */
+            refundAmount?: string;
+            /**
+             * Format: int64
+             * @description The number of the row in the history of the order: 1, 2, 3 …
+             * @example 5
+             */
+            seq?: number;
+            /**
+             * @description The status after it.
+             * @example completed
+             */
+            status?: string;
+            /** @description What was done, as in the history, where the status does not say it. */
+            verb?: string;
+            /**
+             * Format: int64
+             * @description The version of the item that a stock movement made.
+             */
+            version?: number;
+        };
         /**
          * @description A decimal number as text, so that no program rounds it.
          * @example 99.99
          */
         Decimal: string;
+        Event: {
+            /**
+             * @description To go on after this event.
+             * @example 29411432.17
+             */
+            cursor: string;
+            data: components["schemas"]["Data"];
+            /**
+             * @description Names the event for ever. One that comes twice has the same.
+             * @example evt_1042_5
+             */
+            id: string;
+            /**
+             * Format: date-time
+             * @description When it happened, by the clock of the database.
+             */
+            timestamp: string;
+            /**
+             * @description What happened: the list is in docs/events.md. There may be more one day.
+             * @example order.completed
+             */
+            type: string;
+        };
+        EventPage: {
+            events: components["schemas"]["Event"][];
+            /** @description There is more to look at right now. */
+            more: boolean;
+            /**
+             * @description To go on behind all that was looked at.
+             * @example 29411432.17
+             */
+            nextCursor: string;
+        };
         Failure: {
             /** @example out_of_stock */
             code: string;
@@ -1001,6 +1135,8 @@ export interface components {
             errors?: components["schemas"]["FieldError"][];
             /** @description With invalid_input: fields of the request that are not known. */
             ignoredFields?: string[];
+            /** @description With cursor_expired: where to go on. */
+            nextCursor?: string;
             /** @description The order as it is, when it is the reason. */
             order?: components["schemas"]["Order"];
             /**
@@ -1021,7 +1157,7 @@ export interface components {
          * @description What happened, for programs. Stable.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
@@ -2562,6 +2698,140 @@ export interface operations {
                 };
             };
             /** @description Problem: stopping, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listEvents: {
+        parameters: {
+            query?: {
+                /** @description nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on. */
+                after?: string;
+                /** @description Only events about this order. */
+                order?: string;
+                /** @description Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so. */
+                type?: string[];
+                /** @description Only events of orders after which they are in one of these statuses, with commas between them. */
+                status?: components["schemas"]["Status"][];
+                /** @description How many events to answer with at most. */
+                limit?: number;
+                /** @description How long to wait for an event. Up to 60 seconds. */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    "Cache-Control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "id": "evt_1042_4",
+                     *           "cursor": "29411432.17",
+                     *           "type": "order.completed",
+                     *           "timestamp": "2026-11-20T09:30:00.122Z",
+                     *           "data": {
+                     *             "orderId": "order-123",
+                     *             "seq": 4,
+                     *             "from": "confirming",
+                     *             "status": "completed",
+                     *             "amount": "99.99",
+                     *             "currency": "USD",
+                     *             "item": "widget",
+                     *             "quantity": 1
+                     *           }
+                     *         }
+                     *       ],
+                     *       "nextCursor": "29411432.17",
+                     *       "more": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: cursor_expired. */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, overloaded, unavailable. */
             503: {
                 headers: {
                     "Retry-After"?: string;
