@@ -60,7 +60,7 @@ func TestOnlySomeCommandsMakeADatabase(t *testing.T) {
 	t.Run("migrate up, and then the others read it", func(t *testing.T) {
 		t.Parallel()
 		dir := dataFolder(t)
-		for _, line := range []string{"migrate up", "migrate status", "verify"} {
+		for _, line := range []string{"migrate up", "migrate status", "verify", "doctor"} {
 			_, stderr, err := executeBoth(t, append(strings.Fields(line), "--data-dir", dir)...)
 			if err != nil || stderr != "database: "+dir+"\n" {
 				t.Errorf("%s: %v, said %q", line, err, stderr)

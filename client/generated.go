@@ -417,7 +417,7 @@ type Data struct {
 	Amount string `json:"amount,omitempty,omitzero"`
 
 	// Change By how many units the stock changed.
-	Change int64 `json:"change,omitempty,omitzero"`
+	Change *int64 `json:"change,omitempty"`
 
 	// Currency ISO 4217.
 	//
@@ -439,7 +439,7 @@ type Data struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// OnHand Units on the shelf after it.
-	OnHand int64 `json:"onHand,omitempty,omitzero"`
+	OnHand *int64 `json:"onHand,omitempty"`
 
 	// OrderID The order, of an event about an order.
 	//

@@ -61,22 +61,18 @@ func (s *session) waiting(ctx context.Context, holds []client.OrderHold) (orders
 }
 
 func (s *session) printHolds(orders []client.Order, more int) error {
-	if s.format == output.JSON {
-		for _, order := range orders {
-			if err := output.Line(s.out, order); err != nil {
-				return err
-			}
+	list := newList(s, []any{"order", "hold", "created", "resumes", "may do", "reason"}, func(o *client.Order) []any {
+		return []any{o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(strings.Join(o.AllowedActions, ",")), dash(o.HoldReason)}
+	})
+	for _, order := range orders {
+		if err := list.add(&order); err != nil {
+			return err
 		}
-		return nil
 	}
-	rows := output.NewRows(s.out, "order", "hold", "created", "resumes", "may do", "reason")
-	for _, o := range orders {
-		rows.Add(o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(strings.Join(o.AllowedActions, ",")), dash(o.HoldReason))
-	}
-	if err := rows.Flush(); err != nil {
+	if err := list.flush(); err != nil {
 		return err
 	}
-	if more > 0 {
+	if more > 0 && s.format == output.Table {
 		fmt.Fprintf(s.out, "and %d more\n", more)
 	}
 	return nil

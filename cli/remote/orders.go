@@ -76,41 +76,10 @@ func pageOf(limit int) int {
 	return min(limit, pageMost)
 }
 
-// orderList prints orders as they come: lines of JSON, or a table.
-type orderList struct {
-	s    *session
-	rows output.Rows
-}
-
-func (s *session) orderRows() *orderList {
-	l := &orderList{s: s}
-	if s.format == output.Table {
-		l.rows = output.NewRows(s.out, "order", "status", "hold", "amount", "item", "quantity", "customer", "created")
-	}
-	return l
-}
-
-func (l *orderList) add(o *client.Order) error {
-	if l.s.format == output.JSON {
-		return output.Line(l.s.out, o)
-	}
-	l.rows.Add(o.OrderID, o.Status, dash(o.Hold), o.Amount+" "+o.Currency, o.Item, o.Quantity, dash(o.CustomerID), moment(o.CreatedAt))
-	return nil
-}
-
-func (l *orderList) flush() error {
-	if l.s.format == output.JSON {
-		return nil
-	}
-	return l.rows.Flush()
-}
-
-// dash stands where there is nothing, so that columns can be counted.
-func dash[T ~string](text T) string {
-	if text == "" {
-		return "-"
-	}
-	return string(text)
+func (s *session) orderRows() *list[client.Order] {
+	return newList(s, []any{"order", "status", "hold", "amount", "item", "quantity", "customer", "created"}, func(o *client.Order) []any {
+		return []any{o.OrderID, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, o.Quantity, dash(o.CustomerID), moment(o.CreatedAt)}
+	})
 }
 
 // printOrder prints the one order that a command is about.
@@ -150,32 +119,28 @@ func ordersShowCommand() *cobra.Command {
 	})
 }
 
-// printFields prints what is known of an order, a line for each fact.
+// printFields prints what is known of an order.
 func (s *session) printFields(o *client.Order) error {
-	rows := output.NewRows(s.out)
-	add := func(name, value string) {
-		if value != "" {
-			rows.Add(name, value)
-		}
+	all := []field{
+		{"order", o.OrderID},
+		{"status", string(o.Status)},
+		{"failure", strings.TrimSuffix(o.Failure.Code+": "+o.Failure.Detail, ": ")},
+		{"hold", strings.TrimSuffix(string(o.Hold)+": "+o.HoldReason, ": ")},
+		{"resumes", moment(o.ResumesAt)},
+		{"may do", strings.Join(o.AllowedActions, ", ")},
+		{"amount", o.Amount + " " + o.Currency},
+		{"refunded", o.Refunded},
+		{"item", fmt.Sprintf("%d of %s", o.Quantity, o.Item)},
+		{"customer", o.CustomerID},
+		{"submitted by", o.SubmittedBy},
+		{"created", moment(o.CreatedAt)},
+		{"finished", moment(o.FinishedAt)},
 	}
-	add("order", o.OrderID)
-	add("status", string(o.Status))
-	add("failure", strings.TrimSuffix(o.Failure.Code+": "+o.Failure.Detail, ": "))
-	add("hold", strings.TrimSuffix(string(o.Hold)+": "+o.HoldReason, ": "))
-	add("resumes", moment(o.ResumesAt))
-	add("may do", strings.Join(o.AllowedActions, ", "))
-	add("amount", o.Amount+" "+o.Currency)
-	add("refunded", o.Refunded)
-	add("item", fmt.Sprintf("%d of %s", o.Quantity, o.Item))
-	add("customer", o.CustomerID)
-	add("submitted by", o.SubmittedBy)
-	add("created", moment(o.CreatedAt))
-	add("finished", moment(o.FinishedAt))
 	for _, name := range slices.Sorted(maps.Keys(o.Metadata)) {
-		add("metadata", name+"="+o.Metadata[name])
+		all = append(all, field{"metadata", name + "=" + o.Metadata[name]})
 	}
 	for _, r := range o.Refunds {
-		add(fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
+		all = append(all, field{fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason)})
 	}
-	return rows.Flush()
+	return s.fields(all...)
 }

@@ -28,7 +28,7 @@ var (
 
 // Commands are those of this package, for the command line.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ordersCommand(), holdsCommand()}
+	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand()}
 }
 
 // session is what a command works with.
@@ -106,12 +106,4 @@ func group(use, short, example string, commands ...*cobra.Command) *cobra.Comman
 		return fmt.Errorf("%w: %s: it needs a command, see pawl %[2]s --help", ErrUsage, use)
 	}
 	return cmd
-}
-
-// moment writes a time; nothing if there is none.
-func moment(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return at.UTC().Format(time.RFC3339)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"regexp"
@@ -19,6 +20,7 @@ import (
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/events"
 	"pawl/httpapi"
 	"pawl/policy/store"
 )
@@ -53,7 +55,12 @@ func service(t *testing.T) (url string) {
 			t.Error(err)
 		}
 	})
-	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{ResponseTimeout: 30 * time.Second}))
+	relay := events.NewRelay(db.New(pool), events.RelayConfig{})
+	relay.Start()
+	t.Cleanup(relay.Stop)
+	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
+		ResponseTimeout: 30 * time.Second, Events: events.NewReader(db.New(pool), orders.Orders),
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -114,6 +121,60 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// follow runs a command that goes on until ctx ends, and returns what it prints, and what it ended with.
+func follow(ctx context.Context, url, line string) (out *io.PipeReader, ended chan error) {
+	read, write := io.Pipe()
+	ended = make(chan error, 1)
+	go func() {
+		err := execute(ctx, write, url, line)
+		ended <- errors.Join(err, write.Close())
+	}()
+	return read, ended
+}
+
+// TestEvents reads what there is, and goes on with what comes.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	process := func(id string) {
+		t.Helper()
+		if err := execute(t.Context(), io.Discard, url, "orders process "+id+" --amount 5 --item lamp"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process("order-1")
+	ctx, stop := context.WithCancel(t.Context())
+	out, ended := follow(ctx, url, "events -f --after oldest --type order.completed,order.charging -o json")
+	stream := json.NewDecoder(out)
+	var types []string
+	for next := range 4 {
+		var event client.Event
+		if err := stream.Decode(&event); err != nil {
+			t.Fatal(err)
+		}
+		types = append(types, event.Data.OrderID+" "+event.Type)
+		if next == 1 {
+			process("order-2")
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want := "[order-1 order.charging order-1 order.completed order-2 order.charging order-2 order.completed]"
+	if fmt.Sprint(types) != want {
+		t.Error(types)
+	}
+	var text bytes.Buffer
+	if err := execute(t.Context(), &text, url, "events --order order-1 --status completed"); err != nil ||
+		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
+		t.Errorf("%v, printed %s", err, &text)
+	}
+	if err := execute(t.Context(), io.Discard, url, "events --type order.eaten"); err == nil || !strings.Contains(err.Error(), "type") {
+		t.Error(err)
+	}
+}
+
 // TestWatch follows an order that a person approves meanwhile.
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -121,13 +182,8 @@ func TestWatch(t *testing.T) {
 	if err := execute(t.Context(), io.Discard, url, "orders process order-1 --amount 600 --item lamp"); err != nil {
 		t.Fatal(err)
 	}
-	read, write := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := execute(t.Context(), write, url, "orders watch order-1 -o json")
-		ended <- errors.Join(err, write.Close())
-	}()
-	changes := json.NewDecoder(read)
+	out, ended := follow(t.Context(), url, "orders watch order-1 -o json")
+	changes := json.NewDecoder(out)
 	var order client.Order
 	if err := changes.Decode(&order); err != nil || order.Hold != client.OrderHoldApproval {
 		t.Errorf("%+v: %v", order, err)

@@ -1,0 +1,101 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pawl/cli/output"
+	"pawl/client"
+)
+
+func eventsCommand() *cobra.Command {
+	params := client.ListEventsParams{Limit: eventsAtOnce}
+	var statuses []string
+	var follow bool
+	cmd := asking(&cobra.Command{
+		Use: "events", Short: "Print what happened, in the order in which it happened",
+		Long: "Prints the feed: every move of every order, and every change of stock, once. With -f it goes on with what\n" +
+			"happens, until it is interrupted, also through outages. A line ends with the cursor to go on after it.",
+		Example: "  pawl events -f\n" +
+			"  pawl events --order order-1\n" +
+			"  pawl events -f --type order.completed,order.failed -o json | jq --unbuffered -r .data.orderId\n" +
+			"  pawl events -f --after 29411432.17",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		for _, status := range statuses {
+			params.Status = append(params.Status, client.Status(status))
+		}
+		switch {
+		case params.After == "" && follow:
+			params.After = "latest"
+		case params.After == "":
+			params.After = "oldest"
+		}
+		err := s.printEvents(ctx, params, follow)
+		if follow && ctx.Err() != nil {
+			return nil // that is how it ends
+		}
+		return err
+	})
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	f.StringVar(&params.After, "after", "", "cursor to go on after, oldest or latest; empty: oldest, with -f latest")
+	f.StringVar(&params.Order, "order", "", "only events about this order")
+	f.StringSliceVar(&params.Type, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
+	f.StringSliceVar(&statuses, "status", nil, "only events of orders after which they are in one of these statuses")
+	return cmd
+}
+
+const (
+	eventsAtOnce = 500   // in a page
+	eventsWait   = "30s" // how long a page waits for an event
+)
+
+// printEvents prints pages of events: those that there are, or with follow all that come.
+func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
+	c := s.Client
+	for {
+		page, err := c.ListEvents(ctx, &params)
+		if err != nil {
+			return err
+		}
+		for _, event := range page.Events {
+			if err := s.printEvent(&event); err != nil {
+				return err
+			}
+		}
+		params.After = page.NextCursor
+		switch {
+		case page.More || params.Wait != "":
+		case !follow:
+			return nil
+		default: // there is a service, and nobody waits for the command any more
+			params.Wait = eventsWait
+			if c, err = s.connect(patienceForever); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// printEvent prints a line: when, what, of what, and the cursor. The columns are as wide as most need, because the lines that
+// come are not known.
+func (s *session) printEvent(e *client.Event) error {
+	if s.format == output.JSON {
+		return output.Line(s.out, e)
+	}
+	d := e.Data
+	about, amount := d.OrderID, strings.TrimSpace(d.Amount+" "+d.Currency)
+	if about == "" {
+		about = d.Item
+	}
+	if d.OnHand != nil {
+		amount = fmt.Sprintf("%d on hand", *d.OnHand)
+	}
+	by := strings.TrimSpace(d.Actor + " " + d.Reason)
+	_, err := fmt.Fprintf(s.out, "%s  %-20s  %-24s  %-12s  %-24s  %s\n",
+		moment(e.Timestamp), output.Clean(e.Type), output.Clean(about), amount, output.Clean(dash(by)), e.Cursor)
+	return err
+}
