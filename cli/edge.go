@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"syscall"
 
+	"pawl/events"
 	"pawl/httpapi"
 )
 
@@ -18,6 +20,7 @@ import (
 type edge struct {
 	callers, operations []net.Listener
 	servers             []*httpapi.Server
+	tail                *events.Tail // whoever listens to it is answered until it stops; nil: nobody does
 }
 
 // openEdge begins to listen. Callers wait until serve is called.
@@ -91,6 +94,9 @@ func (e *edge) close() { closeAll(append(e.callers, e.operations...)) }
 
 // serve answers requests until shutdown. What it returns gets the error of a server that ends before.
 func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-chan error {
+	if e.tail != nil {
+		e.tail.Start()
+	}
 	failed := make(chan error, len(e.callers)+len(e.operations))
 	e.start(httpapi.NewServer(api, how), e.callers, failed)
 	if len(e.operations) > 0 {
@@ -112,6 +118,11 @@ func (e *edge) start(server *httpapi.Server, listeners []net.Listener, failed ch
 
 // Shutdown waits for the requests that are being answered, until ctx ends.
 func (e *edge) Shutdown(ctx context.Context) error {
+	var listeners sync.WaitGroup
+	if e.tail != nil {
+		listeners.Go(func() { e.tail.Stop(ctx) })
+		defer listeners.Wait()
+	}
 	var errs []error
 	for _, server := range e.servers {
 		errs = append(errs, server.Shutdown(ctx))

@@ -106,8 +106,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	registerMetrics(registry, orders, pool)
 	relay := newRelay(cfg, pool, registry, log)
 	defer relay.Stop()
+	edge.tail = events.NewTail(events.NewReader(db.New(pool), orders.Orders), events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Events: events.NewReader(db.New(pool), orders.Orders),
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
@@ -115,8 +116,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	orders.Start()
 	relay.Start()
 	failed := edge.serve(traces.wrap(api), forOperations, how)
-	news := announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}
-	news.say(out, log, cfg)
+	announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}.say(out, log, cfg)
 
 	grace := cfg.Grace
 	select {

@@ -127,6 +127,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	}
 	t.Cleanup(control.Stop)
 	events.NewRelay(w.query, events.RelayConfig{Registerer: w.registry})
+	events.NewTail(nil, events.TailConfig{Registerer: w.registry})
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))

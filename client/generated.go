@@ -1160,8 +1160,11 @@ type ListEventsParams struct {
 	// Limit How many events to answer with at most.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Wait How long to wait for an event. Up to 60 seconds.
+	// Wait How long to wait for an event. Up to 60 seconds. Streams do without.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+
+	// LastEventID Of a stream: the id of the last event of the one before it.
+	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
 // ListInventoryParams defines parameters for ListInventory.

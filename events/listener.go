@@ -16,14 +16,14 @@ type Listener struct {
 	round  int    // of the tail: in this one at is known to be part of the feed
 }
 
-// Listen lets somebody follow the feed from behind a cursor or, where that is nil, from its end. Whoever has a listener closes it. Errors:
-// *Expired, orders.ErrStopping, orders.ErrUnavailable.
-func (t *Tail) Listen(ctx context.Context, after *Cursor, filter Filter) (*Listener, error) {
+// Listen lets somebody follow the feed from behind a cursor. Whoever has a listener closes it. Errors: *Expired, orders.ErrStopping,
+// orders.ErrUnavailable.
+func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listener, error) {
 	if !t.enter() {
 		return nil, orders.ErrStopping
 	}
-	l := &Listener{tail: t, filter: filter}
-	if err := l.begin(ctx, after); err != nil {
+	l := &Listener{tail: t, filter: filter, at: after}
+	if err := l.begin(ctx); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -36,8 +36,14 @@ func (l *Listener) Close() { l.tail.leave() }
 // At is where he stands: to go on from there is to miss nothing.
 func (l *Listener) At() Cursor { return l.at }
 
+// More reports whether there is more right now than he has looked at.
+func (l *Listener) More() bool {
+	now := l.tail.view()
+	return now.running && l.at.No < now.to.No
+}
+
 // begin waits until the end of the feed is known, and finds out whether the cursor is part of the feed.
-func (l *Listener) begin(ctx context.Context, after *Cursor) error {
+func (l *Listener) begin(ctx context.Context) error {
 	now := l.tail.view()
 	for !now.running {
 		select {
@@ -49,10 +55,7 @@ func (l *Listener) begin(ctx context.Context, after *Cursor) error {
 			return orders.ErrStopping
 		}
 	}
-	if after == nil {
-		after = &now.to
-	}
-	if l.at = *after; now.has(l.at) {
+	if now.has(l.at) {
 		l.round = now.round
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/time/rate"
 
 	"pawl/orders"
@@ -50,15 +52,27 @@ const (
 	lingers     = 10 * time.Second      // for how long it is read on when nobody listens any more
 )
 
-// NewTail returns a tail that does nothing until Start. A nil log is none.
-func NewTail(reader *Reader, log *slog.Logger) *Tail {
+// TailConfig is what a tail can be told.
+type TailConfig struct {
+	Log        *slog.Logger          // nil: nobody is told
+	Registerer prometheus.Registerer // takes the metric; nil: nobody reads it
+}
+
+// NewTail returns a tail that does nothing until Start.
+func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	t := &Tail{
-		reader: reader, log: cmp.Or(log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
+		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
 		wake: make(chan struct{}, 1), news: make(chan struct{}), empty: make(chan struct{}), most: keptBytes,
 	}
 	t.life, t.end = context.WithCancel(context.Background())
+	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pawl_events_listeners", Help: "Callers who listen to events, or wait for one.",
+	}, func() float64 { return float64(t.Listeners()) })
 	return t
 }
+
+// Reader reads all of the feed.
+func (t *Tail) Reader() *Reader { return t.reader }
 
 // Listeners is how many callers listen now.
 func (t *Tail) Listeners() int {

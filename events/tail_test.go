@@ -50,7 +50,7 @@ func (f *feed) follow() (*events.Tail, *statements) {
 	}
 	f.Cleanup(pool.Close)
 	query := db.New(pool)
-	tail := events.NewTail(events.NewReader(query, orders.NewReader(f.Context(), query)), nil)
+	tail := events.NewTail(events.NewReader(query, orders.NewReader(f.Context(), query)), events.TailConfig{})
 	tail.Start()
 	f.Cleanup(func() { tail.Stop(context.WithoutCancel(f.Context())) })
 	return tail, counted
@@ -62,6 +62,16 @@ func (f *feed) relay() {
 	relay := events.NewRelay(f.query, events.RelayConfig{})
 	relay.Start()
 	f.Cleanup(relay.Stop)
+}
+
+// latest is the end of the feed.
+func (f *feed) latest() events.Cursor {
+	f.Helper()
+	c, err := f.reader.Latest(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	return c
 }
 
 // hear collects events until there are so many.
@@ -132,7 +142,7 @@ func TestTail(t *testing.T) {
 	}
 	const rows = 30
 	var hearing sync.WaitGroup
-	check := func(i int, after *events.Cursor, first int) {
+	check := func(i int, after events.Cursor, first int) {
 		filter := filters[i%len(filters)]
 		l, err := tail.Listen(ctx, after, filter)
 		if err != nil {
@@ -160,11 +170,12 @@ func TestTail(t *testing.T) {
 			}
 		})
 	}
+	latest := f.latest()
 	for i := range 70 {
 		if i%2 == 0 {
-			check(i, &events.Cursor{}, 1)
+			check(i, events.Cursor{}, 1)
 		} else {
-			check(i, nil, 6)
+			check(i, latest, 6)
 		}
 	}
 	f.script(6, rows)
@@ -188,12 +199,12 @@ func TestTailIsShort(t *testing.T) {
 	tail.Keep(4000)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	slow, err := tail.Listen(ctx, nil, events.Filter{})
+	slow, err := tail.Listen(ctx, f.latest(), events.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer slow.Close()
-	quick, err := tail.Listen(ctx, nil, events.Filter{OrderID: "order-1"})
+	quick, err := tail.Listen(ctx, f.latest(), events.Filter{OrderID: "order-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +234,7 @@ func TestTailOfALostHistory(t *testing.T) {
 	tail, _ := f.follow()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	l, err := tail.Listen(ctx, &events.Cursor{}, events.Filter{})
+	l, err := tail.Listen(ctx, events.Cursor{}, events.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,11 +249,11 @@ func TestTailOfALostHistory(t *testing.T) {
 		t.Error(err)
 	}
 	at := l.At()
-	_, err = tail.Listen(ctx, &at, events.Filter{})
+	_, err = tail.Listen(ctx, at, events.Filter{})
 	if expired := (*events.Expired)(nil); !errors.As(err, &expired) || !expired.Lost {
 		t.Error(err)
 	}
-	if _, err := tail.Listen(ctx, &events.Cursor{Epoch: at.Epoch, No: 1 << 40}, events.Filter{}); !errors.As(err, new(*events.Expired)) {
+	if _, err := tail.Listen(ctx, events.Cursor{Epoch: at.Epoch, No: 1 << 40}, events.Filter{}); !errors.As(err, new(*events.Expired)) {
 		t.Error("a number that there never was: ", err)
 	}
 }
@@ -252,7 +263,7 @@ func TestTailStops(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	tail, _ := f.follow()
-	l, err := tail.Listen(t.Context(), nil, events.Filter{})
+	l, err := tail.Listen(t.Context(), f.latest(), events.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +282,7 @@ func TestTailStops(t *testing.T) {
 	}
 	l.Close()
 	<-stopped
-	if _, err := tail.Listen(t.Context(), nil, events.Filter{}); !errors.Is(err, orders.ErrStopping) {
+	if _, err := tail.Listen(t.Context(), f.latest(), events.Filter{}); !errors.Is(err, orders.ErrStopping) {
 		t.Error(fmt.Sprint("afterwards: ", err))
 	}
 }

@@ -27,6 +27,8 @@ type connections struct {
 	open   map[*connection]struct{} // the normal ones
 	spares []*connection            // the oldest first
 	of     map[netip.Addr]int       // normal ones by address
+
+	streams int // those that are answered without an end
 }
 
 // connection is one that was accepted.
@@ -36,6 +38,7 @@ type connection struct {
 	peer     netip.Addr   // what of its address it is counted under
 	loopback bool         // it was accepted where only this machine can reach us
 	spare    bool         // beyond the limit
+	streams  bool         // it is answered without an end
 	waiting  atomic.Int64 // since when it has waited for a request, in Unix nanoseconds; 0: it has one
 	closing  sync.Once
 }
@@ -123,6 +126,7 @@ func (a *connections) admitSpare(c *connection) (victim *connection) {
 
 // remove forgets a connection. It may have been forgotten before.
 func (a *connections) remove(c *connection) {
+	a.endStream(c)
 	if c.spare {
 		a.spares = slices.DeleteFunc(a.spares, func(other *connection) bool { return other == c })
 		return
@@ -133,6 +137,34 @@ func (a *connections) remove(c *connection) {
 	delete(a.open, c)
 	if a.of[c.peer]--; a.of[c.peer] == 0 {
 		delete(a.of, c.peer)
+	}
+}
+
+// beginStream counts a connection as one that is answered without an end. It reports false if three quarters of all are already:
+// the others are for those who want an answer.
+func (c *connection) beginStream() bool {
+	a := c.all
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streams >= a.most*3/4 || c.streams {
+		return false
+	}
+	a.streams++
+	c.streams = true
+	return true
+}
+
+// endStream takes beginStream back. To close the connection does so, too.
+func (c *connection) endStream() {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	c.all.endStream(c)
+}
+
+func (a *connections) endStream(c *connection) {
+	if c.streams {
+		a.streams--
+		c.streams = false
 	}
 }
 

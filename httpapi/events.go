@@ -2,7 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -16,8 +19,10 @@ var listEventsOperation = failing(huma.Operation{
 	OperationID: "listEvents", Method: http.MethodGet, Path: "/api/events", Tags: []string{"events"},
 	Summary: "Read what happened, in the order in which it happened",
 	Description: "Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. " +
-		"Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose.",
-}, "invalid_parameter", "cursor_expired", "overloaded", "unavailable", "internal")
+		"Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. " +
+		"With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. " +
+		"A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on.",
+}, "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")
 
 type listEventsRequest struct {
 	After  string   `query:"after" maxLength:"30" doc:"nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on." default:"oldest"`
@@ -25,7 +30,9 @@ type listEventsRequest struct {
 	Type   []string `query:"type" nullable:"false" maxItems:"20" doc:"Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so."`
 	Status []state  `query:"status" nullable:"false" maxItems:"9" doc:"Only events of orders after which they are in one of these statuses, with commas between them."`
 	Limit  int32    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many events to answer with at most."`
-	Wait   waitTime `query:"wait" doc:"How long to wait for an event. Up to 60 seconds."`
+	Wait   waitTime `query:"wait" doc:"How long to wait for an event. Up to 60 seconds. Streams do without."`
+
+	LastEventID string `header:"Last-Event-ID" maxLength:"30" doc:"Of a stream: the id of the last event of the one before it."`
 }
 
 // Resolve lifts the read deadline of the connection, which would end a request that waits.
@@ -40,32 +47,58 @@ func (in *listEventsRequest) limit() time.Duration { return in.Wait.duration() +
 
 type listEventsAnswer struct {
 	CacheControl string `header:"Cache-Control" doc:"no-store: there may be more a moment later."`
-	Body         struct {
-		Events     []events.Event `json:"events" nullable:"false"`
-		NextCursor string         `json:"nextCursor" doc:"To go on behind all that was looked at." example:"29411432.17"`
-		More       bool           `json:"more" doc:"There is more to look at right now."`
-	} `nameHint:"EventPage"`
+	Body         eventPage
 }
+
+type eventPage struct {
+	_          struct{}    `nameHint:"EventPage"`
+	Events     []wireEvent `json:"events" nullable:"false"`
+	NextCursor string      `json:"nextCursor" doc:"To go on behind all that was looked at." example:"29411432.17"`
+	More       bool        `json:"more" doc:"There is more to look at right now."`
+}
+
+// wireEvent is an event as it is sent.
+type wireEvent struct{ json.RawMessage }
+
+// Schema is that of an event.
+func (wireEvent) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[events.Event](), true, "Event")
+}
+
+func wireEventOf(e *events.Event) wireEvent { return wireEvent{e.JSON()} }
 
 func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEventsAnswer, error) {
 	filter, err := in.filter()
 	if err != nil {
 		return nil, err
 	}
+	stream := wantsStream(httpRequestOf(ctx))
+	if stream {
+		in.begin(httpRequestOf(ctx))
+	}
 	after, err := s.placeOf(ctx, in.After)
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.awaitEvents(ctx, after, filter, in)
-	if err != nil {
-		return nil, err
-	}
 	out := &listEventsAnswer{CacheControl: "no-store"}
-	out.Body.Events, out.Body.NextCursor, out.Body.More = page.Events, page.Next.String(), page.More
-	if out.Body.Events == nil {
-		out.Body.Events = []events.Event{}
+	switch {
+	case stream:
+		return nil, s.streamEvents(ctx, after, filter)
+	case in.Wait.duration() > 0:
+		out.Body, err = s.awaitEvents(ctx, after, filter, in)
+	default:
+		out.Body, err = s.readEvents(ctx, after, filter, int(in.Limit))
 	}
-	return out, nil
+	return out, err
+}
+
+// begin says where a stream begins: after what the caller has heard of the one before it, or else where he wants it to.
+func (in *listEventsRequest) begin(r *http.Request) {
+	if in.LastEventID != "" {
+		in.After = in.LastEventID
+	} else if !r.URL.Query().Has("after") {
+		in.After = "latest"
+	}
 }
 
 func (in *listEventsRequest) filter() (events.Filter, error) {
@@ -87,12 +120,12 @@ func (in *listEventsRequest) filter() (events.Filter, error) {
 // placeOf is the cursor that a parameter stands for.
 func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error) {
 	switch {
-	case s.events == nil: // without a database
+	case s.tail == nil: // without a database
 		return events.Cursor{}, orders.ErrUnavailable
 	case text == "oldest":
 		return events.Cursor{}, nil
 	case text == "latest":
-		return s.events.Latest(ctx)
+		return s.tail.Reader().Latest(ctx)
 	}
 	after, err := events.ParseCursor(text)
 	if err != nil {
@@ -101,28 +134,63 @@ func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error
 	return after, nil
 }
 
-// eventsPause is how long a caller who waits for events is left before the next look.
-const eventsPause = 100 * time.Millisecond
-
-// awaitEvents reads pages until one has an event or the caller's time is up.
-func (s *server) awaitEvents(ctx context.Context, after events.Cursor, filter events.Filter, in *listEventsRequest) (events.Page, error) {
-	for until := time.Now().Add(in.Wait.duration()); ; {
-		page, err := s.readEvents(ctx, after, filter, int(in.Limit))
-		if err != nil || len(page.Events) > 0 || time.Now().After(until) {
+// awaitEvents answers with the first events that come, or with none when the caller's time is up or the service stops.
+func (s *server) awaitEvents(ctx context.Context, after events.Cursor, filter events.Filter, in *listEventsRequest) (page eventPage, err error) {
+	listener, err := s.tail.Listen(ctx, after, filter)
+	if err != nil {
+		return page, err
+	}
+	defer listener.Close()
+	up := time.NewTimer(in.Wait.duration())
+	defer up.Stop()
+	for waits := true; ; {
+		found, news, err := s.hear(ctx, listener, int(in.Limit))
+		if len(found) > 0 || !waits || errors.Is(err, orders.ErrStopping) {
+			return eventPage{Events: found, NextCursor: listener.At().String(), More: listener.More()}, nil
+		}
+		if err != nil {
 			return page, err
 		}
-		if after = page.Next; !page.More {
-			orders.Sleep(ctx, min(eventsPause, time.Until(until)))
+		select {
+		case <-news:
+		case <-up.C:
+			waits = false
+		case <-ctx.Done():
+			return page, ctx.Err()
+		}
+	}
+}
+
+// hear is what there is for a listener now, so much at most.
+func (s *server) hear(ctx context.Context, listener *events.Listener, limit int) (found []wireEvent, news <-chan struct{}, err error) {
+	found = []wireEvent{}
+	for {
+		news, older, err := listener.Take(func(e *events.Kept) bool {
+			found = append(found, wireEvent{e.JSON})
+			return len(found) < limit
+		})
+		if err != nil || !older || len(found) > 0 {
+			return found, news, err
+		}
+		release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
+		if err != nil {
+			return found, nil, err
+		}
+		read, err := listener.Older(ctx, limit)
+		release()
+		if found = append(found, each(read, wireEventOf)...); err != nil || len(found) > 0 {
+			return found, nil, err
 		}
 	}
 }
 
 // readEvents reads a page in one of the places for lists.
-func (s *server) readEvents(ctx context.Context, after events.Cursor, filter events.Filter, limit int) (events.Page, error) {
+func (s *server) readEvents(ctx context.Context, after events.Cursor, filter events.Filter, limit int) (page eventPage, err error) {
 	release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
 	if err != nil {
-		return events.Page{}, err
+		return page, err
 	}
 	defer release()
-	return s.events.After(ctx, after, filter, limit)
+	read, err := s.tail.Reader().After(ctx, after, filter, limit)
+	return eventPage{Events: each(read.Events, wireEventOf), NextCursor: read.Next.String(), More: read.More}, err
 }

@@ -123,9 +123,10 @@ func exampleCalls() any {
 func exampleEvents() any {
 	var page listEventsAnswer
 	page.Body.NextCursor = "29411432.17"
-	page.Body.Events = []events.Event{{
+	event := events.Event{
 		ID: "evt_1042_4", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
 		Data: events.Data{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
-	}}
+	}
+	page.Body.Events = []wireEvent{wireEventOf(&event)}
 	return page.Body
 }

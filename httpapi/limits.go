@@ -23,7 +23,12 @@ func (s *server) admitted(w http.ResponseWriter, r *http.Request, p *access.Prin
 	}
 	writeQuotas(w.Header(), admission.Quotas())
 	rec, _ := w.(*Recorder)
-	defer func() { admission.Done(rec.length) }()
+	rec.done = admission.Done
+	defer func() {
+		if rec.done != nil {
+			rec.done(rec.length)
+		}
+	}()
 	next(w, r)
 	return nil
 }

@@ -23,6 +23,8 @@ type Recorder struct {
 	length           int64             // of what was read and written of bodies
 	caller           caller            // where it comes from
 	mux              *http.ServeMux    // of the address that the request came to
+	done             func(int64)       // what is to be done at the end of the request, with its length; whoever answers on takes it away
+	taken            bool              // the connection is somebody else's: the answer has begun, and goes on without the handler
 }
 
 // Status is what has been answered, 0 until something is written.
@@ -30,6 +32,9 @@ func (rec *Recorder) Status() int { return rec.status }
 
 // WriteHeader notes the status.
 func (rec *Recorder) WriteHeader(status int) {
+	if rec.taken {
+		return
+	}
 	rec.status = cmp.Or(rec.status, status)
 	rec.ResponseWriter.WriteHeader(status)
 }

@@ -64,18 +64,30 @@ func newAPI(s *server) huma.API {
 		DefaultFormat: "application/json",
 	})
 	api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) {
-		_, w := humago.Unwrap(ctx)
-		next(huma.WithValue(ctx, writerKey{}, w))
+		r, w := humago.Unwrap(ctx)
+		next(huma.WithValue(ctx, exchangeKey{}, exchange{w, r}))
 	})
 	return api
 }
 
-type writerKey struct{}
+type exchangeKey struct{}
+
+// exchange is a request and what its answer is written to.
+type exchange struct {
+	w http.ResponseWriter
+	r *http.Request
+}
 
 // writerOf is what the answer to a request is written to.
 func writerOf(ctx context.Context) http.ResponseWriter {
-	w, _ := ctx.Value(writerKey{}).(http.ResponseWriter)
-	return w
+	at, _ := ctx.Value(exchangeKey{}).(exchange)
+	return at.w
+}
+
+// httpRequestOf is the request as it came.
+func httpRequestOf(ctx context.Context) *http.Request {
+	at, _ := ctx.Value(exchangeKey{}).(exchange)
+	return at.r
 }
 
 // writeJSON writes a value in one piece. A caller who has gone is no error: huma
@@ -197,6 +209,9 @@ func (s *server) publish() {
 		}
 	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
+	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{
+		Type: huma.TypeString, Description: "Server-sent events without an end. The data of each is an event as in the JSON.",
+	}}
 	yaml, err := document.YAML()
 	if err != nil {
 		panic("httpapi: OpenAPI document: " + err.Error())

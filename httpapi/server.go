@@ -34,8 +34,8 @@ type Config struct {
 	Proxies []netip.Prefix
 	// Registerer takes the metrics of requests. Nil means nobody reads them.
 	Registerer prometheus.Registerer
-	// Events is where events are read from. Nil means that there are none to be had now.
-	Events *events.Reader
+	// Events is the feed, and its end for those who wait for more. Nil means that there are no events to be had now.
+	Events *events.Tail
 	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
 	// what its contract has.
 	Access *access.Control
@@ -43,13 +43,15 @@ type Config struct {
 	Log *slog.Logger
 
 	operations bool // they have an address of their own
+	streams    streamTimes
 }
 
 type server struct {
 	document []byte // OpenAPI, in YAML
 	engine   *engine.Engine
 	access   *access.Control
-	events   *events.Reader
+	tail     *events.Tail
+	streams  streamTimes
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
@@ -95,7 +97,8 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s := &server{
 		engine:   e,
 		access:   cfg.Access,
-		events:   cfg.Events,
+		tail:     cfg.Events,
+		streams:  streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)},
 		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),

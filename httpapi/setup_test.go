@@ -29,6 +29,7 @@ type bundle struct {
 	*dbtest.Database
 	engine *engine.Engine
 	api    http.Handler
+	tail   *events.Tail
 	grace  time.Duration // for orders in flight, when the test ends
 }
 
@@ -64,11 +65,13 @@ func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Conf
 	of.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, of)
 	e.Start()
-	cfg.Events = events.NewReader(db.New(pool), e.Orders)
-	b.engine, b.api = e, New(e, cfg)
+	cfg.Events = events.NewTail(events.NewReader(db.New(pool), e.Orders), events.TailConfig{})
+	cfg.Events.Start()
+	b.engine, b.tail, b.api = e, cfg.Events, New(e, cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
 		defer cancel()
+		cfg.Events.Stop(ctx)
 		if err := e.Stop(ctx); err != nil {
 			t.Log("orders were left unfinished:", err)
 		}

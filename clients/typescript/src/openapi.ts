@@ -173,7 +173,7 @@ export interface paths {
         };
         /**
          * Read what happened, in the order in which it happened
-         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. Needs the role read.
+         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on. Needs the role read.
          */
         get: operations["listEvents"];
         put?: never;
@@ -2722,10 +2722,13 @@ export interface operations {
                 status?: components["schemas"]["Status"][];
                 /** @description How many events to answer with at most. */
                 limit?: number;
-                /** @description How long to wait for an event. Up to 60 seconds. */
+                /** @description How long to wait for an event. Up to 60 seconds. Streams do without. */
                 wait?: string;
             };
-            header?: never;
+            header?: {
+                /** @description Of a stream: the id of the last event of the one before it. */
+                "Last-Event-ID"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2763,6 +2766,7 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["EventPage"];
+                    "text/event-stream": string;
                 };
             };
             /** @description Problem: unauthenticated. */
@@ -2831,7 +2835,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, overloaded, unavailable. */
+            /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable. */
             503: {
                 headers: {
                     "Retry-After"?: string;

@@ -1,0 +1,228 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"pawl/access"
+	"pawl/events"
+)
+
+// Thousands may listen to events, and for each request that is being answered net/http keeps some 25 KB. So a stream takes
+// the connection over, and needs a goroutine with little stack and nothing else.
+const (
+	eventStream = "text/event-stream"
+	heartbeat   = 15 * time.Second // between signs of life
+	streamLasts = 15 * time.Minute // then its caller comes again, to another replica perhaps
+	rightsHold  = 4 * time.Second  // for how long nobody looks again whether the caller may listen
+	streamPiece = 8 << 10          // about how much is written at once, in bytes
+	olderEvents = 1000             // how many are read at once that are not in memory
+)
+
+// streamTimes are the times of streams that tests want shorter.
+type streamTimes struct{ heartbeat, rightsHold time.Duration }
+
+// stream is somebody who listens to events.
+type stream struct {
+	*server
+	net.Conn
+	listener *events.Listener
+	caller   access.Request
+	network  netip.Addr // which the places for lists are counted by
+	checked  time.Time  // when the caller had the right to listen
+	ends     time.Time
+	written  int64
+	done     func(written int64) // nil: nothing is to be done
+}
+
+// wantsStream reports whether a request asks for server-sent events.
+func wantsStream(r *http.Request) bool {
+	for _, part := range splitList(r.Header["Accept"]) {
+		media, _, _ := strings.Cut(part, ";")
+		if strings.EqualFold(strings.TrimSpace(media), eventStream) {
+			return r.Method == http.MethodGet
+		}
+	}
+	return false
+}
+
+// streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and goes on by itself.
+func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter events.Filter) error {
+	w, r := writerOf(ctx), httpRequestOf(ctx)
+	c := connectionOf(r)
+	if c == nil || !c.beginStream() {
+		return newProblem("overloaded", "Too many callers listen already.")
+	}
+	listener, err := s.tail.Listen(ctx, after, filter)
+	if err != nil {
+		c.endStream()
+		return err
+	}
+	now := time.Now()
+	st := &stream{
+		server: s, listener: listener, caller: s.credentialsOf(w, r), network: access.Network(fromOf(w).address),
+		checked: now, ends: now.Add(streamLasts + rand.N(streamLasts/4)),
+	}
+	if err := st.takeOver(w); err != nil {
+		c.endStream()
+		listener.Close()
+		return err
+	}
+	go st.run() // the tail waits for its listener
+	return nil
+}
+
+// takeOver makes the connection the stream's, and sends the head of the answer.
+func (st *stream) takeOver(w http.ResponseWriter) error {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("take a connection over: %w", err)
+	}
+	st.Conn = conn
+	if rec, ok := w.(*Recorder); ok {
+		rec.status, rec.taken = http.StatusOK, true
+		st.done, rec.done = rec.done, nil
+	}
+	header := w.Header()
+	header.Set("Content-Type", eventStream)
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // of nginx
+	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	header.Set("Connection", "close") // its end is that of the answer
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 200 OK\r\n")
+	_ = header.Write(&head)
+	fmt.Fprintf(&head, "\r\nretry: %d\nid: %s\n\n", 1000+rand.IntN(4000), st.listener.At())
+	_ = st.write(head.Bytes()) // if the caller has gone, the next write finds it out
+	return nil
+}
+
+// run sends what comes until the caller has gone, or is to go.
+func (st *stream) run() {
+	defer st.listener.Close()
+	defer st.end()
+	beat := time.NewTicker(st.streams.heartbeat)
+	defer beat.Stop()
+	for {
+		news, err := st.sendKept()
+		if err != nil {
+			return
+		}
+		select {
+		case <-news:
+		case now := <-beat.C:
+			if now.After(st.ends) || st.sendHeartbeat() != nil {
+				return
+			}
+		}
+	}
+}
+
+func (st *stream) end() {
+	_ = st.Close()
+	if st.done != nil {
+		st.done(st.written)
+	}
+}
+
+// sendHeartbeat also says how far the caller is: events that he did not choose are behind him.
+func (st *stream) sendHeartbeat() error {
+	return st.send([]byte(":\nid: " + st.listener.At().String() + "\n\n"))
+}
+
+// pieces are what streams write.
+var pieces = sync.Pool{New: func() any { return new(make([]byte, 0, streamPiece+streamPiece/4)) }}
+
+// sendKept sends what there is for the caller. When news is closed, there may be more.
+func (st *stream) sendKept() (news <-chan struct{}, err error) {
+	piece, _ := pieces.Get().(*[]byte)
+	defer pieces.Put(piece)
+	for {
+		text := (*piece)[:0]
+		news, older, err := st.listener.Take(func(e *events.Kept) bool {
+			text = appendEvent(text, e.Cursor, e.JSON)
+			return len(text) < streamPiece
+		})
+		if err == nil && older {
+			err = st.sendOlder()
+		}
+		if err == nil && len(text) > 0 {
+			err = st.send(text)
+		}
+		*piece = text
+		if err != nil || !older && len(text) < streamPiece {
+			return news, err
+		}
+	}
+}
+
+// sendOlder sends some of the events that are read from the database, in one of the places for lists.
+func (st *stream) sendOlder() error {
+	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
+	defer cancel()
+	release, err := st.lists.acquire(ctx, st.network, 1)
+	if err != nil {
+		return err
+	}
+	defer release() // when it is sent: what waits to be read by the caller takes memory
+	older, err := st.listener.Older(ctx, olderEvents)
+	if err != nil {
+		return err
+	}
+	var text []byte
+	for i := range older {
+		text = appendEvent(text, older[i].Cursor, older[i].JSON())
+	}
+	return st.send(text)
+}
+
+// appendEvent adds an event as the standard of server-sent events has it. Its JSON is one line.
+func appendEvent(text []byte, cursor string, event []byte) []byte {
+	text = append(append(text, "id: "...), cursor...)
+	text = append(append(text, "\ndata: "...), event...)
+	return append(text, "\n\n"...)
+}
+
+// send writes if the caller still may listen: tokens end.
+func (st *stream) send(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if err := st.checkRights(); err != nil {
+		return err
+	}
+	return st.write(text)
+}
+
+func (st *stream) write(text []byte) error {
+	n, err := st.Write(text)
+	st.written += int64(n)
+	return err
+}
+
+// checkRights finds out now and then whether the caller still may listen. While nobody can tell, he may.
+func (st *stream) checkRights() error {
+	if time.Since(st.checked) < st.streams.rightsHold {
+		return nil
+	}
+	st.checked = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), rightsHold)
+	defer cancel()
+	p, err := st.access.Identify(ctx, st.caller)
+	if err == nil {
+		return rules[listEventsOperation.OperationID].allows(p)
+	}
+	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
+		return err
+	}
+	return nil
+}
