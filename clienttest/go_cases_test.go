@@ -43,13 +43,13 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 type arguments struct {
 	Call, OrderID, Item string
 	Body                json.RawMessage // a text of a webhook
-	ForSeconds          int
+	ForSeconds, Count   int
 	Secrets             []string
 	Headers             map[string]string
 	Order               client.ProcessBody
 	Filter              struct {
-		CustomerID string
-		Limit      int
+		CustomerID, Order, After string
+		Limit                    int
 	}
 }
 
@@ -86,6 +86,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
 	case "orders":
 		return collected(api.Orders(ctx, client.ListOrdersParams{CustomerID: args.Filter.CustomerID, Limit: args.Filter.Limit}))
+	case "events":
+		return some(args.Count, api.Events(ctx, client.ListEventsParams{Order: args.Filter.Order, After: args.Filter.After, Limit: args.Filter.Limit}))
 	case "transitions":
 		return collected(api.Transitions(ctx, args.OrderID, 0))
 	case "verifyWebhook":
@@ -116,13 +118,18 @@ func outcome[T any](answer *T, err error) any {
 	return answer
 }
 
-func collected[T any](rows iter.Seq2[T, error]) any {
+func collected[T any](rows iter.Seq2[T, error]) any { return some(0, rows) }
+
+// some collects the first rows of an iterator; 0: all.
+func some[T any](most int, rows iter.Seq2[T, error]) any {
 	all := []T{}
 	for row, err := range rows {
 		if err != nil {
 			return outcome[T](nil, err)
 		}
-		all = append(all, row)
+		if all = append(all, row); len(all) == most {
+			break
+		}
 	}
 	return all
 }

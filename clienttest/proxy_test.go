@@ -1,6 +1,7 @@
 package clienttest
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -96,7 +97,8 @@ func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(f.Status)
 		fmt.Fprint(w, "<h1>Not now.</h1>")
 		return
-	case "first":
+	}
+	if f.Path != "" {
 		p.somebodyElse(t, f.Path)
 	}
 	body, err := io.ReadAll(r.Body)
@@ -120,13 +122,13 @@ type answerWith struct {
 
 func (p *faultProxy) answer(t *testing.T, w http.ResponseWriter, r *http.Request, a answerWith) {
 	t.Helper()
-	if a.fault == "" || a.fault == "first" {
+	if a.fault == "" {
 		maps.Copy(w.Header(), a.Header)
 		w.WriteHeader(a.StatusCode)
 		_, _ = io.Copy(flushing{w}, a.Body)
 		return
 	}
-	text, err := io.ReadAll(a.Body)
+	text, err := beginning(a.Response)
 	if err != nil {
 		t.Error(err)
 	}
@@ -145,6 +147,22 @@ func (p *faultProxy) answer(t *testing.T, w http.ResponseWriter, r *http.Request
 		t.Errorf("no such fault: %q", a.fault)
 	}
 	panic(http.ErrAbortHandler)
+}
+
+// beginning is an answer, or its first event if it is a stream, which has no end.
+func beginning(answer *http.Response) (text []byte, err error) {
+	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
+		return io.ReadAll(answer.Body)
+	}
+	for lines := bufio.NewReader(answer.Body); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return nil, err
+		}
+		if text = append(text, line...); bytes.Contains(text, []byte("data:")) && len(line) == 1 {
+			return text, nil
+		}
+	}
 }
 
 func (p *faultProxy) forward(r *http.Request, path string, body []byte) (*http.Response, error) {
