@@ -72,6 +72,26 @@ const (
 	CallbackBodyOutcomeRefused CallbackBodyOutcome = "refused"
 )
 
+// Defines values for DeliveryState.
+const (
+	DeliveryStateDelivered DeliveryState = "delivered"
+	DeliveryStateExhausted DeliveryState = "exhausted"
+	DeliveryStatePending   DeliveryState = "pending"
+	DeliveryStateSkipped   DeliveryState = "skipped"
+)
+
+// Defines values for DeliveryChangeVerb.
+const (
+	DeliveryChangeVerbResent  DeliveryChangeVerb = "resent"
+	DeliveryChangeVerbSkipped DeliveryChangeVerb = "skipped"
+)
+
+// Defines values for EnableBodyFrom.
+const (
+	EnableBodyFromNow     EnableBodyFrom = "now"
+	EnableBodyFromStopped EnableBodyFrom = "stopped"
+)
+
 // Defines values for FailureStep.
 const (
 	FailureStepCharge  FailureStep = "charge"
@@ -118,6 +138,7 @@ const (
 	ProblemCodeConfirmInDoubt        ProblemCode = "confirm_in_doubt"
 	ProblemCodeCrossOrigin           ProblemCode = "cross_origin"
 	ProblemCodeCursorExpired         ProblemCode = "cursor_expired"
+	ProblemCodeDeliveryFinished      ProblemCode = "delivery_finished"
 	ProblemCodeForbidden             ProblemCode = "forbidden"
 	ProblemCodeIdempotencyKeyReused  ProblemCode = "idempotency_key_reused"
 	ProblemCodeInternal              ProblemCode = "internal"
@@ -153,6 +174,7 @@ const (
 	ProblemCodeStockTooLow           ProblemCode = "stock_too_low"
 	ProblemCodeStopping              ProblemCode = "stopping"
 	ProblemCodeTLSRequired           ProblemCode = "tls_required"
+	ProblemCodeTooManyEndpoints      ProblemCode = "too_many_endpoints"
 	ProblemCodeTooManyRequests       ProblemCode = "too_many_requests"
 	ProblemCodeUnauthenticated       ProblemCode = "unauthenticated"
 	ProblemCodeUnavailable           ProblemCode = "unavailable"
@@ -207,6 +229,12 @@ const (
 	TransitionPaymentMethodChanged TransitionPaymentMethod = "changed"
 )
 
+// Defines values for WebhookEndpointState.
+const (
+	WebhookEndpointStateDisabled WebhookEndpointState = "disabled"
+	WebhookEndpointStateEnabled  WebhookEndpointState = "enabled"
+)
+
 // Defines values for ListOrdersParamsHold.
 const (
 	ListOrdersParamsHoldApproval  ListOrdersParamsHold = "approval"
@@ -216,6 +244,14 @@ const (
 	ListOrdersParamsHoldQueued    ListOrdersParamsHold = "queued"
 	ListOrdersParamsHoldRetry     ListOrdersParamsHold = "retry"
 	ListOrdersParamsHoldScheduled ListOrdersParamsHold = "scheduled"
+)
+
+// Defines values for ListDeliveriesParamsState.
+const (
+	ListDeliveriesParamsStateDelivered ListDeliveriesParamsState = "delivered"
+	ListDeliveriesParamsStateExhausted ListDeliveriesParamsState = "exhausted"
+	ListDeliveriesParamsStatePending   ListDeliveriesParamsState = "pending"
+	ListDeliveriesParamsStateSkipped   ListDeliveriesParamsState = "skipped"
 )
 
 // AdjustInventoryBody defines model for AdjustInventoryBody.
@@ -235,6 +271,34 @@ type AdjustInventoryBody struct {
 
 	// RequestID A name for this request, so that it is done once. It must be given, here or as Idempotency-Key.
 	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// AskBody defines model for AskBody.
+type AskBody struct {
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept in the access log.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// Attempt defines model for Attempt.
+type Attempt struct {
+	// Answer Its beginning, up to 1 KiB.
+	Answer string    `json:"answer,omitempty,omitzero"`
+	At     time.Time `json:"at"`
+
+	// Error Why there was no answer.
+	Error string `json:"error,omitempty,omitzero"`
+
+	// LatencyMs How long the answer took, in milliseconds.
+	LatencyMs int64 `json:"latencyMs"`
+
+	// Status HTTP status of the answer. 200 to 299 is a success. Absent: there was no answer.
+	Status int64 `json:"status,omitempty,omitzero"`
 }
 
 // BulkBody defines model for BulkBody.
@@ -483,6 +547,98 @@ type Data struct {
 //
 // Examples: 99.99
 type Decimal = string
+
+// Delivery defines model for Delivery.
+type Delivery struct {
+	// AttemptedAt When it was sent last.
+	AttemptedAt time.Time `json:"attemptedAt,omitempty,omitzero"`
+
+	// Attempts How often it was sent, since it was stored or somebody had it sent again.
+	Attempts int `json:"attempts"`
+
+	// Changes What people have asked of it, the oldest first. Not in lists.
+	Changes   []DeliveryChange `json:"changes,omitempty,omitzero"`
+	CreatedAt time.Time        `json:"createdAt"`
+
+	// Delivery Its number at this endpoint.
+	Delivery int64 `json:"delivery"`
+
+	// DueAt When it is sent next. Absent where it is finished, and where one before it of its order is not.
+	DueAt time.Time `json:"dueAt,omitempty,omitzero"`
+
+	// EventID The id of the event, and the webhook-id of every attempt.
+	//
+	// Examples: evt_1042_5
+	EventID    string    `json:"eventId"`
+	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+
+	// IgnoredFields Fields of the request that are not known, and had no effect.
+	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+
+	// Item The item whose stock the event is about.
+	Item string `json:"item,omitempty,omitzero"`
+
+	// Log The last 20 attempts, the oldest first. Not in lists.
+	Log []Attempt `json:"log,omitempty,omitzero"`
+
+	// OrderID The order that the event is about.
+	OrderID string `json:"orderId,omitempty,omitzero"`
+
+	// State exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+	State DeliveryState `json:"state"`
+
+	// Status HTTP status of the last answer. Absent: there was none.
+	Status int `json:"status,omitempty,omitzero"`
+
+	// Type Examples: order.completed
+	Type string `json:"type"`
+}
+
+// DeliveryState exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+type DeliveryState string
+
+// DeliveryChange defines model for DeliveryChange.
+type DeliveryChange struct {
+	// Actor Who asked, as in the history of an order.
+	//
+	// Examples: token:operations
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// OnBehalfOf For whom the actor says that it asked.
+	OnBehalfOf string             `json:"onBehalfOf,omitempty,omitzero"`
+	Reason     string             `json:"reason,omitempty,omitzero"`
+	Verb       DeliveryChangeVerb `json:"verb"`
+}
+
+// DeliveryChangeVerb defines model for DeliveryChange.Verb.
+type DeliveryChangeVerb string
+
+// DeliveryPage defines model for DeliveryPage.
+type DeliveryPage struct {
+	Deliveries []Delivery `json:"deliveries"`
+
+	// NextCursor Absent on the last page. Opaque; it does not expire.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+}
+
+// EnableBody defines model for EnableBody.
+type EnableBody struct {
+	// From stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+	From EnableBodyFrom `json:"from,omitempty,omitzero"`
+
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept in the access log.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// EnableBodyFrom stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+type EnableBodyFrom string
 
 // Event defines model for Event.
 type Event struct {
@@ -847,6 +1003,33 @@ type Receipt struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
+// RecoverBody defines model for RecoverBody.
+type RecoverBody struct {
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept in the access log.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+
+	// Since Only what was tried last at this time or later (RFC 3339).
+	Since time.Time `json:"since"`
+}
+
+// Recovery defines model for Recovery.
+type Recovery struct {
+	// IgnoredFields Fields of the request that are not known, and had no effect.
+	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+
+	// More There may be others: ask again, with another requestId.
+	More bool `json:"more"`
+
+	// Recovered How many deliveries are sent again.
+	Recovered int64 `json:"recovered"`
+}
+
 // Refund defines model for Refund.
 type Refund struct {
 	// Amount A decimal.
@@ -926,6 +1109,21 @@ type RetryBody struct {
 // RetryBodyPolicy Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
 type RetryBodyPolicy string
 
+// RotateSecretBody defines model for RotateSecretBody.
+type RotateSecretBody struct {
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OverlapSeconds For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
+	OverlapSeconds int `json:"overlapSeconds,omitempty,omitzero"`
+
+	// Reason Why; kept in the access log.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
 // SetInventoryBody defines model for SetInventoryBody.
 type SetInventoryBody struct {
 	// OnBehalfOf For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate.
@@ -934,6 +1132,18 @@ type SetInventoryBody struct {
 
 	// Reason Why; kept with the movement.
 	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// SkipBody defines model for SkipBody.
+type SkipBody struct {
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept with the delivery.
+	Reason string `json:"reason"`
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
@@ -1005,6 +1215,30 @@ type StockMovements struct {
 	Movements []Movement `json:"movements"`
 }
 
+// TestOutcome defines model for TestOutcome.
+type TestOutcome struct {
+	// Answer Its beginning, up to 1 KiB.
+	Answer string    `json:"answer,omitempty,omitzero"`
+	At     time.Time `json:"at"`
+
+	// Delivered It was answered with 2xx.
+	Delivered bool `json:"delivered"`
+
+	// Error Why there was no answer.
+	Error string `json:"error,omitempty,omitzero"`
+
+	// EventID The id of the event, and the webhook-id of the request.
+	//
+	// Examples: evt_test_4xq7m2kd
+	EventID string `json:"eventId"`
+
+	// LatencyMs How long the answer took, in milliseconds.
+	LatencyMs int64 `json:"latencyMs"`
+
+	// Status HTTP status of the answer. Absent: there was no answer.
+	Status int64 `json:"status,omitempty,omitzero"`
+}
+
 // Transition defines model for Transition.
 type Transition struct {
 	// Actor Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
@@ -1051,6 +1285,92 @@ type VerbBody struct {
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// WebhookEndpoint defines model for WebhookEndpoint.
+type WebhookEndpoint struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// CreatedBy Who made it, as in the history of an order.
+	//
+	// Examples: token:operations
+	CreatedBy   string    `json:"createdBy"`
+	Description string    `json:"description,omitempty,omitzero"`
+	DisabledAt  time.Time `json:"disabledAt,omitempty,omitzero"`
+
+	// DisabledReason Why it is disabled.
+	DisabledReason string `json:"disabledReason,omitempty,omitzero"`
+
+	// EventNo Up to this number of the feed its deliveries were made.
+	EventNo int64 `json:"eventNo"`
+
+	// FailingSince When the first of them was. After five days without a success it is disabled.
+	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
+
+	// Failures Attempts that failed since the last one that succeeded.
+	Failures int `json:"failures"`
+
+	// ID Examples: whe_1
+	ID string `json:"id"`
+
+	// IgnoredFields Fields of the request that are not known, and had no effect.
+	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+
+	// PausedUntil Nothing is sent before, because it fails or has asked for it.
+	PausedUntil time.Time `json:"pausedUntil,omitempty,omitzero"`
+
+	// PreviousSecretUntil Until then its deliveries are signed with the secret before, too.
+	PreviousSecretUntil time.Time `json:"previousSecretUntil,omitempty,omitzero"`
+
+	// Secret What its deliveries are signed with. Only in the answer to the request that made it, also when that comes again.
+	//
+	// Examples: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
+	Secret string               `json:"secret,omitempty,omitzero"`
+	State  WebhookEndpointState `json:"state"`
+
+	// Types The types of the events that it gets: exact ones, or order.* for all that begin so. Empty: all.
+	//
+	// Examples: ["order.*"]
+	Types []string `json:"types"`
+
+	// URL Where events are posted to.
+	//
+	// Examples: https://shop.example/pawl
+	URL string `json:"url"`
+
+	// Version Raised by every change of it; also its ETag.
+	Version int `json:"version"`
+}
+
+// WebhookEndpointState defines model for WebhookEndpoint.State.
+type WebhookEndpointState string
+
+// WebhookEndpointBody defines model for WebhookEndpointBody.
+type WebhookEndpointBody struct {
+	// Description What it is for.
+	Description string `json:"description,omitempty,omitzero"`
+
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept in the access log.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+
+	// Types The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out.
+	Types []string `json:"types,omitempty,omitzero"`
+
+	// URL Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it.
+	//
+	// Examples: https://shop.example/pawl
+	URL string `json:"url"`
+}
+
+// WebhookEndpoints defines model for WebhookEndpoints.
+type WebhookEndpoints struct {
+	Endpoints []WebhookEndpoint `json:"endpoints"`
 }
 
 // ApproveOrdersParams defines parameters for ApproveOrders.
@@ -1398,6 +1718,108 @@ type ListTransitionsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
+// CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
+type CreateWebhookEndpointParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// DeleteWebhookEndpointParams defines parameters for DeleteWebhookEndpoint.
+type DeleteWebhookEndpointParams struct {
+	// IfMatch Only if the endpoint is still at this ETag.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+}
+
+// ChangeWebhookEndpointParams defines parameters for ChangeWebhookEndpoint.
+type ChangeWebhookEndpointParams struct {
+	// IfMatch Only if the endpoint is still at this ETag. Must be given; * is any.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// ListDeliveriesParams defines parameters for ListDeliveries.
+type ListDeliveriesParams struct {
+	// State Only deliveries in this state.
+	State ListDeliveriesParamsState `form:"state,omitempty" json:"state,omitempty,omitzero"`
+
+	// OrderID Only deliveries about this order.
+	OrderID string `form:"orderId,omitempty" json:"orderId,omitempty,omitzero"`
+
+	// Item Only deliveries about the stock of this item. Not together with orderId.
+	Item string `form:"item,omitempty" json:"item,omitempty,omitzero"`
+
+	// Limit How many deliveries to answer with at most.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor nextCursor of the page before, with the same filters.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
+// ListDeliveriesParamsState defines parameters for ListDeliveries.
+type ListDeliveriesParamsState string
+
+// ResendDeliveryParams defines parameters for ResendDelivery.
+type ResendDeliveryParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// SkipDeliveryParams defines parameters for SkipDelivery.
+type SkipDeliveryParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// DisableWebhookEndpointParams defines parameters for DisableWebhookEndpoint.
+type DisableWebhookEndpointParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// EnableWebhookEndpointParams defines parameters for EnableWebhookEndpoint.
+type EnableWebhookEndpointParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// RecoverDeliveriesParams defines parameters for RecoverDeliveries.
+type RecoverDeliveriesParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// RotateWebhookSecretParams defines parameters for RotateWebhookSecret.
+type RotateWebhookSecretParams struct {
+	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
 // The operations.
 
 // ApproveOrders is POST /api/bulk/approve: The verb approve for many orders.
@@ -1533,6 +1955,77 @@ func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *
 // ListTransitions is GET /api/orders/{orderId}/transitions: Read the history of an order.
 func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
 	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
+}
+
+// ListWebhookEndpoints is GET /api/webhook-endpoints: List all webhook endpoints.
+func (c *Client) ListWebhookEndpoints(ctx context.Context, options ...CallOption) (*WebhookEndpoints, error) {
+	return call[WebhookEndpoints](ctx, c, request{http.MethodGet, "/api/webhook-endpoints", nil, nil}, options)
+}
+
+// CreateWebhookEndpoint is POST /api/webhook-endpoints: Have events sent to an address.
+func (c *Client) CreateWebhookEndpoint(ctx context.Context, params *CreateWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, "/api/webhook-endpoints", params, body}, options)
+}
+
+// DeleteWebhookEndpoint is DELETE /api/webhook-endpoints/{endpointId}: Remove a webhook endpoint.
+func (c *Client) DeleteWebhookEndpoint(ctx context.Context, endpointID string, params *DeleteWebhookEndpointParams, options ...CallOption) error {
+	_, err := call[struct{}](ctx, c, request{http.MethodDelete, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, nil}, options)
+	return err
+}
+
+// GetWebhookEndpoint is GET /api/webhook-endpoints/{endpointId}: Read a webhook endpoint.
+func (c *Client) GetWebhookEndpoint(ctx context.Context, endpointID string, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), nil, nil}, options)
+}
+
+// ChangeWebhookEndpoint is PUT /api/webhook-endpoints/{endpointId}: Change the URL, the description and the types of a webhook endpoint.
+func (c *Client) ChangeWebhookEndpoint(ctx context.Context, endpointID string, params *ChangeWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, body}, options)
+}
+
+// ListDeliveries is GET /api/webhook-endpoints/{endpointId}/deliveries: List the deliveries of a webhook endpoint, newest first.
+func (c *Client) ListDeliveries(ctx context.Context, endpointID string, params *ListDeliveriesParams, options ...CallOption) (*DeliveryPage, error) {
+	return call[DeliveryPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries", url.PathEscape(endpointID)), params, nil}, options)
+}
+
+// GetDelivery is GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: Read a delivery.
+func (c *Client) GetDelivery(ctx context.Context, endpointID string, delivery int64, options ...CallOption) (*Delivery, error) {
+	return call[Delivery](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), nil, nil}, options)
+}
+
+// ResendDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: Send a delivery again.
+func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery int64, params *ResendDeliveryParams, body AskBody, options ...CallOption) (*Delivery, error) {
+	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/resend", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
+}
+
+// SkipDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: Give up a delivery.
+func (c *Client) SkipDelivery(ctx context.Context, endpointID string, delivery int64, params *SkipDeliveryParams, body SkipBody, options ...CallOption) (*Delivery, error) {
+	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/skip", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
+}
+
+// DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Send nothing to a webhook endpoint for a while.
+func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, params *DisableWebhookEndpointParams, body AskBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/disable", url.PathEscape(endpointID)), params, body}, options)
+}
+
+// EnableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/enable: Send to a disabled webhook endpoint again.
+func (c *Client) EnableWebhookEndpoint(ctx context.Context, endpointID string, params *EnableWebhookEndpointParams, body EnableBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/enable", url.PathEscape(endpointID)), params, body}, options)
+}
+
+// RecoverDeliveries is POST /api/webhook-endpoints/{endpointId}/recover: Send again what was given up.
+func (c *Client) RecoverDeliveries(ctx context.Context, endpointID string, params *RecoverDeliveriesParams, body RecoverBody, options ...CallOption) (*Recovery, error) {
+	return call[Recovery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/recover", url.PathEscape(endpointID)), params, body}, options)
+}
+
+// RotateWebhookSecret is POST /api/webhook-endpoints/{endpointId}/rotate-secret: Give a webhook endpoint another secret.
+func (c *Client) RotateWebhookSecret(ctx context.Context, endpointID string, params *RotateWebhookSecretParams, body RotateSecretBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/rotate-secret", url.PathEscape(endpointID)), params, body}, options)
+}
+
+// TestWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/test: Send a test event to a webhook endpoint.
+func (c *Client) TestWebhookEndpoint(ctx context.Context, endpointID string, options ...CallOption) (*TestOutcome, error) {
+	return call[TestOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/test", url.PathEscape(endpointID)), nil, nil}, options)
 }
 
 // Health is GET /health: Is the service ready?.

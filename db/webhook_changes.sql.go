@@ -8,6 +8,8 @@ package db
 import (
 	"context"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const webhookChangeByRequest = `-- name: WebhookChangeByRequest :one
@@ -351,18 +353,18 @@ func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpoint
 
 const webhookEndpointCreate = `-- name: WebhookEndpointCreate :one
 
-WITH asked AS (
+WITH made AS (
+  INSERT INTO pawl.webhook_endpoints AS e (url, description, types, secret, event_no, created_by)
+  SELECT $1::text, $2::text, $3::text[], $4::text, $5::bigint, $6::text
+  WHERE (SELECT count(*) FROM pawl.webhook_endpoints AS f WHERE f.state <> 'deleted') < $7::integer
+    AND NOT EXISTS (SELECT FROM pawl.webhook_changes AS c WHERE c.request_id = $8::text AND c.actor = $6::text)
+  RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
+), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'created', nextval('pawl.webhook_endpoints_endpoint_no_seq'), $6::text, $7::text, $8::text,
-    $9::text, $10::bytea
-  WHERE (SELECT count(*) FROM pawl.webhook_endpoints AS f WHERE f.state <> 'deleted') < $11::integer
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.actor
+  SELECT 'created', m.endpoint_no, $6::text, $9::text, $10::text, $8::text, $11::bytea
+  FROM made AS m
 )
-INSERT INTO pawl.webhook_endpoints AS e (endpoint_no, url, description, types, secret, event_no, created_by)
-OVERRIDING SYSTEM VALUE
-SELECT a.endpoint_no, $1::text, $2::text, $3::text[], $4::text, $5::bigint, a.actor FROM asked AS a
-RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
+SELECT m.endpoint_no, m.version, m.failures, m.seq, m.event_no, m.delivery_no, m.fence, m.due_at, m.paused_until, m.failing_since, m.disabled_at, m.created_at, m.previous_secret_until, m.owner, m.state, m.disabled_reason, m.created_by, m.secret, m.previous_secret, m.url, m.description, m.types FROM made AS m
 `
 
 type WebhookEndpointCreateParams struct {
@@ -372,16 +374,41 @@ type WebhookEndpointCreateParams struct {
 	Secret      string
 	EventNo     int64
 	Actor       string
+	Most        int32
+	RequestID   string
 	OnBehalfOf  *string
 	Reason      *string
-	RequestID   string
 	Fingerprint []byte
-	Most        int32
+}
+
+type WebhookEndpointCreateRow struct {
+	EndpointNo          int32
+	Version             int32
+	Failures            int32
+	Seq                 int64
+	EventNo             int64
+	DeliveryNo          int64
+	Fence               int64
+	DueAt               time.Time
+	PausedUntil         *time.Time
+	FailingSince        *time.Time
+	DisabledAt          *time.Time
+	CreatedAt           time.Time
+	PreviousSecretUntil *time.Time
+	Owner               *uuid.UUID
+	State               string
+	DisabledReason      *string
+	CreatedBy           string
+	Secret              string
+	PreviousSecret      *string
+	Url                 string
+	Description         *string
+	Types               []string
 }
 
 // What people ask of webhook endpoints. The row of webhook_changes is written by the statement that does what was asked. No
 // row comes back where the request was known before, or what it is about is not there, or not as it was read.
-func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpointCreateParams) (WebhookEndpoint, error) {
+func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpointCreateParams) (WebhookEndpointCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointCreate,
 		arg.Url,
 		arg.Description,
@@ -389,13 +416,13 @@ func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpoint
 		arg.Secret,
 		arg.EventNo,
 		arg.Actor,
+		arg.Most,
+		arg.RequestID,
 		arg.OnBehalfOf,
 		arg.Reason,
-		arg.RequestID,
 		arg.Fingerprint,
-		arg.Most,
 	)
-	var i WebhookEndpoint
+	var i WebhookEndpointCreateRow
 	err := row.Scan(
 		&i.EndpointNo,
 		&i.Version,

@@ -168,14 +168,19 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	}
 	slices.Sort(documented)
 	want := []string{
-		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
-		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /health", "GET /livez",
+		"DELETE /api/webhook-endpoints/{endpointId}", "GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
+		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /api/webhook-endpoints", "GET /api/webhook-endpoints/{endpointId}",
+		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/pause", "POST /api/bulk/reject",
 		"POST /api/bulk/resume", "POST /api/bulk/retry", "POST /api/bulk/step-result",
 		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
 		"POST /api/orders/{orderId}/refunds", "POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
-		"POST /api/orders/{orderId}/step-result", "POST /api/webhooks/stripe", "PUT /api/inventory/{item}",
+		"POST /api/orders/{orderId}/step-result", "POST /api/webhook-endpoints",
+		"POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend", "POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip",
+		"POST /api/webhook-endpoints/{endpointId}/disable", "POST /api/webhook-endpoints/{endpointId}/enable", "POST /api/webhook-endpoints/{endpointId}/recover",
+		"POST /api/webhook-endpoints/{endpointId}/rotate-secret", "POST /api/webhook-endpoints/{endpointId}/test",
+		"POST /api/webhooks/stripe", "PUT /api/inventory/{item}", "PUT /api/webhook-endpoints/{endpointId}",
 	}
 	if !slices.Equal(documented, want) {
 		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))

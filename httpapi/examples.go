@@ -72,6 +72,30 @@ var examples = map[string]example{
 
 	"listEvents": {Query: "?type=order.completed&wait=20s", Answer: exampleEvents(), Problem: "cursor_expired"},
 
+	"listWebhookEndpoints": {Answer: exampleEndpoints(), Problem: "invalid_parameter"},
+	"createWebhookEndpoint": {
+		Body:   `{"url":"https://shop.example/pawl","description":"the shop","types":["order.completed","order.failed"],"requestId":"endpoint-1"}`,
+		Answer: exampleEndpoint(secretShown), Problem: "too_many_endpoints",
+	},
+	"getWebhookEndpoint": {Answer: exampleEndpoint(nothing), Problem: "not_found"},
+	"changeWebhookEndpoint": {
+		Header: `If-Match: "1"`, Body: `{"url":"https://shop.example/pawl","description":"the shop","types":["order.*"],"requestId":"endpoint-2"}`,
+		Answer: exampleEndpoint(changed), Problem: "precondition_failed",
+	},
+	"rotateWebhookSecret":    {Body: `{"overlapSeconds":86400,"reason":"once a year","requestId":"endpoint-3"}`, Answer: exampleEndpoint(rotated), Problem: "not_found"},
+	"disableWebhookEndpoint": {Body: `{"reason":"the shop moves","requestId":"endpoint-4"}`, Answer: exampleEndpoint(disabled), Problem: "not_found"},
+	"enableWebhookEndpoint":  {Body: `{"from":"stopped","requestId":"endpoint-5"}`, Answer: exampleEndpoint(nothing), Problem: "not_found"},
+	"testWebhookEndpoint": {
+		Answer:  testOutcome{Delivered: true, EventID: "evt_test_4xq7m2kdtnfv6hbj", At: exampleTime, Status: 204, LatencyMs: 23},
+		Problem: "not_found",
+	},
+	"listDeliveries":        {Query: "?state=exhausted&limit=10", Answer: exampleDeliveries(), Problem: "not_found"},
+	"getDelivery":           {Answer: exampleDelivery(exhausted), Problem: "not_found"},
+	"resendDelivery":        {Body: `{"reason":"the shop was down","requestId":"endpoint-6"}`, Answer: exampleDelivery(resent), Problem: "not_found"},
+	"skipDelivery":          {Body: `{"reason":"entered by hand","requestId":"endpoint-7"}`, Answer: exampleDelivery(skipped), Problem: "delivery_finished"},
+	"recoverDeliveries":     {Body: `{"since":"2026-11-20T00:00:00Z","requestId":"endpoint-8"}`, Answer: recovery{Recovered: 17}, Problem: "not_found"},
+	"deleteWebhookEndpoint": {Problem: "not_found"},
+
 	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
 	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
 }

@@ -15,6 +15,7 @@ import (
 	"pawl/access"
 	"pawl/db"
 	"pawl/engine"
+	"pawl/webhooks"
 )
 
 // done is what a request with a key is about, by its operation: what has to be there before, and what shows that it was done.
@@ -25,32 +26,43 @@ type done struct {
 }
 
 const (
-	ofVerb  = `SELECT count(*) FROM books.transitions WHERE order_id = $1 AND actor = 'local' AND request_id = $1 || ' key'`
-	ofStock = `SELECT count(*) FROM books.stock_movements WHERE item = $1`
+	ofVerb     = `SELECT count(*) FROM books.transitions WHERE order_id = $1 AND actor = 'local' AND request_id = $1 || ' key'`
+	ofEndpoint = `SELECT count(*) FROM webhook_changes AS c JOIN webhook_endpoints AS e ON e.endpoint_no = c.endpoint_no WHERE c.request_id = $1 || ' key'`
+	ofStock    = `SELECT count(*) FROM books.stock_movements WHERE item = $1`
 )
 
 // onceDone has every operation that changes something.
 var onceDone = map[string]done{
-	"processOrder":       {count: `SELECT count(*) FROM books.charges WHERE order_id = $1`},
-	"cancelOrder":        {prepare: waitingFor("attention", "charging"), count: ofVerb},
-	"retryOrder":         {prepare: waitingFor("attention", "charging"), count: ofVerb},
-	"pauseOrder":         {prepare: waitingFor("retry", "charging"), count: ofVerb},
-	"resumeOrder":        {prepare: waitingFor("paused", "charging"), count: ofVerb},
-	"approveOrder":       {prepare: waitingFor("approval", "pending"), count: ofVerb},
-	"rejectOrder":        {prepare: waitingFor("approval", "pending"), count: ofVerb},
-	"settleStepOfOrder":  {prepare: inDoubt, count: ofVerb},
-	"refundOrder":        {prepare: sold, count: `SELECT count(*) FROM books.refunds WHERE order_id = $1`},
-	"cancelOrders":       {prepare: waitingFor("attention", "charging"), count: ofVerb},
-	"retryOrders":        {prepare: waitingFor("attention", "charging"), count: ofVerb},
-	"pauseOrders":        {prepare: waitingFor("retry", "charging"), count: ofVerb},
-	"resumeOrders":       {prepare: waitingFor("paused", "charging"), count: ofVerb},
-	"approveOrders":      {prepare: waitingFor("approval", "pending"), count: ofVerb},
-	"rejectOrders":       {prepare: waitingFor("approval", "pending"), count: ofVerb},
-	"settleStepOfOrders": {prepare: inDoubt, count: ofVerb},
-	"setInventory":       {count: ofStock},
-	"adjustInventory":    {count: ofStock, prepare: inStock},
-	"answerStep":         {except: "its token names the one answer"},
-	"takeStripeEvent":    {except: "its content is not believed"},
+	"processOrder":           {count: `SELECT count(*) FROM books.charges WHERE order_id = $1`},
+	"cancelOrder":            {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"retryOrder":             {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"pauseOrder":             {prepare: waitingFor("retry", "charging"), count: ofVerb},
+	"resumeOrder":            {prepare: waitingFor("paused", "charging"), count: ofVerb},
+	"approveOrder":           {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"rejectOrder":            {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"settleStepOfOrder":      {prepare: inDoubt, count: ofVerb},
+	"refundOrder":            {prepare: sold, count: `SELECT count(*) FROM books.refunds WHERE order_id = $1`},
+	"cancelOrders":           {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"retryOrders":            {prepare: waitingFor("attention", "charging"), count: ofVerb},
+	"pauseOrders":            {prepare: waitingFor("retry", "charging"), count: ofVerb},
+	"resumeOrders":           {prepare: waitingFor("paused", "charging"), count: ofVerb},
+	"approveOrders":          {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"rejectOrders":           {prepare: waitingFor("approval", "pending"), count: ofVerb},
+	"settleStepOfOrders":     {prepare: inDoubt, count: ofVerb},
+	"setInventory":           {count: ofStock},
+	"adjustInventory":        {count: ofStock, prepare: inStock},
+	"createWebhookEndpoint":  {count: ofEndpoint},
+	"changeWebhookEndpoint":  {prepare: withEndpoint, count: ofEndpoint},
+	"deleteWebhookEndpoint":  {except: "what is deleted stays deleted"},
+	"rotateWebhookSecret":    {prepare: withEndpoint, count: ofEndpoint},
+	"enableWebhookEndpoint":  {prepare: withEndpoint, count: ofEndpoint},
+	"disableWebhookEndpoint": {prepare: withEndpoint, count: ofEndpoint},
+	"testWebhookEndpoint":    {except: "nothing is changed by it"},
+	"resendDelivery":         {prepare: withEndpoint, count: ofEndpoint},
+	"skipDelivery":           {prepare: withEndpoint, count: ofEndpoint},
+	"recoverDeliveries":      {prepare: withEndpoint, count: ofEndpoint},
+	"answerStep":             {except: "its token names the one answer"},
+	"takeStripeEvent":        {except: "its content is not believed"},
 }
 
 func waitingFor(hold, status string) func(*testing.T, *bundle, string) {
@@ -74,6 +86,21 @@ func sold(t *testing.T, b *bundle, name string) {
 func inStock(t *testing.T, b *bundle, name string) {
 	t.Helper()
 	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ($1, 5, true)`, name)
+}
+
+// withEndpoint makes an endpoint with a delivery that was given up.
+func withEndpoint(t *testing.T, b *bundle, name string) {
+	t.Helper()
+	b.exec(t, `WITH made AS (
+		INSERT INTO webhook_endpoints (url, description, event_no, created_by, secret) VALUES ('https://shop.example/pawl', $1, 0, 'test', 'whsec_') RETURNING endpoint_no)
+		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, attempted_at, body)
+		SELECT endpoint_no, 1, 'order.completed', 'e', 's', 'exhausted', now(), '{}' FROM made`, name)
+}
+
+// endpointCalled is the id of the endpoint with a description, whe_0 if there is none.
+func (b *bundle) endpointCalled(t *testing.T, name string) string {
+	t.Helper()
+	return webhooks.EndpointID(int32(b.count(t, `SELECT coalesce(max(endpoint_no), 0) FROM webhook_endpoints WHERE description = $1`, name)))
 }
 
 // TestEveryRequestIsDoneOnce sends each operation twice with one key, and once more with another payload.
@@ -105,7 +132,8 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 		once.prepare(t, b, name)
 	}
 	body := payload(t, op.OperationID, name)
-	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name)).Replace(op.Path)
+	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name),
+		"{endpointId}", b.endpointCalled(t, name), "{delivery}", "1").Replace(op.Path)
 	sent := func(key, body string) answer {
 		return b.call(t, target, body, append(examples[op.OperationID].header(), "Idempotency-Key", key)...)
 	}

@@ -9,6 +9,7 @@ import (
 	"pawl/engine"
 	"pawl/events"
 	"pawl/orders"
+	"pawl/webhooks"
 )
 
 // kind is one sort of problem: what a program, and a person, needs to know of it.
@@ -68,7 +69,7 @@ var kinds = []kind{
 		Title:  "The event or callback is not signed with the secret of its policy, or not within five minutes of now.",
 		Advice: "The webhookSecret of the policy's charge must be that of the endpoint at Stripe; a callback is signed as Standard Webhooks says, with the secret of the step. The clocks must agree."},
 	{Code: "not_found", Status: http.StatusNotFound, matches: is(orders.ErrNotFound),
-		Title:  "There is no such order, item or callback.",
+		Title:  "There is no such order, item, callback, webhook endpoint or delivery.",
 		Advice: "Ids are compared byte by byte. In a path they must be percent-encoded."},
 	{Code: "unknown_route", Status: http.StatusNotFound,
 		Title:  "There is nothing at this path.",
@@ -145,6 +146,12 @@ var kinds = []kind{
 	{Code: "stock_too_high", Status: http.StatusConflict, matches: is(orders.ErrStockTooHigh),
 		Title:  "More than 1,000,000,000,000 units would be on hand.",
 		Advice: "Count again. Nothing was changed."},
+	{Code: "too_many_endpoints", Status: http.StatusConflict, matches: is(webhooks.ErrTooMany),
+		Title:  "There are 64 webhook endpoints, and there may not be more.",
+		Advice: "Delete one that nobody needs. One endpoint can get events of many types."},
+	{Code: "delivery_finished", Status: http.StatusConflict, matches: is(webhooks.ErrFinished),
+		Title:  "The delivery was delivered or skipped before.",
+		Advice: "There is nothing to skip. To have it sent once more, resend it."},
 	{Code: "precondition_failed", Status: http.StatusPreconditionFailed, matches: is(orders.ErrPrecondition),
 		Title:  "It is not as If-Match or If-None-Match wants it: it has changed, is missing, or is there already.",
 		Advice: "Read it again, and decide again."},

@@ -58,6 +58,21 @@ var rules = map[string]rule{
 
 	"listEvents": needs(access.Read),
 
+	"listWebhookEndpoints":   needs(access.Read),
+	"getWebhookEndpoint":     needs(access.Read),
+	"createWebhookEndpoint":  needs(access.Admin),
+	"changeWebhookEndpoint":  needs(access.Admin),
+	"deleteWebhookEndpoint":  needs(access.Admin),
+	"rotateWebhookSecret":    needs(access.Admin),
+	"enableWebhookEndpoint":  needs(access.Admin),
+	"disableWebhookEndpoint": needs(access.Admin),
+	"testWebhookEndpoint":    needs(access.Admin),
+	"listDeliveries":         needs(access.Read),
+	"getDelivery":            needs(access.Read),
+	"resendDelivery":         needs(access.Operate),
+	"skipDelivery":           needs(access.Operate),
+	"recoverDeliveries":      needs(access.Operate),
+
 	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
 	"takeStripeEvent": {class: alwaysOpen}, // its signature is
 

@@ -16,6 +16,7 @@ import (
 	"pawl/events"
 	"pawl/iso4217"
 	"pawl/orders"
+	"pawl/webhooks"
 )
 
 // Config is what the edge can be told.
@@ -39,6 +40,8 @@ type Config struct {
 	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
 	// what its contract has.
 	Access *access.Control
+	// Webhooks are the endpoints that events are sent to. Nil means that nobody asks for them.
+	Webhooks *webhooks.Endpoints
 	// Log takes faults of the service, with the request id. Nil means nobody.
 	Log *slog.Logger
 
@@ -52,6 +55,7 @@ type server struct {
 	access   *access.Control
 	tail     *events.Tail
 	streams  streamTimes
+	webhooks *webhooks.Endpoints
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
@@ -99,6 +103,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		access:   cfg.Access,
 		tail:     cfg.Events,
 		streams:  streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)},
+		webhooks: cfg.Webhooks,
 		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
@@ -158,6 +163,7 @@ func (s *server) routes() {
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 
+	s.webhookRoutes()
 	s.sessionRoutes()
 	s.handle("GET /{$}", http.RedirectHandler("/docs", http.StatusSeeOther).ServeHTTP) // people who type the address alone
 	s.handle("GET /problems/{code}", s.answered(s.problemPage))                        // people who follow the type of a problem

@@ -16,6 +16,7 @@ import (
 	"pawl/engine"
 	"pawl/events"
 	"pawl/policy"
+	"pawl/webhooks"
 )
 
 // patience is how long a test waits for what must come about, however busy the machine is.
@@ -27,10 +28,11 @@ const fromHere = "127.0.0.1:40000"
 // bundle is the API over a database of the test's own, with an engine at work on it.
 type bundle struct {
 	*dbtest.Database
-	engine *engine.Engine
-	api    http.Handler
-	tail   *events.Tail
-	grace  time.Duration // for orders in flight, when the test ends
+	engine   *engine.Engine
+	api      http.Handler
+	tail     *events.Tail
+	webhooks *webhooks.Endpoints
+	grace    time.Duration // for orders in flight, when the test ends
 }
 
 func setup(t testing.TB) *bundle {
@@ -65,9 +67,11 @@ func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Conf
 	of.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, of)
 	e.Start()
-	cfg.Events = events.NewTail(events.NewReader(db.New(pool), e.Orders), events.TailConfig{})
+	reader := events.NewReader(db.New(pool), e.Orders)
+	cfg.Events = events.NewTail(reader, events.TailConfig{})
 	cfg.Events.Start()
-	b.engine, b.tail, b.api = e, cfg.Events, New(e, cfg)
+	cfg.Webhooks = webhooks.NewEndpoints(db.New(pool), e.Orders, webhooks.Options{Private: true, Latest: reader.Latest, Now: e.Now})
+	b.engine, b.tail, b.webhooks, b.api = e, cfg.Events, cfg.Webhooks, New(e, cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
 		defer cancel()

@@ -36,7 +36,7 @@ WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'ste
 UNION ALL
 SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock'
 UNION ALL
-SELECT c.at, 'webhook_' || c.verb, c.actor, c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
+SELECT c.at, CASE WHEN c.delivery_no IS NULL THEN 'webhook_endpoint_' ELSE 'webhook_delivery_' END || c.verb, c.actor, c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
 FROM pawl.webhook_changes c;
 
 -- +goose Down

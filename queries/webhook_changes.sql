@@ -2,18 +2,18 @@
 -- row comes back where the request was known before, or what it is about is not there, or not as it was read.
 
 -- name: WebhookEndpointCreate :one
-WITH asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'created', nextval('pawl.webhook_endpoints_endpoint_no_seq'), @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text,
-    @request_id::text, @fingerprint::bytea
+WITH made AS (
+  INSERT INTO pawl.webhook_endpoints AS e (url, description, types, secret, event_no, created_by)
+  SELECT @url::text, sqlc.narg('description')::text, @types::text[], @secret::text, @event_no::bigint, @actor::text
   WHERE (SELECT count(*) FROM pawl.webhook_endpoints AS f WHERE f.state <> 'deleted') < @most::integer
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.actor
+    AND NOT EXISTS (SELECT FROM pawl.webhook_changes AS c WHERE c.request_id = @request_id::text AND c.actor = @actor::text)
+  RETURNING e.*
+), asked AS (
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT 'created', m.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM made AS m
 )
-INSERT INTO pawl.webhook_endpoints AS e (endpoint_no, url, description, types, secret, event_no, created_by)
-OVERRIDING SYSTEM VALUE
-SELECT a.endpoint_no, @url::text, sqlc.narg('description')::text, @types::text[], @secret::text, @event_no::bigint, a.actor FROM asked AS a
-RETURNING e.*;
+SELECT m.* FROM made AS m;
 
 -- name: WebhookEndpointChange :one
 WITH endpoint AS MATERIALIZED (

@@ -52,8 +52,7 @@ func endpoints(t *testing.T, private bool) *bundle {
 	d := dbtest.New(t)
 	b := &bundle{Database: d, query: db.New(d.Pool), newest: 41}
 	b.Endpoints = webhooks.NewEndpoints(b.query, orders.NewReader(t.Context(), b.query), webhooks.Options{
-		Private: private, Newest: b.last, Now: time.Now,
+		Private: private, Latest: b.last, Now: time.Now,
 	})
-	t.Cleanup(b.Close)
 	return b
 }

@@ -52,7 +52,7 @@ func once[T any](ctx context.Context, s *Endpoints, r *request, do func() (T, er
 		}
 		done, err = do()
 		switch {
-		case errors.Is(err, pgx.ErrNoRows):
+		case errors.Is(err, pgx.ErrNoRows), db.Describe(err) == "23505 webhook_changes_request":
 			before, err = s.seen(ctx, r)
 			if before == nil && err == nil {
 				err = r.refused()

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/events"
 	"pawl/orders"
 	"pawl/signing"
 )
@@ -20,24 +21,20 @@ var ErrTooMany = errors.New("there are as many webhook endpoints as there may be
 type Endpoints struct {
 	query   *db.Queries
 	reader  *orders.Reader
-	sender  *Sender
 	options Options
 }
 
 // Options are what Endpoints is told.
 type Options struct {
-	Private bool                                 // endpoints may be on this machine and in private networks
-	Newest  func(context.Context) (int64, error) // the number of the last event of the feed
-	Now     func() time.Time                     // the time of the database
+	Private bool                                         // endpoints may be on this machine and in private networks
+	Latest  func(context.Context) (events.Cursor, error) // the end of the feed
+	Now     func() time.Time                             // the time of the database
 }
 
-// NewEndpoints returns the endpoints of the database that the queries go to. Close must be called.
+// NewEndpoints returns the endpoints of the database that the queries go to.
 func NewEndpoints(query *db.Queries, reader *orders.Reader, o Options) *Endpoints {
-	return &Endpoints{query, reader, NewSender(o.Private), o}
+	return &Endpoints{query, reader, o}
 }
-
-// Close closes the connections that nobody uses.
-func (s *Endpoints) Close() { s.sender.Close() }
 
 // Spec is what people say of an endpoint.
 type Spec struct {
@@ -51,7 +48,7 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	newest, err := s.options.Newest(ctx)
+	latest, err := s.options.Latest(ctx)
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
@@ -64,11 +61,12 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 		return err
 	}
 	made, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		return s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
+		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			Most: MostEndpoints, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
-			Secret: signing.NewSecret(), EventNo: newest,
+			Secret: signing.NewSecret(), EventNo: latest.No,
 		})
+		return db.WebhookEndpoint(made), err
 	})
 	return s.answer(ctx, made, before, err)
 }
@@ -127,7 +125,7 @@ func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Du
 // Enable has an endpoint sent to again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) (db.WebhookEndpoint, error) {
 	no, _ := EndpointNo(id)
-	newest, err := s.options.Newest(ctx)
+	latest, err := s.options.Latest(ctx)
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
@@ -140,7 +138,7 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 		}
 		return s.query.WebhookEndpointEnable(ctx, db.WebhookEndpointEnableParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, Seq: seq, FromNow: fromNow, EventNo: newest,
+			EndpointNo: no, Seq: seq, FromNow: fromNow, EventNo: latest.No,
 		})
 	})
 	return shown(s.answer(ctx, enabled, before, err))

@@ -7,16 +7,20 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"pawl/db"
+	"pawl/events"
 	"pawl/orders"
 	"pawl/signing"
 	"pawl/webhooks"
 )
 
-func (b *bundle) last(context.Context) (int64, error) { return b.newest, nil }
+func (b *bundle) last(context.Context) (events.Cursor, error) {
+	return events.Cursor{No: b.newest}, nil
+}
 
 // count reads one number from the database.
 func (b *bundle) count(t *testing.T, sql string, arguments ...any) (n int) {
@@ -61,13 +65,25 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 	if err != nil || again.EndpointNo != first.EndpointNo || again.Secret != first.Secret {
 		t.Errorf("again: %+v, %v", again, err)
 	}
+	var at sync.WaitGroup
+	for range 8 { // the same request at once, as by a caller whose answers are lost
+		at.Go(func() {
+			if made, err := b.Create(t.Context(), want, by("2")); err != nil || made.Secret == "" {
+				t.Errorf("%+v, %v", made, err)
+			}
+		})
+	}
+	at.Wait()
+	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints`); n != 2 {
+		t.Errorf("%d endpoints", n)
+	}
 	want.Description = "another"
 	if _, err := b.Create(t.Context(), want, by("1")); !errors.Is(err, orders.ErrKeyReused) {
 		t.Error("another payload:", err)
 	}
 	id := webhooks.EndpointID(first.EndpointNo)
 	read, err := b.Get(t.Context(), id)
-	if all, listErr := b.List(t.Context()); err != nil || listErr != nil || len(all) != 1 || read.Secret+all[0].Secret != "" || read.Url != first.Url {
+	if all, listErr := b.List(t.Context()); err != nil || listErr != nil || len(all) != 2 || read.Secret+all[0].Secret != "" || read.Url != first.Url {
 		t.Errorf("%+v, %v; %+v, %v", read, err, all, listErr)
 	}
 	for _, absent := range []string{"whe_0", "whe_01", "whe_99", "whe_x", "1", ""} {
@@ -138,7 +154,7 @@ func TestChangesOfEndpoints(t *testing.T) {
 	var events []string
 	if err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(event ORDER BY at) FROM books.access_log
 		WHERE subject = $1 AND (actor, on_behalf_of, detail) = ('token:ops', 'maria', 'a test')`, id).Scan(&events); err != nil ||
-		!slices.Equal(events, []string{"webhook_changed", "webhook_disabled", "webhook_enabled", "webhook_deleted"}) {
+		!slices.Equal(events, []string{"webhook_endpoint_changed", "webhook_endpoint_disabled", "webhook_endpoint_enabled", "webhook_endpoint_deleted"}) {
 		t.Errorf("the access log has %q, %v", events, err)
 	}
 }

@@ -26,9 +26,11 @@ func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
 	if err != nil {
 		return TestSent{}, err
 	}
+	sender := NewSender(s.options.Private)
+	defer sender.Close()
 	now := s.options.Now()
 	sent := TestSent{EventID: "evt_test_" + strings.ToLower(rand.Text())}
-	sent.Attempt = s.sender.Send(ctx, &e, signing.Message{ID: sent.EventID, Body: testBody(sent.EventID, id, now)}, now)
+	sent.Attempt = sender.Send(ctx, &e, signing.Message{ID: sent.EventID, Body: testBody(sent.EventID, id, now)}, now)
 	return sent, nil
 }
 

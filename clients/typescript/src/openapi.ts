@@ -528,6 +528,238 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/webhook-endpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List all webhook endpoints
+         * @description In the order in which they were made. Their secrets are not shown. Needs the role read.
+         */
+        get: operations["listWebhookEndpoints"];
+        put?: never;
+        /**
+         * Have events sent to an address
+         * @description Every event from now on that is of one of the types is posted to the URL, those of an order in order, until it answers with 2xx. The answer has the secret that deliveries are signed with (Standard Webhooks 1.0.0); it is not shown again, except when this request comes again with the same requestId. Needs the role admin.
+         */
+        post: operations["createWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a webhook endpoint
+         * @description Its secret is not shown. Needs the role read.
+         */
+        get: operations["getWebhookEndpoint"];
+        /**
+         * Change the URL, the description and the types of a webhook endpoint
+         * @description All three become as they are sent. What was not delivered yet goes to the new URL; the types count for events that no deliveries were made of yet. It is changed only if nobody has since the ETag in If-Match, which must be given. Needs the role admin.
+         */
+        put: operations["changeWebhookEndpoint"];
+        post?: never;
+        /**
+         * Remove a webhook endpoint
+         * @description Nothing is sent to it any more, and its deliveries are forgotten. It can't be brought back; to stop for a while, disable it. Needs the role admin.
+         */
+        delete: operations["deleteWebhookEndpoint"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the deliveries of a webhook endpoint, newest first
+         * @description Filters can be combined. A page ends with the cursor of the next one, as long as there is one. Finished deliveries are forgotten with their events. Needs the role read.
+         */
+        get: operations["listDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a delivery
+         * @description With its attempts, what the endpoint answered, and what people have asked of it. Needs the role read.
+         */
+        get: operations["getDelivery"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a delivery again
+         * @description Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         */
+        post: operations["resendDelivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give up a delivery
+         * @description It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         */
+        post: operations["skipDelivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/disable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send nothing to a webhook endpoint for a while
+         * @description Events are kept for it as long as the feed keeps them. Needs the role admin.
+         */
+        post: operations["disableWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send to a disabled webhook endpoint again
+         * @description From where it stood, beginning at once; or from now on: what is not finished is skipped then. An endpoint that is enabled is not left alone for its failures any more. Needs the role admin.
+         */
+        post: operations["enableWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/recover": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send again what was given up
+         * @description All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         */
+        post: operations["recoverDeliveries"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give a webhook endpoint another secret
+         * @description The answer has it; it is not shown again, except when this request comes again with the same requestId. For a while deliveries have two signatures, one for each secret, so that a receiver can change over when it likes. Needs the role admin.
+         */
+        post: operations["rotateWebhookSecret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/webhook-endpoints/{endpointId}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a test event to a webhook endpoint
+         * @description At once, also to one that is disabled. It is of the type webhook_endpoint.test, and signed like all others. The answer says what came back. Nothing of it is kept, and it is not sent again. Needs the role admin.
+         */
+        post: operations["testWebhookEndpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/webhooks/stripe": {
         parameters: {
             query?: never;
@@ -610,6 +842,34 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        AskBody: {
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept in the access log. */
+            reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
+        };
+        Attempt: {
+            /** @description Its beginning, up to 1 KiB. */
+            answer?: string;
+            /** Format: date-time */
+            at: string;
+            /** @description Why there was no answer. */
+            error?: string;
+            /**
+             * Format: int64
+             * @description How long the answer took, in milliseconds.
+             */
+            latencyMs: number;
+            /**
+             * Format: int64
+             * @description HTTP status of the answer. 200 to 299 is a success. Absent: there was no answer.
+             */
+            status?: number;
         };
         BulkBody: {
             /** @description To settle a step: why it is not done, for programs. */
@@ -854,6 +1114,93 @@ export interface components {
          * @example 99.99
          */
         Decimal: string;
+        Delivery: {
+            /**
+             * Format: date-time
+             * @description When it was sent last.
+             */
+            attemptedAt?: string;
+            /**
+             * Format: int32
+             * @description How often it was sent, since it was stored or somebody had it sent again.
+             */
+            attempts: number;
+            /** @description What people have asked of it, the oldest first. Not in lists. */
+            changes?: components["schemas"]["DeliveryChange"][];
+            /** Format: date-time */
+            createdAt: string;
+            /**
+             * Format: int64
+             * @description Its number at this endpoint.
+             */
+            delivery: number;
+            /**
+             * Format: date-time
+             * @description When it is sent next. Absent where it is finished, and where one before it of its order is not.
+             */
+            dueAt?: string;
+            /**
+             * @description The id of the event, and the webhook-id of every attempt.
+             * @example evt_1042_5
+             */
+            eventId: string;
+            /** Format: date-time */
+            finishedAt?: string;
+            /** @description Fields of the request that are not known, and had no effect. */
+            ignoredFields?: string[];
+            /** @description The item whose stock the event is about. */
+            item?: string;
+            /** @description The last 20 attempts, the oldest first. Not in lists. */
+            log?: components["schemas"]["Attempt"][];
+            /** @description The order that the event is about. */
+            orderId?: string;
+            /**
+             * @description exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+             * @enum {string}
+             */
+            state: "pending" | "delivered" | "exhausted" | "skipped";
+            /**
+             * Format: int32
+             * @description HTTP status of the last answer. Absent: there was none.
+             */
+            status?: number;
+            /** @example order.completed */
+            type: string;
+        };
+        DeliveryChange: {
+            /**
+             * @description Who asked, as in the history of an order.
+             * @example token:operations
+             */
+            actor: string;
+            /** Format: date-time */
+            at: string;
+            /** @description For whom the actor says that it asked. */
+            onBehalfOf?: string;
+            reason?: string;
+            /** @enum {string} */
+            verb: "resent" | "skipped";
+        };
+        DeliveryPage: {
+            deliveries: components["schemas"]["Delivery"][];
+            /** @description Absent on the last page. Opaque; it does not expire. */
+            nextCursor?: string;
+        };
+        EnableBody: {
+            /**
+             * @description stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+             * @enum {string}
+             */
+            from?: "stopped" | "now";
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept in the access log. */
+            reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
+        };
         Event: {
             /**
              * @description To go on after this event.
@@ -1157,7 +1504,7 @@ export interface components {
          * @description What happened, for programs. Stable.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
@@ -1222,6 +1569,32 @@ export interface components {
             ignoredFields?: string[];
             /** @description Why it is not. */
             reason?: string;
+        };
+        RecoverBody: {
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept in the access log. */
+            reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+            /**
+             * Format: date-time
+             * @description Only what was tried last at this time or later (RFC 3339).
+             */
+            since: string;
+        } & {
+            [key: string]: unknown;
+        };
+        Recovery: {
+            /** @description Fields of the request that are not known, and had no effect. */
+            ignoredFields?: string[];
+            /** @description There may be others: ask again, with another requestId. */
+            more: boolean;
+            /**
+             * Format: int64
+             * @description How many deliveries are sent again.
+             */
+            recovered: number;
         };
         Refund: {
             /**
@@ -1302,6 +1675,21 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        RotateSecretBody: {
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /**
+             * Format: int32
+             * @description For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
+             */
+            overlapSeconds?: number;
+            /** @description Why; kept in the access log. */
+            reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
+        };
         SetInventoryBody: {
             /** @description For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
@@ -1309,6 +1697,16 @@ export interface components {
             onHand: number;
             /** @description Why; kept with the movement. */
             reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
+        };
+        SkipBody: {
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept with the delivery. */
+            reason: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
         } & {
@@ -1371,6 +1769,31 @@ export interface components {
         StockMovements: {
             movements: components["schemas"]["Movement"][];
         };
+        TestOutcome: {
+            /** @description Its beginning, up to 1 KiB. */
+            answer?: string;
+            /** Format: date-time */
+            at: string;
+            /** @description It was answered with 2xx. */
+            delivered: boolean;
+            /** @description Why there was no answer. */
+            error?: string;
+            /**
+             * @description The id of the event, and the webhook-id of the request.
+             * @example evt_test_4xq7m2kd
+             */
+            eventId: string;
+            /**
+             * Format: int64
+             * @description How long the answer took, in milliseconds.
+             */
+            latencyMs: number;
+            /**
+             * Format: int64
+             * @description HTTP status of the answer. Absent: there was no answer.
+             */
+            status?: number;
+        };
         Transition: {
             /**
              * @description Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
@@ -1416,6 +1839,95 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        WebhookEndpoint: {
+            /** Format: date-time */
+            createdAt: string;
+            /**
+             * @description Who made it, as in the history of an order.
+             * @example token:operations
+             */
+            createdBy: string;
+            description?: string;
+            /** Format: date-time */
+            disabledAt?: string;
+            /** @description Why it is disabled. */
+            disabledReason?: string;
+            /**
+             * Format: int64
+             * @description Up to this number of the feed its deliveries were made.
+             */
+            eventNo: number;
+            /**
+             * Format: date-time
+             * @description When the first of them was. After five days without a success it is disabled.
+             */
+            failingSince?: string;
+            /**
+             * Format: int32
+             * @description Attempts that failed since the last one that succeeded.
+             */
+            failures: number;
+            /** @example whe_1 */
+            id: string;
+            /** @description Fields of the request that are not known, and had no effect. */
+            ignoredFields?: string[];
+            /**
+             * Format: date-time
+             * @description Nothing is sent before, because it fails or has asked for it.
+             */
+            pausedUntil?: string;
+            /**
+             * Format: date-time
+             * @description Until then its deliveries are signed with the secret before, too.
+             */
+            previousSecretUntil?: string;
+            /**
+             * @description What its deliveries are signed with. Only in the answer to the request that made it, also when that comes again.
+             * @example whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
+             */
+            secret?: string;
+            /** @enum {string} */
+            state: "enabled" | "disabled";
+            /**
+             * @description The types of the events that it gets: exact ones, or order.* for all that begin so. Empty: all.
+             * @example [
+             *       "order.*"
+             *     ]
+             */
+            types: string[];
+            /**
+             * @description Where events are posted to.
+             * @example https://shop.example/pawl
+             */
+            url: string;
+            /**
+             * Format: int32
+             * @description Raised by every change of it; also its ETag.
+             */
+            version: number;
+        };
+        WebhookEndpointBody: {
+            /** @description What it is for. */
+            description?: string;
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept in the access log. */
+            reason?: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+            /** @description The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out. */
+            types?: string[];
+            /**
+             * @description Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it.
+             * @example https://shop.example/pawl
+             */
+            url: string;
+        } & {
+            [key: string]: unknown;
+        };
+        WebhookEndpoints: {
+            endpoints: components["schemas"]["WebhookEndpoint"][];
         };
     };
     responses: never;
@@ -1477,7 +1989,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -1641,7 +2153,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -1805,7 +2317,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -1969,7 +2481,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2133,7 +2645,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2297,7 +2809,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ],
                      *       "dryRun": true
@@ -2464,7 +2976,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item or callback."
+                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -6308,6 +6820,2133 @@ export interface operations {
                 };
             };
             /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listWebhookEndpoints: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "endpoints": [
+                     *         {
+                     *           "id": "whe_1",
+                     *           "url": "https://shop.example/pawl",
+                     *           "description": "the shop",
+                     *           "types": [
+                     *             "order.completed",
+                     *             "order.failed"
+                     *           ],
+                     *           "state": "enabled",
+                     *           "failures": 0,
+                     *           "eventNo": 1041,
+                     *           "version": 1,
+                     *           "createdAt": "2026-11-20T09:30:00.118Z",
+                     *           "createdBy": "token:operations"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoints"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    createWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/pawl",
+                 *       "description": "the shop",
+                 *       "types": [
+                 *         "order.completed",
+                 *         "order.failed"
+                 *       ],
+                 *       "requestId": "endpoint-1"
+                 *     }
+                 */
+                "application/json": components["schemas"]["WebhookEndpointBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.completed",
+                     *         "order.failed"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 1,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations",
+                     *       "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_endpoints. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.completed",
+                     *         "order.failed"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 1,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    changeWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Only if the endpoint is still at this ETag. Must be given; * is any. */
+                "If-Match"?: string;
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/pawl",
+                 *       "description": "the shop",
+                 *       "types": [
+                 *         "order.*"
+                 *       ],
+                 *       "requestId": "endpoint-2"
+                 *     }
+                 */
+                "application/json": components["schemas"]["WebhookEndpointBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 2,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: precondition_failed. */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: precondition_required. */
+            428: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Only if the endpoint is still at this ETag. */
+                "If-Match"?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: precondition_failed. */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listDeliveries: {
+        parameters: {
+            query?: {
+                /** @description Only deliveries in this state. */
+                state?: "pending" | "delivered" | "exhausted" | "skipped";
+                /** @description Only deliveries about this order. */
+                orderId?: string;
+                /** @description Only deliveries about the stock of this item. Not together with orderId. */
+                item?: string;
+                /** @description How many deliveries to answer with at most. */
+                limit?: number;
+                /** @description nextCursor of the page before, with the same filters. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "delivery": 1042,
+                     *           "eventId": "evt_17_4",
+                     *           "type": "order.completed",
+                     *           "orderId": "order-123",
+                     *           "state": "exhausted",
+                     *           "createdAt": "2026-11-20T09:30:00.118Z",
+                     *           "attemptedAt": "2026-11-23T12:30:00.118Z",
+                     *           "attempts": 10,
+                     *           "status": 503
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getDelivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+                /** @description The number of the delivery. */
+                delivery: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "delivery": 1042,
+                     *       "eventId": "evt_17_4",
+                     *       "type": "order.completed",
+                     *       "orderId": "order-123",
+                     *       "state": "exhausted",
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
+                     *       "attempts": 10,
+                     *       "status": 503,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-23T12:30:00.118Z",
+                     *           "status": 503,
+                     *           "latencyMs": 41,
+                     *           "answer": "closed for the day"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    resendDelivery: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+                /** @description The number of the delivery. */
+                delivery: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "reason": "the shop was down",
+                 *       "requestId": "endpoint-6"
+                 *     }
+                 */
+                "application/json": components["schemas"]["AskBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "delivery": 1042,
+                     *       "eventId": "evt_17_4",
+                     *       "type": "order.completed",
+                     *       "orderId": "order-123",
+                     *       "state": "pending",
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "dueAt": "2026-11-23T17:30:00.118Z",
+                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
+                     *       "attempts": 0,
+                     *       "status": 503,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-23T12:30:00.118Z",
+                     *           "status": 503,
+                     *           "latencyMs": 41,
+                     *           "answer": "closed for the day"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-23T17:30:00.118Z",
+                     *           "verb": "resent",
+                     *           "actor": "token:operations",
+                     *           "reason": "the shop was down"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    skipDelivery: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+                /** @description The number of the delivery. */
+                delivery: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "reason": "entered by hand",
+                 *       "requestId": "endpoint-7"
+                 *     }
+                 */
+                "application/json": components["schemas"]["SkipBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "delivery": 1042,
+                     *       "eventId": "evt_17_4",
+                     *       "type": "order.completed",
+                     *       "orderId": "order-123",
+                     *       "state": "skipped",
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
+                     *       "finishedAt": "2026-11-23T17:30:00.118Z",
+                     *       "attempts": 10,
+                     *       "status": 503,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-23T12:30:00.118Z",
+                     *           "status": 503,
+                     *           "latencyMs": 41,
+                     *           "answer": "closed for the day"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-23T17:30:00.118Z",
+                     *           "verb": "skipped",
+                     *           "actor": "token:operations",
+                     *           "reason": "entered by hand"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Delivery"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: delivery_finished. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    disableWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "reason": "the shop moves",
+                 *       "requestId": "endpoint-4"
+                 *     }
+                 */
+                "application/json": components["schemas"]["AskBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.completed",
+                     *         "order.failed"
+                     *       ],
+                     *       "state": "disabled",
+                     *       "disabledAt": "2026-11-20T09:30:00.118Z",
+                     *       "disabledReason": "by token:operations: the shop moves",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 4,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    enableWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "from": "stopped",
+                 *       "requestId": "endpoint-5"
+                 *     }
+                 */
+                "application/json": components["schemas"]["EnableBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.completed",
+                     *         "order.failed"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 1,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    recoverDeliveries: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "since": "2026-11-20T00:00:00Z",
+                 *       "requestId": "endpoint-8"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RecoverBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "recovered": 17,
+                     *       "more": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Recovery"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    rotateWebhookSecret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Another way to give the requestId; in quotes or without. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "overlapSeconds": 86400,
+                 *       "reason": "once a year",
+                 *       "requestId": "endpoint-3"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RotateSecretBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/pawl",
+                     *       "description": "the shop",
+                     *       "types": [
+                     *         "order.completed",
+                     *         "order.failed"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 1041,
+                     *       "version": 3,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations",
+                     *       "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                     *       "previousSecretUntil": "2026-11-21T09:30:00.118Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    testWebhookEndpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the endpoint. */
+                endpointId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "delivered": true,
+                     *       "eventId": "evt_test_4xq7m2kdtnfv6hbj",
+                     *       "at": "2026-11-20T09:30:00.118Z",
+                     *       "status": 204,
+                     *       "latencyMs": 23
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TestOutcome"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
             422: {
                 headers: {
                     [name: string]: unknown;

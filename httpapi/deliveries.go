@@ -1,0 +1,204 @@
+package httpapi
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/orders"
+	"pawl/webhooks"
+)
+
+var listDeliveriesOperation = failing(huma.Operation{
+	OperationID: "listDeliveries", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}/deliveries", Tags: []string{"webhooks"},
+	Summary:     "List the deliveries of a webhook endpoint, newest first",
+	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. Finished deliveries are forgotten with their events.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listDeliveriesRequest struct {
+	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+	State      string `query:"state" enum:"pending,delivered,exhausted,skipped" doc:"Only deliveries in this state."`
+	OrderID    string `query:"orderId" doc:"Only deliveries about this order."`
+	Item       string `query:"item" doc:"Only deliveries about the stock of this item. Not together with orderId."`
+	Limit      int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many deliveries to answer with at most."`
+	Cursor     string `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
+}
+
+type listDeliveriesAnswer struct {
+	Body struct {
+		Deliveries []delivery `json:"deliveries" nullable:"false"`
+		NextCursor string     `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
+	} `nameHint:"DeliveryPage"`
+}
+
+func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) (*listDeliveriesAnswer, error) {
+	filter, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.webhooks.Deliveries(ctx, in.EndpointID, filter)
+	if err != nil {
+		return nil, err
+	}
+	out := &listDeliveriesAnswer{}
+	if page := int(in.Limit); len(rows) > page {
+		rows = rows[:page]
+		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].DeliveryNo))
+	}
+	out.Body.Deliveries = each(rows, deliveryOf)
+	return out, nil
+}
+
+func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
+	f := webhooks.Filter{State: in.State, OrderID: in.OrderID, Item: in.Item, Before: math.MaxInt64, Limit: in.Limit + 1}
+	switch {
+	case in.OrderID != "" && !possible(in.OrderID):
+		return f, invalidParameter("orderId", "invalid", "must be the id of an order")
+	case in.Item != "" && !possible(in.Item):
+		return f, invalidParameter("item", "invalid", "must be the name of an item")
+	case in.OrderID != "" && in.Item != "":
+		return f, invalidParameter("item", "invalid", "must not be given together with orderId")
+	case in.Cursor == "":
+		return f, nil
+	}
+	position, ok := openCursor(in.binding(), in.Cursor)
+	var number bool
+	if f.Before, number = parseInteger([]byte(position)); !ok || !number || f.Before <= 0 {
+		return f, errCursor()
+	}
+	return f, nil
+}
+
+// binding ties a cursor to the filters it was made with.
+func (in *listDeliveriesRequest) binding() []string {
+	return []string{"deliveries", in.EndpointID, in.State, in.OrderID, in.Item}
+}
+
+var getDeliveryOperation = failing(huma.Operation{
+	OperationID: "getDelivery", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}", Tags: []string{"webhooks"},
+	Summary:     "Read a delivery",
+	Description: "With its attempts, what the endpoint answered, and what people have asked of it.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type getDeliveryRequest struct {
+	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+	Delivery   int64  `path:"delivery" minimum:"1" doc:"The number of the delivery."`
+}
+
+type deliveryAnswer struct {
+	Body delivery
+}
+
+func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (*deliveryAnswer, error) {
+	d, err := s.webhooks.Delivery(ctx, in.EndpointID, in.Delivery)
+	if err != nil {
+		return nil, err
+	}
+	return &deliveryAnswer{deliveryOf(&d)}, nil
+}
+
+// deliveryVerb documents what people do with a delivery, or with many.
+func deliveryVerb(id, path, summary, description string, more ...problemCode) huma.Operation {
+	return failing(huma.Operation{
+		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
+		Summary: summary, Description: description + " A request that comes again with the same requestId is answered and not done again.",
+	}, append([]problemCode{"cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+		"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
+}
+
+var (
+	resendOperation = deliveryVerb("resendDelivery", "deliveries/{delivery}/resend", "Send a delivery again",
+		"Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again.")
+	skipOperation = deliveryVerb("skipDelivery", "deliveries/{delivery}/skip", "Give up a delivery",
+		"It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why.", "delivery_finished")
+	recoverOperation = deliveryVerb("recoverDeliveries", "recover", "Send again what was given up",
+		"All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first.")
+)
+
+// deliveryVerbRequest documents what a verb of a delivery reads.
+type deliveryVerbRequest[B any] struct {
+	EndpointID     string `path:"endpointId" doc:"The id of the endpoint."`
+	Delivery       int64  `path:"delivery" minimum:"1" doc:"The number of the delivery."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body           B
+}
+
+type skipBody struct {
+	_          struct{} `additionalProperties:"true"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+type recoverBody struct {
+	_          struct{} `additionalProperties:"true"`
+	Since      string   `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
+	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+type recoverAnswer struct {
+	Body recovery
+}
+
+// recovery says what is sent again.
+type recovery struct {
+	Recovered int  `json:"recovered" minimum:"0" doc:"How many deliveries are sent again."`
+	More      bool `json:"more" doc:"There may be others: ask again, with another requestId."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+}
+
+var (
+	skipSchema    = schemaOf[skipBody]()
+	recoverSchema = schemaOf[recoverBody]()
+)
+
+func (s *server) resendDelivery(w http.ResponseWriter, r *http.Request) error {
+	return s.changeDelivery(w, r, askSchema, s.webhooks.Resend)
+}
+
+func (s *server) skipDelivery(w http.ResponseWriter, r *http.Request) error {
+	return s.changeDelivery(w, r, skipSchema, s.webhooks.Skip)
+}
+
+// changeDelivery makes a change of a delivery and answers with it.
+func (s *server) changeDelivery(w http.ResponseWriter, r *http.Request, schema *huma.Schema,
+	change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) error {
+	by, body, err := readAsked(w, r, schema, nil)
+	if err != nil {
+		return err
+	}
+	no, err := strconv.ParseInt(r.PathValue("delivery"), 10, 64)
+	if err != nil {
+		return orders.ErrNotFound
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	d, err := change(ctx, r.PathValue("endpointId"), no, by)
+	if err != nil {
+		return err
+	}
+	out := deliveryOf(&d)
+	out.IgnoredFields = body.ignored()
+	return answerJSON(w, out)
+}
+
+func (s *server) recoverDeliveries(w http.ResponseWriter, r *http.Request) error {
+	by, body, err := readAsked(w, r, recoverSchema, nil)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	n, err := s.webhooks.Recover(ctx, r.PathValue("endpointId"), body.time("since"), by)
+	if err != nil {
+		return err
+	}
+	return answerJSON(w, recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: body.ignored()})
+}
