@@ -104,8 +104,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
-	relay := newRelay(cfg, pool, registry, log)
-	defer relay.Stop()
+	outbound := newOutbound(cfg, orders, pool, registry, log)
 	edge.tail = events.NewTail(events.NewReader(db.New(pool), orders.Orders), events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Events: edge.tail,
@@ -114,7 +113,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	traces := startTracing(ctx, os.Getenv, log)
 	orders.Start()
-	relay.Start()
+	outbound.start()
 	failed := edge.serve(traces.wrap(api), forOperations, how)
 	announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}.say(out, log, cfg)
 
@@ -127,14 +126,10 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	case err = <-failed:
 	}
 	deadline := time.Now().Add(grace)
-	err = errors.Join(err, drain(orders, edge, grace, log))
+	stopped := outbound.stop(deadline)
+	err = errors.Join(err, drain(orders, edge, grace, log), <-stopped)
 	traces.close(deadline, log)
 	return err
-}
-
-// newRelay makes what numbers events, where this replica is the one that does.
-func newRelay(cfg *config, pool *db.Pool, registry *prometheus.Registry, log *slog.Logger) *events.Relay {
-	return events.NewRelay(db.New(pool), events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry})
 }
 
 // migrate brings the schema of a database that keeps what it has acknowledged to that of this program.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +26,8 @@ import (
 	"pawl/httpapi"
 	"pawl/policy"
 	"pawl/policy/store"
+	"pawl/signing"
+	"pawl/webhooks"
 )
 
 // illProvider is a policy of a charge at a provider that is away.
@@ -33,6 +36,7 @@ charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1
 
 // watched is a service on a database of its own, and its metrics.
 type watched struct {
+	*dbtest.Database
 	orders   *engine.Engine
 	query    *db.Queries
 	registry *prometheus.Registry
@@ -40,8 +44,8 @@ type watched struct {
 
 func watch(t *testing.T) *watched {
 	t.Helper()
-	w := &watched{registry: prometheus.NewRegistry()}
-	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 4, Patience: 5 * time.Second, Observe: observeStatements(w.registry)})
+	w := &watched{Database: dbtest.New(t), registry: prometheus.NewRegistry()}
+	pool, err := db.Open(t.Context(), w.URL, db.Options{MaxConns: 4, Patience: 5 * time.Second, Observe: observeStatements(w.registry)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +120,21 @@ func TestMetricsOfSteps(t *testing.T) {
 	}
 }
 
+// deliver has a message for a webhook endpoint at which nobody is.
+func (w *watched) deliver(t *testing.T) {
+	t.Helper()
+	if _, err := w.Pool.Exec(t.Context(), `WITH e AS (
+		INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ('http://127.0.0.1:1', $1, 0, 'test') RETURNING endpoint_no)
+		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, due_at) SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`,
+		signing.NewSecret()); err != nil {
+		t.Fatal(err)
+	}
+	d := webhooks.NewDeliverer(w.query, events.NewReader(w.query, w.orders.Orders), webhooks.Config{AllowPrivate: true, Registerer: w.registry})
+	d.Start()
+	t.Cleanup(func() { d.Stop(context.WithoutCancel(t.Context())) })
+	w.until(t, `pawl_webhook_attempts_total{endpoint="whe_1",outcome="failed"} 1`)
+}
+
 // TestMetricsThatTheDocsName looks for every metric, and every label, that the documentation, the alerts and the dashboard name, in
 // what a service answers that has seen a bit of everything. The names are those that Prometheus recommends, and each is in the documentation.
 func TestMetricsThatTheDocsName(t *testing.T) {
@@ -128,6 +147,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	t.Cleanup(control.Stop)
 	events.NewRelay(w.query, events.RelayConfig{Registerer: w.registry})
 	events.NewTail(nil, events.TailConfig{Registerer: w.registry})
+	w.deliver(t)
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
 	process := func(body string) {
 		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))

@@ -499,11 +499,11 @@ func (q *Queries) WebhookEndpointsRenew(ctx context.Context, arg WebhookEndpoint
 
 const webhookEndpointsState = `-- name: WebhookEndpointsState :many
 SELECT e.endpoint_no, e.state, e.event_no,
-  coalesce(extract(epoch FROM now() - e.failing_since), 0)::float8 AS failing_seconds,
+  coalesce(extract(epoch FROM now() - CASE WHEN e.state = 'enabled' THEN e.failing_since END), 0)::float8 AS failing_seconds,
   (SELECT count(*) FROM (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
     WHERE d.endpoint_no = e.endpoint_no AND d.state = 'exhausted' LIMIT $1) AS x)::bigint AS exhausted,
   coalesce(extract(epoch FROM now() - (SELECT min(d.due_at) FROM pawl.webhook_deliveries AS d
-    WHERE d.endpoint_no = e.endpoint_no AND d.due_at IS NOT NULL)), 0)::float8 AS waiting_seconds
+    WHERE e.state = 'enabled' AND d.endpoint_no = e.endpoint_no AND d.due_at IS NOT NULL)), 0)::float8 AS waiting_seconds
 FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no
 `
 

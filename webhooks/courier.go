@@ -23,7 +23,6 @@ type courier struct {
 	gone    chan struct{} // closed when it has ended
 
 	endpoint   db.WebhookEndpoint // as we have read or written it last
-	cursor     events.Cursor      // of its last event, once it is known
 	clock      look               // the last one: what time it was in the database
 	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
 	resync     bool               // somebody else has written, or we don't know what we have: nothing is written before the next look
@@ -36,6 +35,9 @@ type courier struct {
 	floor   time.Time         // no delivery that we don't know is due before
 	sweepAt time.Time         // when to look below the floor
 	bodies  bodies
+
+	page        events.Page // the next events that it wants, as they were read: those that are not stored yet
+	pageVersion int32       // of the endpoint, for which they were read
 
 	ahead     int       // deliveries stored and not tried yet
 	countedAt time.Time // when they were counted
@@ -75,6 +77,7 @@ const (
 	mostAhead  = 1000 // deliveries that are stored before they can be sent; the rest waits in the feed
 	mostKnown  = 2000 // deliveries in memory
 	addMost    = 500  // by one statement
+	pageMost   = 2000 // events that are read at one time
 	failingAt  = 10   // failures in a row after which an endpoint is only tried now and then
 	dueFloor   = 5 * time.Second
 	sweepEvery = time.Minute
@@ -161,7 +164,7 @@ func (c *courier) notice(l *look) {
 		c.drop()
 	}
 	if c.resync {
-		c.countedAt, c.cursor, c.resync = time.Time{}, events.Cursor{}, false
+		c.countedAt, c.page, c.resync = time.Time{}, events.Page{}, false
 	}
 	c.endpoint = e
 }

@@ -86,7 +86,10 @@ func (d *Deliverer) Stop(ctx context.Context) { d.stop.Do(func() { d.end(ctx) })
 
 func (d *Deliverer) end(ctx context.Context) {
 	close(d.stopping)
-	defer context.AfterFunc(ctx, d.endSending)()
+	defer context.AfterFunc(ctx, func() {
+		d.endSending()
+		time.AfterFunc(releaseLimit, d.endStatements) // the database may be away
+	})()
 	d.loop.Wait()
 	for _, c := range d.couriers {
 		c.leave()

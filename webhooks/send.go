@@ -143,48 +143,59 @@ func (c *courier) take(r db.WebhookDeliveriesRecordRow) {
 // add stores the deliveries of the next events, if they can be sent soon.
 func (c *courier) add(ctx context.Context) {
 	for !c.resync && !c.failing() && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
-		page, err := c.page(ctx)
-		if err != nil {
+		if err := c.readPage(ctx); err != nil {
 			c.d.log.Warn("read events for a webhook endpoint", "endpoint", c.id, "error", err)
+			return // after the next look
+		}
+		n := min(addMost, len(c.page.Events))
+		next := c.page.Next
+		if n < len(c.page.Events) {
+			next = events.Cursor{Epoch: next.Epoch, No: c.page.Events[n-1].No}
+		}
+		if !c.store(ctx, c.page.Events[:n], next) {
 			return
 		}
-		if !c.store(ctx, page) || !page.More {
-			return
-		}
+		c.page.Events = c.page.Events[n:]
 	}
 }
 
-// page reads the next events that the endpoint wants.
-func (c *courier) page(ctx context.Context) (events.Page, error) {
-	if c.cursor.No != c.endpoint.EventNo || c.cursor == (events.Cursor{}) {
-		cursor, err := c.d.feed.CursorAt(ctx, c.endpoint.EventNo)
-		if err != nil {
-			return events.Page{}, err
-		}
-		c.cursor = cursor
+// readPage reads the next events that the endpoint wants, unless it has some that are not stored yet.
+func (c *courier) readPage(ctx context.Context) error {
+	if len(c.page.Events) > 0 && c.page.Events[0].No > c.endpoint.EventNo && c.pageVersion == c.endpoint.Version {
+		return nil
 	}
-	filter, most := events.Filter{Types: c.endpoint.Types}, min(addMost, max(1, mostAhead-c.ahead))
-	page, err := c.d.feed.After(ctx, c.cursor, filter, most)
+	cursor := c.page.Next
+	if cursor.No != c.endpoint.EventNo || cursor == (events.Cursor{}) {
+		var err error
+		if cursor, err = c.d.feed.CursorAt(ctx, c.endpoint.EventNo); err != nil {
+			return err
+		}
+	}
+	filter := events.Filter{Types: c.endpoint.Types}
+	page, err := c.d.feed.After(ctx, cursor, filter, pageMost)
 	var expired *events.Expired
 	if errors.As(err, &expired) {
 		c.d.log.Error("events for a webhook endpoint are no longer kept: it goes on with the oldest that are", "endpoint", c.id,
 			"stood_at", c.endpoint.EventNo, "goes_on_at", expired.Continue.No)
-		page, err = c.d.feed.After(ctx, expired.Continue, filter, most)
+		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)
 	}
-	return page, err
+	if err == nil {
+		c.page, c.pageVersion = page, c.endpoint.Version
+	}
+	return err
 }
 
-// store stores the deliveries of a page and how far the endpoint has come. It returns false if it did not.
-func (c *courier) store(ctx context.Context, page events.Page) bool {
-	n := len(page.Events)
+// store stores the deliveries of events and how far the endpoint has come. It returns false if it did not.
+func (c *courier) store(ctx context.Context, set []events.Event, next events.Cursor) bool {
+	n := len(set)
 	params := db.WebhookDeliveriesAddParams{
-		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq, EventNo: page.Next.No,
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq, EventNo: next.No,
 		EventNos: make([]int64, n), Seqs: make([]int64, n), EventIds: make([]string, n), Types: make([]string, n),
 		Subjects: make([]string, n), Firsts: make([]bool, n),
 	}
 	seen := make(map[string]bool, n)
-	for i := range page.Events {
-		e := &page.Events[i]
+	for i := range set {
+		e := &set[i]
 		subject, seq := subjectOf(e)
 		params.EventNos[i], params.Seqs[i], params.EventIds[i], params.Types[i] = e.No, seq, e.ID, e.Type
 		params.Subjects[i], params.Firsts[i] = subject, !seen[subject]
@@ -196,8 +207,8 @@ func (c *courier) store(ctx context.Context, page events.Page) bool {
 		return false
 	}
 	before := rows[0].Before
-	for i := range page.Events {
-		c.bodies.keep(before+int64(i)+1, page.Events[i].JSON())
+	for i := range set {
+		c.bodies.keep(before+int64(i)+1, set[i].JSON())
 	}
 	for _, row := range rows {
 		if row.DeliveryNo == 0 {
@@ -208,7 +219,7 @@ func (c *courier) store(ctx context.Context, page events.Page) bool {
 			DeliveryNo: row.DeliveryNo, EventNo: &params.EventNos[i], Seq: &params.Seqs[i], EventID: params.EventIds[i], Subject: params.Subjects[i],
 		})
 	}
-	c.cursor, c.endpoint.EventNo = page.Next, page.Next.No
+	c.endpoint.EventNo = next.No
 	c.endpoint.Seq++
 	c.ahead += n
 	return true
@@ -225,7 +236,7 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 // mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then:
 // some may have been skipped, or wait behind one that was given up.
 func (c *courier) mayRunAhead(ctx context.Context) bool {
-	if c.countedAt.IsZero() || c.ahead >= mostAhead && time.Since(c.countedAt) > countEvery {
+	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && time.Since(c.countedAt) > countEvery {
 		n, err := c.d.query.WebhookDeliveriesAhead(ctx, db.WebhookDeliveriesAheadParams{EndpointNo: c.no, Most: mostAhead})
 		if err != nil {
 			c.doubt("count webhook deliveries", err)
@@ -233,7 +244,7 @@ func (c *courier) mayRunAhead(ctx context.Context) bool {
 		}
 		c.ahead, c.countedAt = int(n), time.Now()
 	}
-	return c.ahead < mostAhead
+	return c.ahead <= mostAhead-addMost
 }
 
 // bodies are those of deliveries that were stored lately, so that they need not be read again.

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/events"
+	"pawl/webhooks"
+)
+
+// outbound is what tells others of events: it numbers them, and sends them to webhook endpoints, each where this replica is the one
+// that does.
+type outbound struct {
+	relay     *events.Relay
+	deliverer *webhooks.Deliverer
+}
+
+func newOutbound(cfg *config, orders *engine.Engine, pool *db.Pool, registry *prometheus.Registry, log *slog.Logger) *outbound {
+	query := db.New(pool)
+	return &outbound{
+		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry}),
+		deliverer: webhooks.NewDeliverer(query, events.NewReader(query, orders.Orders), webhooks.Config{
+			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: log, Registerer: registry,
+		}),
+	}
+}
+
+func (o *outbound) start() {
+	o.relay.Start()
+	o.deliverer.Start()
+}
+
+// stop begins to end both, until a deadline. What it returns is closed when they have.
+func (o *outbound) stop(deadline time.Time) <-chan error {
+	stopped := make(chan error)
+	go func() {
+		defer close(stopped)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		o.deliverer.Stop(ctx)
+		o.relay.Stop()
+	}()
+	return stopped
+}
