@@ -76,18 +76,16 @@ func (c *Client) prepare(r request) (*exchange, error) {
 	if c.token != "" {
 		e.header.Set("Authorization", "Bearer "+c.token)
 	}
+	if keyed && e.header.Get(keyHeader) == "" && !named(r.body) {
+		e.header.Set(keyHeader, NewID())
+	}
 	if r.body == nil {
 		return e, nil
 	}
 	e.header.Set("Content-Type", "application/json")
 	var err error
-	if e.body, err = json.Marshal(r.body); err != nil {
-		return nil, err
-	}
-	if keyed && e.header.Get(keyHeader) == "" && !named(r.body) {
-		e.header.Set(keyHeader, NewID())
-	}
-	return e, nil
+	e.body, err = json.Marshal(r.body)
+	return e, err
 }
 
 const keyHeader = "Idempotency-Key"
@@ -95,6 +93,9 @@ const keyHeader = "Idempotency-Key"
 // named says whether a body names the request itself, so that it needs no key.
 func named(body any) bool {
 	value := reflect.ValueOf(body)
+	if body == nil {
+		return false
+	}
 	for _, name := range []string{"OrderID", "RequestID"} {
 		if field := value.FieldByName(name); field.IsValid() && !field.IsZero() {
 			return true

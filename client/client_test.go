@@ -95,6 +95,10 @@ func TestWhatIsSent(t *testing.T) {
 			_, err := c.CancelOrder(ctx, "a", &CancelOrderParams{DryRun: true}, VerbBody{})
 			return err
 		}, "/shop/api/orders/a/cancel?dryRun=true", "-"},
+		"without a body": {func(ctx context.Context) error {
+			_, err := call[Order](ctx, c, request{http.MethodPost, "/api/x", (*CancelOrderParams)(nil), nil}, nil)
+			return err
+		}, "/shop/api/x", "-"},
 		"a verb with a name": {func(ctx context.Context) error {
 			_, err := c.CancelOrder(ctx, "a", nil, VerbBody{RequestID: "mine"})
 			return err
