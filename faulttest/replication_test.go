@@ -70,6 +70,11 @@ func newLogReader(t *testing.T, url string) *logReader {
 	if printed == nil {
 		t.Fatal("docs/events.md does not say how to make the role")
 	}
+	for _, name := range []string{`"slot.name": "broker"`, `"publication.name": "pawl_events"`, `"table.include.list": "pawl.orders,pawl.transitions,pawl.stock_movements"`} {
+		if !strings.Contains(string(page), name) {
+			t.Errorf("docs/events.md: the configuration of Debezium does not say %s", name)
+		}
+	}
 	r := &logReader{t: t, rows: map[string][]map[string]string{}}
 	if r.config, err = pgconn.ParseConfig(url); err != nil {
 		t.Fatal(err)
