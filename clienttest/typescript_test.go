@@ -49,6 +49,7 @@ func typescript(t *testing.T) string {
 		t.Error("src/openapi.ts is not what openapi.yaml says; run npm run generate in clients/typescript")
 	}
 	write(t, filepath.Join(dir, "test/readme.ts"), block(t, filepath.Join(dir, "README.md"), "ts"))
+	write(t, filepath.Join(dir, "test/receiver.ts"), block(t, "../docs/events.md", "ts"))
 	run(t, dir, "npm", "run", "build")
 	run(t, dir, "./node_modules/.bin/tsc", "-p", "test")
 	return dir

@@ -92,6 +92,7 @@ type leaks struct {
 	*parrot
 	process *process
 	out     map[string]string // what came out, by where
+	signing []string          // secrets of a webhook endpoint
 }
 
 func (l *leaks) note(where, text string) {
@@ -182,6 +183,37 @@ func (l *leaks) ordersByHTTP() {
 	l.ask(http.MethodPost, "/api/webhooks/stripe", `{"object":"event"}`)
 }
 
+// hooks has events sent to an endpoint that repeats the secrets they are signed with, one after the other.
+func (l *leaks) hooks() {
+	l.t.Helper()
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		fmt.Fprint(w, l.signing)
+	}))
+	l.t.Cleanup(receiver.Close)
+	id := "whe_1"
+	for _, request := range []string{"/api/webhook-endpoints", "/api/webhook-endpoints/" + id + "/rotate-secret"} {
+		answer, err := http.Post(l.process.url()+request, "application/json", strings.NewReader(fmt.Sprintf(`{"url":%q}`, receiver.URL))) //nolint:noctx // it ends with the service
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		var made struct{ ID, Secret string }
+		err = json.NewDecoder(answer.Body).Decode(&made)
+		_ = answer.Body.Close()
+		if err != nil || made.ID != id || made.Secret == "" {
+			l.t.Fatalf("%s: %+v, %v", request, made, err) // these two answers show it, and no other
+		}
+		l.mu.Lock()
+		l.signing = append(l.signing, strings.TrimPrefix(made.Secret, "whsec_"))
+		l.mu.Unlock()
+		if said := l.ask(http.MethodPost, "/api/webhook-endpoints/"+id+"/test", ""); !strings.Contains(said, "***") {
+			l.t.Errorf("the answer of the endpoint is not masked: %s", said)
+		}
+	}
+}
+
 // forgeEvent sends an event that is signed with what is no signature.
 func (l *leaks) forgeEvent(hook string) {
 	l.t.Helper()
@@ -201,7 +233,8 @@ func (l *leaks) forgeEvent(hook string) {
 func (l *leaks) readAll() {
 	l.t.Helper()
 	orders := l.ask(http.MethodGet, "/api/orders?limit=200", "")
-	for _, path := range []string{"/health", "/api/inventory", "/api/orders?status=failed", "/openapi.yaml"} {
+	for _, path := range []string{"/health", "/api/inventory", "/api/orders?status=failed", "/openapi.yaml", "/api/events?limit=200",
+		"/api/webhook-endpoints", "/api/webhook-endpoints/whe_1", "/api/webhook-endpoints/whe_1/deliveries"} {
 		l.ask(http.MethodGet, path, "")
 	}
 	var list struct{ Orders []struct{ OrderID string } }
@@ -256,6 +289,7 @@ func TestNothingWithheldComesOut(t *testing.T) {
 		l.note("log", l.process.stdout()+l.process.stderr())
 	}
 	serve(byHTTP)
+	l.hooks()
 	l.ordersByHTTP()
 	end()
 
@@ -325,6 +359,7 @@ func (l *leaks) search(database *dbtest.Database, marked []string) {
 			l.t.Errorf("%s was not repeated", text)
 		}
 	}
+	marked = append(marked, l.signing...)
 	for where, out := range l.out {
 		for _, text := range marked {
 			if at := strings.Index(strings.ToLower(out), strings.ToLower(text)); at >= 0 {

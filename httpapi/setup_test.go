@@ -202,6 +202,7 @@ type shape struct {
 	NextCursor                      string
 	Transitions                     []transition
 	Movements                       []movement
+	Deliveries                      []delivery
 	Items                           []shape
 	Tracked                         bool
 	OnHand, Reserved                int
