@@ -1115,7 +1115,7 @@ type RotateSecretBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// OverlapSeconds For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
-	OverlapSeconds int `json:"overlapSeconds,omitempty,omitzero"`
+	OverlapSeconds *int `json:"overlapSeconds,omitempty"`
 
 	// Reason Why; kept in the access log.
 	Reason string `json:"reason,omitempty,omitzero"`

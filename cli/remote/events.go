@@ -48,16 +48,13 @@ func eventsCommand() *cobra.Command {
 	return cmd
 }
 
-const (
-	eventsAtOnce = 500   // in a page
-	eventsWait   = "30s" // how long a page waits for an event
-)
+// eventsAtOnce is how many events a page has.
+const eventsAtOnce = 500
 
-// printEvents prints pages of events: those that there are, or with follow all that come.
+// printEvents prints the events that there are, and with follow those that come.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
-	c := s.Client
-	for {
-		page, err := c.ListEvents(ctx, &params)
+	for more := true; more; {
+		page, err := s.ListEvents(ctx, &params)
 		if err != nil {
 			return err
 		}
@@ -66,18 +63,20 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 				return err
 			}
 		}
-		params.After = page.NextCursor
-		switch {
-		case page.More || params.Wait != "":
-		case !follow:
-			return nil
-		default: // there is a service, and nobody waits for the command any more
-			params.Wait = eventsWait
-			if c, err = s.connect(patienceForever); err != nil {
-				return err
-			}
+		params.After, more = page.NextCursor, page.More
+	}
+	if !follow {
+		return nil
+	}
+	for event, err := range s.Events(ctx, params) {
+		if err == nil {
+			err = s.printEvent(&event)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // printEvent prints a line: when, what, of what, and the cursor. The columns are as wide as most need, because the lines that

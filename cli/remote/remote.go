@@ -28,7 +28,7 @@ var (
 
 // Commands are those of this package, for the command line.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand()}
+	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand(), webhooksCommand()}
 }
 
 // session is what a command works with.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"pawl/cli/remote"
@@ -23,6 +24,7 @@ import (
 	"pawl/events"
 	"pawl/httpapi"
 	"pawl/policy/store"
+	"pawl/webhooks"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -58,22 +60,42 @@ func service(t *testing.T) (url string) {
 	relay := events.NewRelay(db.New(pool), events.RelayConfig{})
 	relay.Start()
 	t.Cleanup(relay.Stop)
+	feed := events.NewReader(db.New(pool), orders.Orders)
+	deliverer := webhooks.NewDeliverer(db.New(pool), feed, webhooks.Config{AllowPrivate: true, Registerer: prometheus.NewRegistry()})
+	deliverer.Start()
+	t.Cleanup(func() { deliverer.Stop(context.WithoutCancel(t.Context())) })
+	tail := events.NewTail(feed, events.TailConfig{})
+	tail.Start()
+	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
-		ResponseTimeout: 30 * time.Second, Events: events.NewReader(db.New(pool), orders.Orders),
+		ResponseTimeout: 30 * time.Second, Events: tail,
+		Webhooks: webhooks.NewEndpoints(db.New(pool), orders.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: time.Now}),
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// step is a line that somebody types, and what comes of it.
+type step struct {
+	line   string
+	says   string // a part of the error; empty: none
+	prints string // a regular expression
+}
+
+func (s step) try(t *testing.T, url string) {
+	t.Helper()
+	var out bytes.Buffer
+	err := execute(t.Context(), &out, url, s.line)
+	if (err == nil) != (s.says == "") || err != nil && !strings.Contains(err.Error(), s.says) || !regexp.MustCompile(s.prints).MatchString(out.String()) {
+		t.Errorf("pawl %s: %v, printed\n%s", s.line, err, &out)
+	}
 }
 
 // TestCommands is what people type, one line after the other, and what comes of it.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	url := service(t)
-	for _, c := range []struct {
-		line   string
-		says   string // a part of the error; empty: none
-		prints string // a regular expression
-	}{
+	for _, s := range []step{
 		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `^order +status .*\norder-1 +completed +- +99.99 USD +widget +1 +- +\S+Z\n$`},
 		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `(?m)^order-1 +completed `},
 		{"orders process order-1 --amount 5 --item widget", "409", `^$`},
@@ -98,11 +120,7 @@ func TestCommands(t *testing.T) {
 		{"orders retry order-1", "409", ``},
 		{"orders refund order-1", remote.ErrUsage.Error(), `^$`},
 	} {
-		var out bytes.Buffer
-		err := execute(t.Context(), &out, url, c.line)
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || !regexp.MustCompile(c.prints).MatchString(out.String()) {
-			t.Errorf("pawl %s: %v, printed\n%s", c.line, err, &out)
-		}
+		s.try(t, url)
 	}
 	var out bytes.Buffer
 	if err := execute(t.Context(), &out, url, "orders list --limit 0 -o json"); err != nil {

@@ -1,0 +1,190 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/cli/output"
+	"pawl/client"
+)
+
+func webhooksCommand() *cobra.Command {
+	return group("webhooks", "Have events sent to addresses, and see to their deliveries",
+		"  pawl webhooks create https://shop.example/pawl --type order.completed,order.failed\n"+
+			"  pawl webhooks test whe_1\n"+
+			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
+			"  pawl webhooks recover whe_1 --since 24h",
+		webhooksListCommand(), webhooksCreateCommand(), webhooksShowCommand(), webhooksDeleteCommand(), webhooksEnableCommand(), webhooksDisableCommand(),
+		webhooksRotateCommand(), webhooksTestCommand(), deliveriesCommand(), deliveryResendCommand(), deliverySkipCommand(), deliveriesRecoverCommand())
+}
+
+func webhooksListCommand() *cobra.Command {
+	return asking(&cobra.Command{Use: "list", Short: "List all endpoints", Example: "  pawl webhooks list"},
+		func(ctx context.Context, s *session, _ []string) error {
+			list, err := s.ListWebhookEndpoints(ctx)
+			if err != nil {
+				return err
+			}
+			rows := newList(s, []any{"endpoint", "state", "url", "types", "failures", "failing since"}, func(e *client.WebhookEndpoint) []any {
+				return []any{e.ID, e.State, e.URL, typesOf(e), e.Failures, dash(moment(e.FailingSince))}
+			})
+			for _, e := range list.Endpoints {
+				if err := rows.add(&e); err != nil {
+					return err
+				}
+			}
+			return rows.flush()
+		})
+}
+
+func typesOf(e *client.WebhookEndpoint) string {
+	if len(e.Types) == 0 {
+		return "all"
+	}
+	return strings.Join(e.Types, ",")
+}
+
+// printEndpoint prints what is known of an endpoint, and its secret where the answer has it.
+func (s *session) printEndpoint(e *client.WebhookEndpoint) error {
+	if s.format == output.JSON {
+		return output.Indented(s.out, e)
+	}
+	return s.fields(
+		field{"endpoint", e.ID}, field{"url", e.URL}, field{"description", e.Description}, field{"types", typesOf(e)},
+		field{"state", strings.TrimSpace(string(e.State) + " " + e.DisabledReason)}, field{"failing since", moment(e.FailingSince)},
+		field{"paused until", moment(e.PausedUntil)}, field{"event", fmt.Sprint(e.EventNo)},
+		field{"created", moment(e.CreatedAt) + " by " + e.CreatedBy},
+		field{"secret", e.Secret}, field{"secret before", until(e.PreviousSecretUntil)})
+}
+
+func until(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return "good until " + moment(at)
+}
+
+func webhooksCreateCommand() *cobra.Command {
+	var body client.WebhookEndpointBody
+	cmd := asking(&cobra.Command{
+		Use: "create URL", Short: "Have events sent to a URL", Args: cobra.ExactArgs(1),
+		Long: "Has every event from now on sent to a URL, those of an order in order. Prints the secret that they are signed with\n" +
+			"(Standard Webhooks): it is not shown again.",
+		Example: "  pawl webhooks create https://shop.example/pawl\n" +
+			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
+	}, func(ctx context.Context, s *session, args []string) error {
+		body.URL = args[0]
+		endpoint, err := s.CreateWebhookEndpoint(ctx, nil, body)
+		if err != nil {
+			return err
+		}
+		return s.printEndpoint(endpoint)
+	})
+	cmd.Flags().StringSliceVar(&body.Types, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
+	cmd.Flags().StringVar(&body.Description, "description", "", "what it is for")
+	return cmd
+}
+
+func webhooksShowCommand() *cobra.Command {
+	return asking(&cobra.Command{Use: "show ENDPOINT", Short: "Show an endpoint", Args: cobra.ExactArgs(1), Example: "  pawl webhooks show whe_1"},
+		func(ctx context.Context, s *session, args []string) error {
+			endpoint, err := s.GetWebhookEndpoint(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return s.printEndpoint(endpoint)
+		})
+}
+
+func webhooksDeleteCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "delete ENDPOINT", Short: "Remove an endpoint, and its deliveries", Args: cobra.ExactArgs(1),
+		Long: "Removes an endpoint, and its deliveries. To stop for a while, disable it.", Example: "  pawl webhooks delete whe_1",
+	}, func(ctx context.Context, s *session, args []string) error {
+		return s.DeleteWebhookEndpoint(ctx, args[0], nil)
+	})
+}
+
+func webhooksEnableCommand() *cobra.Command {
+	var fromNow bool
+	cmd := asking(&cobra.Command{
+		Use: "enable ENDPOINT", Short: "Send to a disabled endpoint again, from where it stood", Args: cobra.ExactArgs(1),
+		Example: "  pawl webhooks enable whe_1\n  pawl webhooks enable whe_1 --from-now",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var body client.EnableBody
+		if fromNow {
+			body.From = client.EnableBodyFromNow
+		}
+		endpoint, err := s.EnableWebhookEndpoint(ctx, args[0], nil, body)
+		if err != nil {
+			return err
+		}
+		return s.printEndpoint(endpoint)
+	})
+	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip what happened meanwhile")
+	return cmd
+}
+
+func webhooksDisableCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "disable ENDPOINT", Short: "Send nothing to an endpoint for a while", Args: cobra.ExactArgs(1), Example: "  pawl webhooks disable whe_1",
+	}, func(ctx context.Context, s *session, args []string) error {
+		endpoint, err := s.DisableWebhookEndpoint(ctx, args[0], nil, client.AskBody{})
+		if err != nil {
+			return err
+		}
+		return s.printEndpoint(endpoint)
+	})
+}
+
+func webhooksRotateCommand() *cobra.Command {
+	overlap := 24 * time.Hour
+	cmd := asking(&cobra.Command{
+		Use: "rotate ENDPOINT", Short: "Give an endpoint another secret, and print it", Args: cobra.ExactArgs(1),
+		Example: "  pawl webhooks rotate whe_1 --overlap 1h",
+	}, func(ctx context.Context, s *session, args []string) error {
+		seconds := int(overlap / time.Second)
+		endpoint, err := s.RotateWebhookSecret(ctx, args[0], nil, client.RotateSecretBody{OverlapSeconds: &seconds})
+		if err != nil {
+			return err
+		}
+		return s.printEndpoint(endpoint)
+	})
+	cmd.Flags().DurationVar(&overlap, "overlap", overlap, "for how long deliveries are signed with the secret before, too")
+	return cmd
+}
+
+func webhooksTestCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "test ENDPOINT", Short: "Send a test event to an endpoint now", Args: cobra.ExactArgs(1),
+		Long: "Sends an event of the type webhook_endpoint.test to an endpoint, now, and prints what came back.\nEnds with 1 if it was not answered with 2xx.", Example: "  pawl webhooks test whe_1",
+	}, func(ctx context.Context, s *session, args []string) error {
+		outcome, err := s.TestWebhookEndpoint(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if s.format == output.JSON {
+			err = output.Indented(s.out, outcome)
+		} else {
+			err = s.fields(field{"event", outcome.EventID}, field{"status", answered(outcome.Status, outcome.Error)},
+				field{"latency", fmt.Sprintf("%d ms", outcome.LatencyMs)}, field{"answer", outcome.Answer})
+		}
+		if err == nil && !outcome.Delivered {
+			err = errors.New("the test event was not delivered")
+		}
+		return err
+	})
+}
+
+// answered is the status of an answer, or why there was none.
+func answered[N ~int | ~int32 | ~int64](status N, why string) string {
+	if status == 0 {
+		return "no answer: " + why
+	}
+	return fmt.Sprint(status)
+}
