@@ -56,6 +56,17 @@ func (f *feed) follow() (*events.Tail, *statements) {
 	return tail, counted
 }
 
+// pool is another pool on the database, by a URL.
+func (f *feed) pool(url string) *db.Pool {
+	f.Helper()
+	pool, err := db.Open(f.Context(), url, db.Options{MaxConns: 2})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(pool.Close)
+	return pool
+}
+
 // relay starts the real one.
 func (f *feed) relay() {
 	f.Helper()
@@ -284,5 +295,56 @@ func TestTailStops(t *testing.T) {
 	<-stopped
 	if _, err := tail.Listen(t.Context(), f.latest(), events.Filter{}); !errors.Is(err, orders.ErrStopping) {
 		t.Error(fmt.Sprint("afterwards: ", err))
+	}
+}
+
+// TestTailBehindAPooler: the relay, the tail and its listeners do without what a transaction pooler can't do.
+func TestTailBehindAPooler(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	direct := f.query
+	f.query = db.New(f.pool(dbtest.Pooler(t, f.URL)))
+	f.reader = events.NewReader(f.query, orders.NewReader(t.Context(), f.query))
+	f.relay()
+	tail := events.NewTail(f.reader, events.TailConfig{})
+	tail.Start()
+	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	l, err := tail.Listen(ctx, events.Cursor{}, events.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f.script(1, 3)
+	heard, err := hear(ctx, l, 27)
+	f.reader = events.NewReader(direct, orders.NewReader(ctx, direct))
+	if want := texts(f.all(events.Cursor{}, events.Filter{}, 100)); err != nil || !slices.Equal(heard, want) {
+		t.Errorf("heard %s\nwant %s\n%v", heard, want, err)
+	}
+}
+
+// TestTailWithoutADatabase: whoever listens while the database is away hears what happened when it is back.
+func TestTailWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.relay()
+	proxy := dbtest.NewProxy(t, f.URL)
+	query := db.New(f.pool(proxy.URL))
+	tail := events.NewTail(events.NewReader(query, orders.NewReader(t.Context(), query)), events.TailConfig{})
+	tail.Start()
+	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	l, err := tail.Listen(ctx, f.latest(), events.Filter{OrderID: "order-2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	proxy.On(func(string) dbtest.Fate { return dbtest.LoseRequest })
+	f.script(1, 3)
+	proxy.On(nil)
+	if heard, err := hear(ctx, l, 3); err != nil {
+		t.Errorf("heard %s: %v", heard, err)
 	}
 }
