@@ -101,6 +101,7 @@ type listener struct {
 
 // listen connects, and returns when the first line of the stream has come.
 func listen(t *testing.T, address, target string) *listener {
+	t.Helper()
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
 		t.Error(err)
@@ -121,6 +122,7 @@ func listen(t *testing.T, address, target string) *listener {
 
 // hears wants so many events, which must be those of the feed.
 func (l *listener) hears(t *testing.T, events int, want []byte) {
+	t.Helper()
 	_ = l.conn.SetReadDeadline(time.Now().Add(2 * patience))
 	for events > 0 {
 		line, err := l.read.ReadString('\n')
@@ -129,7 +131,7 @@ func (l *listener) hears(t *testing.T, events int, want []byte) {
 			return
 		}
 		if event, ok := strings.CutPrefix(line, "data: "); ok {
-			io.WriteString(l.sum, event)
+			l.sum.Write([]byte(event))
 			events--
 		}
 	}

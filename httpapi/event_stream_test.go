@@ -28,9 +28,9 @@ type sse struct {
 // openStream asks for a stream on a connection of its own, and reads its head.
 func openStream(t *testing.T, address, target string, header ...string) *sse {
 	t.Helper()
-	s, response := askForStream(t, address, target, header...)
-	if response.StatusCode != 200 || response.Header.Get("Content-Type") != "text/event-stream" || response.Header.Get("Cache-Control") != "no-store" || response.Header.Get("X-Request-Id") == "" {
-		t.Fatalf("%d %v", response.StatusCode, response.Header)
+	s, status, head := askForStream(t, address, target, header...)
+	if status != http.StatusOK || head.Get("Content-Type") != "text/event-stream" || head.Get("Cache-Control") != "no-store" || head.Get("X-Request-Id") == "" {
+		t.Fatalf("%d %v", status, head)
 	}
 	if first := s.block(); len(first) != 2 || !strings.HasPrefix(first[0], "retry: ") || s.id == "" {
 		t.Errorf("it begins with %q", first)
@@ -38,21 +38,21 @@ func openStream(t *testing.T, address, target string, header ...string) *sse {
 	return s
 }
 
-func askForStream(t *testing.T, address, target string, header ...string) (*sse, *http.Response) {
+func askForStream(t *testing.T, address, target string, header ...string) (_ *sse, status int, head http.Header) {
 	t.Helper()
 	conn := dial(t, address)
-	head := "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream;q=1\r\n"
+	request := "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream;q=1\r\n"
 	for i := 0; i < len(header); i += 2 {
-		head += header[i] + ": " + header[i+1] + "\r\n"
+		request += header[i] + ": " + header[i+1] + "\r\n"
 	}
-	write(t, conn, head+"\r\n")
+	write(t, conn, request+"\r\n")
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { response.Body.Close() })
-	return &sse{T: t, Conn: conn, lines: bufio.NewScanner(response.Body)}, response
+	return &sse{T: t, Conn: conn, lines: bufio.NewScanner(response.Body)}, response.StatusCode, response.Header
 }
 
 // block reads up to an empty line. At the end of the stream it is nil.
@@ -130,12 +130,12 @@ func TestStreamOfEvents(t *testing.T) {
 	for target, code := range map[string]int{
 		"/api/events?after=1.5": 410, "/api/events?after=x": 422, "/api/events?frobnicate=1": 422, "/api/events?type=order.x": 422,
 	} {
-		if _, response := askForStream(t, address, target); response.StatusCode != code {
-			t.Errorf("%s: %d", target, response.StatusCode)
+		if _, status, _ := askForStream(t, address, target); status != code {
+			t.Errorf("%s: %d", target, status)
 		}
 	}
-	if _, response := askForStream(t, address, "/api/events", "Last-Event-ID", page.NextCursor+"7"); response.StatusCode != 410 {
-		t.Errorf("a cursor of another history: %d", response.StatusCode)
+	if _, status, _ := askForStream(t, address, "/api/events", "Last-Event-ID", page.NextCursor+"7"); status != http.StatusGone {
+		t.Errorf("a cursor of another history: %d", status)
 	}
 }
 
@@ -190,9 +190,8 @@ func TestTooManyStreams(t *testing.T) {
 	for range 6 {
 		streams = append(streams, openStream(t, address, "/api/events"))
 	}
-	_, response := askForStream(t, address, "/api/events")
-	if response.StatusCode != 503 || response.Header.Get("Retry-After") == "" {
-		t.Errorf("%d %v", response.StatusCode, response.Header)
+	if _, status, head := askForStream(t, address, "/api/events"); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
+		t.Errorf("%d %v", status, head)
 	}
 	conn := dial(t, address)
 	write(t, conn, askLivez)
@@ -201,8 +200,8 @@ func TestTooManyStreams(t *testing.T) {
 	}
 	streams[0].Close() // which is seen by a sign of life
 	eventually(t, "there is a place again", func() bool {
-		_, response := askForStream(t, address, "/api/events")
-		return response.StatusCode == 200
+		_, status, _ := askForStream(t, address, "/api/events")
+		return status == http.StatusOK
 	})
 }
 
