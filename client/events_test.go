@@ -14,11 +14,12 @@ import (
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	pages := map[string]string{
-		"":    `{"events":[{"cursor":"1.1","type":"order.charging"}],"nextCursor":"1.9","more":true}`,
-		"1.9": `{"events":[],"nextCursor":"1.20","more":true}`,
+		"latest": `{"events":[],"nextCursor":"1.0","more":false}`,
+		"1.0":    `{"events":[{"cursor":"1.1","type":"order.charging"}],"nextCursor":"1.9","more":true}`,
+		"1.9":    `{"events":[],"nextCursor":"1.20","more":true}`,
 	}
 	c := clientOf(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("wait") == "" || r.FormValue("order") != "a" || r.FormValue("type") != "order.*,stock.set" {
+		if (r.FormValue("wait") == "") != (r.FormValue("after") == "latest") || r.FormValue("order") != "a" || r.FormValue("type") != "order.*,stock.set" {
 			t.Errorf("asked for %s", r.URL)
 		}
 		page, ok := pages[r.FormValue("after")]
