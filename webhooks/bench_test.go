@@ -1,7 +1,6 @@
 package webhooks_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -59,7 +58,7 @@ func BenchmarkDeliver(b *testing.B) {
 			}
 		}
 		b.StopTimer()
-		d.Stop(context.Background())
+		d.Stop(b.Context())
 		relay.Stop()
 		pool.Close()
 		r.Close()

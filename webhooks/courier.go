@@ -197,6 +197,6 @@ func (c *courier) failing() bool { return c.endpoint.Failures >= failingAt }
 func (c *courier) doubt(doing string, err error) {
 	c.resync = true
 	if err != nil {
-		c.d.log.Warn(doing, "endpoint", c.id, "error", err)
+		c.d.log.Warn("webhook statement failed", "doing", doing, "endpoint", c.id, "error", err)
 	}
 }

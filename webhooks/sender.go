@@ -54,7 +54,7 @@ func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Mess
 	began := time.Now()
 	a := Attempt{Entry: Entry{At: now}}
 	secrets := secretsOf(e, now)
-	if err := s.exchange(ctx, e.Url, secrets, m, &a); err != nil {
+	if err := s.exchange(ctx, e, m, &a); err != nil {
 		a.Status, a.Error = 0, err.Error()
 	}
 	a.LatencyMs = time.Since(began).Milliseconds()
@@ -63,16 +63,17 @@ func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Mess
 }
 
 // exchange makes the request and reads the answer into a.
-func (s *Sender) exchange(ctx context.Context, url string, secrets []string, m signing.Message, a *Attempt) error {
+func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, a *Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	var sent atomic.Int32
 	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { sent.Add(1) },
-	}), http.MethodPost, url, bytes.NewReader(m.Body))
+	}), http.MethodPost, e.Url, bytes.NewReader(m.Body))
 	if err != nil {
 		return errors.New("the URL can't be used") // the cause would repeat it
 	}
+	secrets := secretsOf(e, a.At)
 	keys := make([][]byte, len(secrets))
 	for i, secret := range secrets {
 		if keys[i], err = signing.Key(secret); err != nil {
