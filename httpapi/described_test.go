@@ -67,7 +67,7 @@ var limits = map[string]bool{
 	"maximum": false, "exclusiveMaximum": false, "maxLength": false, "maxItems": false, "maxProperties": false,
 }
 
-var forPeople = []string{"description", "title", "examples", "example", "patternDescription", "writeOnly", "readOnly", "deprecated"}
+var forPeople = []string{"description", "title", "examples", "example", "writeOnly", "readOnly", "deprecated"}
 
 // UnmarshalYAML reads a schema, and refuses one with keywords that the check of what breaks would pass over.
 func (s *describedSchema) UnmarshalYAML(node *yaml.Node) error {

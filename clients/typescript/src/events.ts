@@ -1,0 +1,52 @@
+import { backoff, pause } from "./http.js";
+import { PawlError } from "./problem.js";
+import type { PawlEvent } from "./types.js";
+
+/** Milliseconds of silence after which a connection counts as lost: the service says something every 15 seconds. */
+const longestSilence = 45_000;
+
+/** Opens the stream of events, behind a cursor if there is one. */
+export type Open = (cursor: string | undefined, signal: AbortSignal) => Promise<Response>;
+
+/** Goes through the events of a stream (Server-Sent Events), and opens it again behind the last one when it ends. */
+export async function* follow(open: Open, signal: AbortSignal | undefined): AsyncGenerator<PawlEvent, void> {
+  let cursor: string | undefined;
+  for (let attempt = 1; ; attempt++) {
+    let retry = 0;
+    const connection = new AbortController();
+    try {
+      const response = await open(cursor, signal ? AbortSignal.any([signal, connection.signal]) : connection.signal);
+      for await (const block of blocks(response, connection)) {
+        attempt = 1;
+        retry = Number(field(block, "retry") ?? retry);
+        const data = field(block, "data");
+        if (data !== undefined) yield JSON.parse(data) as PawlEvent;
+        cursor = field(block, "id") ?? cursor; // also without an event: those that the filter passed over
+      }
+    } catch (error) {
+      if (error instanceof PawlError || signal?.aborted) throw error;
+    } finally {
+      connection.abort(); // also when the caller leaves the loop
+    }
+    await pause(Math.max(retry, backoff(attempt)), signal);
+  }
+}
+
+/** The blocks of lines of a stream. What comes before the end of a block is none. */
+async function* blocks(response: Response, connection: AbortController): AsyncGenerator<string, void> {
+  if (!response.body) return;
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const silence = setTimeout(() => connection.abort(), longestSilence);
+    const { done, value } = await reader.read().finally(() => clearTimeout(silence));
+    if (done) return;
+    const read = (rest + value).split("\n\n");
+    rest = read.pop() ?? "";
+    yield* read;
+  }
+}
+
+function field(block: string, name: string): string | undefined {
+  const line = block.split("\n").find((line) => line.startsWith(`${name}:`));
+  return line?.slice(name.length + 1).trimStart();
+}
