@@ -1,3 +1,4 @@
+import { follow } from "./events.js";
 import { pause, type Request, type Retrying, send } from "./http.js";
 import { newId } from "./id.js";
 import type * as api from "./types.js";
@@ -103,6 +104,20 @@ export class Pawl {
       after = transitions.at(-1)?.seq ?? after;
       more = transitions.length > 0;
     }
+  }
+
+  /**
+   * Goes through the events, and waits for those to come, until its signal or the end of the loop. Without `after` it begins
+   * with what comes from now on; with `oldest`, with all that is kept. Outages do not end it: it comes back behind the last
+   * event. To go on another day, keep the `cursor` of the last one that you have dealt with; too old, it is cursor_expired.
+   */
+  events(filter: api.EventFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.PawlEvent, void> {
+    const open = async (cursor: string | undefined, stop: AbortSignal) => {
+      const header = { Accept: "text/event-stream", "Last-Event-ID": cursor };
+      const request = await this.#prepare("get", "/api/events", { query: filter, header, signal: stop });
+      return send(request, { ...this.#how, timeout: Infinity, retryFor: Infinity }, async (response) => response);
+    };
+    return follow(open, signal);
   }
 
   get<P extends api.PathWith<"get">>(path: P, ...[input]: api.InputArgument<api.Operation<"get", P>>): Promise<api.Answer<api.Operation<"get", P>>> {

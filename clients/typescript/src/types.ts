@@ -9,7 +9,8 @@ export type Transition = Schemas["Transition"];
 export type Problem = Schemas["Problem"];
 export type ProblemCode = Schemas["ProblemCode"];
 
-export interface PawlEvent { id: string; type: string; timestamp: string; data: Record<string, unknown> }
+/** What happened to an order or to stock. It may come twice; then it has the same id. */
+export type PawlEvent = Schemas["Event"];
 
 export type Method = "get" | "post" | "put" | "patch" | "delete";
 
@@ -44,11 +45,16 @@ export type Input<O> = (O extends { parameters: infer P } ? Omit<P, "cookie"> : 
 /** The argument for an input, which may be left out where nothing of it is required. */
 export type InputArgument<O> = {} extends Input<O> ? [input?: Input<O>] : [input: Input<O>];
 
-/** The body of a good answer. */
-export type Answer<O> = O extends { responses: infer R } ? JSONContent<R[keyof R & (200 | 201 | 202)]> : never;
+type Content<O> = O extends { responses: infer R } ? JSONContent<R[keyof R & (200 | 201 | 202)]> : never;
+
+/** The body of a good answer; undefined where there is none. */
+export type Answer<O> = [Content<O>] extends [never] ? undefined : Content<O>;
 
 /** What an order is made of. */
 export type NewOrder = Omit<Sent<Schemas["ProcessBody"]>, "orderId"> & { orderId?: string };
 
 /** Which orders a list has. */
 export type OrderFilter = Omit<NonNullable<paths["/api/orders"]["get"]["parameters"]["query"]>, "cursor">;
+
+/** Which events, and after which cursor. */
+export type EventFilter = Omit<NonNullable<paths["/api/events"]["get"]["parameters"]["query"]>, "limit" | "wait">;

@@ -1,14 +1,15 @@
 // Makes the calls of one case of ../../cases.json, which comes on standard input, and prints what they returned, as
 // ../../README.md says. The argument is the address of the service.
 import { text } from "node:stream/consumers";
-import { type NewOrder, type Order, type OrderFilter, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
+import { type EventFilter, type NewOrder, type Order, type OrderFilter, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
 
 interface Call {
   call: string;
   order: NewOrder;
   orderId: string;
   item: string;
-  filter: OrderFilter;
+  filter: OrderFilter & EventFilter;
+  count: number;
   forSeconds?: number;
   secrets: string[];
   headers: Record<string, string>;
@@ -24,9 +25,9 @@ const { client, calls } = JSON.parse(await text(process.stdin)) as Case;
 const milliseconds = (seconds: number | undefined) => seconds && seconds * 1000;
 const pawl = new Pawl(process.argv[2] ?? "", { token: client.token, timeout: milliseconds(client.timeoutSeconds), retryFor: milliseconds(client.retryForSeconds) });
 
-async function all<T>(rows: AsyncIterable<T>): Promise<T[]> {
+async function all<T>(rows: AsyncIterable<T>, most = Infinity): Promise<T[]> {
   const out: T[] = [];
-  for await (const row of rows) out.push(row);
+  for await (const row of rows) if (out.push(row) === most) break;
   return out;
 }
 
@@ -71,6 +72,8 @@ async function make(call: Call): Promise<unknown> {
       return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
     case "orders":
       return all(pawl.orders(call.filter));
+    case "events":
+      return all(pawl.events(call.filter), call.count);
     case "transitions":
       return all(pawl.transitions(orderId));
     case "verifyWebhook":

@@ -1,7 +1,7 @@
 // What the client does by itself, without a service. The cases of ../../cases.yaml are run on one (cases.ts).
 import assert from "node:assert/strict";
-import test from "node:test";
-import { newId, Pawl, PawlError } from "pawl-client";
+import test, { mock } from "node:test";
+import { newId, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
 
 /** A client whose requests are answered by these functions in turn, and what it has sent. */
 function scripted(...answers: (() => Response)[]): { pawl: Pawl; sent: Request[] } {
@@ -70,4 +70,72 @@ test("ids are UUIDs of version 7", () => {
     assert(before <= at && at <= Date.now());
   }
   assert.equal(new Set(ids).size, ids.length);
+});
+
+/** A stream of these texts, which then goes silent, or ends. */
+function stream(pieces: string[], silent: boolean, signal?: AbortSignal): Response {
+  const body = new ReadableStream({
+    start(controller) {
+      for (const piece of pieces) controller.enqueue(new TextEncoder().encode(piece));
+      if (!silent) return controller.close();
+      if (signal?.aborted) return controller.error(signal.reason);
+      signal?.addEventListener("abort", () => controller.error(signal.reason));
+    },
+  });
+  return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
+}
+
+test("events come once, in their order, over connections that end, break and go silent", async () => {
+  const event = (n: number) => `id: 1.${n}\ndata: {"cursor":"1.${n}"}\n\n`;
+  const asked: (string | null)[] = [];
+  const answers: ((signal: AbortSignal) => Response)[] = [
+    () => stream(["retry: 1\nid: 1.0\n\n", event(1).slice(0, 9), event(1).slice(9) + event(2) + event(3).slice(0, 20)], false),
+    () => { throw new TypeError("fetch failed"); },
+    () => problem(503, "overloaded", { "Retry-After": "1" }),
+    (signal) => stream([event(3), ":\nid: 1.7\n\n"], true, signal),
+    (signal) => stream([event(8)], true, signal),
+  ];
+  const pawl = new Pawl("http://pawl.test", {
+    fetch: async (url, init) => {
+      asked.push(`${new URL(url as URL).search} ${new Headers(init?.headers).get("Last-Event-ID")}`);
+      return answers.shift()!(init?.signal as AbortSignal);
+    },
+  });
+  mock.timers.enable({ apis: ["setTimeout"] }); // the pauses, and the silence after which a connection is lost
+  const clock = setInterval(() => mock.timers.tick(1000));
+  const seen: string[] = [];
+  for await (const event of pawl.events({ after: "oldest", type: ["order.*", "stock.set"] })) if (seen.push(event.cursor) === 4) break;
+  clearInterval(clock);
+  mock.timers.reset();
+  assert.deepEqual(seen, ["1.1", "1.2", "1.3", "1.8"]);
+  const query = "?after=oldest&type=order.*%2Cstock.set";
+  assert.deepEqual(asked, [`${query} null`, `${query} 1.2`, `${query} 1.2`, `${query} 1.2`, `${query} 1.7`]);
+});
+
+test("a cursor that is too old is an error, and the signal ends the events", async () => {
+  const { pawl } = scripted(() => problem(410, "cursor_expired"));
+  const first = await pawl.events({ after: "1.1" }).next().catch((error: unknown) => error);
+  assert(first instanceof PawlError && first.code === "cursor_expired");
+  const stop = new AbortController();
+  const silent = new Pawl("http://pawl.test", { fetch: async (_, init) => stream([], true, init?.signal as AbortSignal) });
+  const next = silent.events({}, { signal: stop.signal }).next();
+  stop.abort(new Error("enough"));
+  await assert.rejects(next, /enough/);
+});
+
+test("it needs nothing that only Node has", async () => {
+  const answers = [problem(503, "unavailable"), Response.json({ orderId: "a", status: "completed" }), stream(['data: {"id":"1"}\n\n'], false)];
+  const names = ["process", "global", "setImmediate", "Buffer"];
+  const kept = names.map((name) => [name, Object.getOwnPropertyDescriptor(globalThis, name)!] as const);
+  for (const name of names.slice(0, 3)) Reflect.deleteProperty(globalThis, name);
+  try {
+    const pawl = new Pawl("http://pawl.test", { fetch: async () => answers.shift()! });
+    assert.equal((await pawl.processAndWait({ amount: "1", item: "gold" })).status, "completed");
+    assert.equal((await pawl.events().next()).value?.id, "1");
+    Reflect.deleteProperty(globalThis, "Buffer"); // the fetch of Node needs it
+    assert.throws(() => verifyWebhook("whsec_b25lIHNlY3JldCBvZiAyNCBieXRlcyE=", new Headers(), new Uint8Array()), SignatureError);
+    assert.match(newId(), /^.{36}$/);
+  } finally {
+    for (const [name, descriptor] of kept) Object.defineProperty(globalThis, name, descriptor);
+  }
 });

@@ -102,6 +102,31 @@ await order("ts-many", "yacht");
 const bulk = await pawl.post("/api/bulk/reject", { body: { ids: ["ts-many", "ts-nobody"], onBehalfOf: "ann" } });
 assert(bulk.applied === 1 && bulk.results[1]?.code === "not_found");
 
+// What happened to an order is told once and in order, whether it was before or is yet to come.
+const told: number[] = [];
+for await (const event of pawl.events({ after: "oldest", order: "ts-none", type: ["order.*"] })) {
+  assert(event.id && event.data.orderId === "ts-none" && event.data.seq && event.data.amount === "1.50");
+  if (told.push(event.data.seq) === history.length) break;
+}
+assert.deepEqual(told, history.map((row) => row.seq));
+const { nextCursor } = await pawl.get("/api/events", { query: { after: "latest" } });
+const coming = (async () => {
+  for await (const event of pawl.events({ after: nextCursor, status: ["completed"] })) if (event.data.orderId === "ts-live") return event.type;
+  return undefined;
+})();
+await order("ts-live", "gold");
+assert.equal(await coming, "order.completed");
+await refused(pawl.events({ type: ["order.complete"] }).next(), "invalid_parameter");
+
+// An endpoint of webhooks is made, changed and removed. Its removal is answered without a body.
+const endpoint = await pawl.post("/api/webhook-endpoints", { body: { url: "http://127.0.0.1:9/pawl", types: ["stock.restock"] } });
+assert.match(endpoint.secret ?? "", /^whsec_/);
+const at = { endpointId: endpoint.id };
+const changed = await pawl.put("/api/webhook-endpoints/{endpointId}", { path: at, header: { "If-Match": "*" }, body: { url: endpoint.url, types: ["stock.*"] } });
+assert(changed.types?.[0] === "stock.*" && changed.secret === undefined);
+assert.equal(await pawl.delete("/api/webhook-endpoints/{endpointId}", { path: at }), undefined);
+await refused(pawl.get("/api/webhook-endpoints/{endpointId}", { path: at }), "not_found");
+
 // Every order is found, page by page.
 const found = await all(pawl.orders({ status: ["completed", "failed"], limit: 2 }));
 assert(found.length > 6 && new Set(found.map((order) => order.orderId)).size === found.length);
