@@ -18,7 +18,7 @@ func TestFeed(t *testing.T) {
 	build(t)
 	t.Parallel()
 	f := openFleet(t, "EventBatchAdd")
-	load := &traffic{url: f.any, callers: 6, seed: seed(t), order: smallOrders("feed"), cuts: true}
+	load := &traffic{url: f.any, callers: 4, seed: seed(t), order: smallOrders("feed"), cuts: true}
 	load.start(t)
 	follower := follow(t, f)
 	numbered := func() [2]int64 {
