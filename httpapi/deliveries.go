@@ -101,21 +101,26 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (*deli
 }
 
 // deliveryVerb documents what people do with a delivery, or with many.
-func deliveryVerb(id, path, summary, description string, more ...problemCode) huma.Operation {
-	return failing(huma.Operation{
-		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
-		Summary: summary, Description: description + " A request that comes again with the same requestId is answered and not done again.",
-	}, append([]problemCode{"cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
+	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
+	op.Description += " A request that comes again with the same requestId is answered and not done again."
+	return failing(op, append([]problemCode{"cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 		"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
 }
 
 var (
-	resendOperation = deliveryVerb("resendDelivery", "deliveries/{delivery}/resend", "Send a delivery again",
-		"Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again.")
-	skipOperation = deliveryVerb("skipDelivery", "deliveries/{delivery}/skip", "Give up a delivery",
-		"It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why.", "delivery_finished")
-	recoverOperation = deliveryVerb("recoverDeliveries", "recover", "Send again what was given up",
-		"All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first.")
+	resendOperation = deliveryVerb(huma.Operation{
+		OperationID: "resendDelivery", Path: "deliveries/{delivery}/resend", Summary: "Send a delivery again",
+		Description: "Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again.",
+	})
+	skipOperation = deliveryVerb(huma.Operation{
+		OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Give up a delivery",
+		Description: "It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why.",
+	}, "delivery_finished")
+	recoverOperation = deliveryVerb(huma.Operation{
+		OperationID: "recoverDeliveries", Path: "recover", Summary: "Send again what was given up",
+		Description: "All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first.",
+	})
 )
 
 // deliveryVerbRequest documents what a verb of a delivery reads.

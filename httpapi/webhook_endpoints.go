@@ -121,12 +121,12 @@ func (s *server) changeWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 	if strings.TrimSpace(r.Header.Get("If-Match")) == "" {
 		return newProblem("precondition_required", "")
 	}
-	version, err := endpointVersion(r)
+	at, err := endpointAt(r)
 	if err != nil {
 		return err
 	}
 	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Change(ctx, r.PathValue("endpointId"), version, specOf(body), by)
+		return s.webhooks.Change(ctx, at, specOf(body), by)
 	})
 }
 
@@ -143,13 +143,13 @@ type deleteWebhookEndpointRequest struct {
 }
 
 func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) error {
-	version, err := endpointVersion(r)
+	at, err := endpointAt(r)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	if _, err = s.webhooks.Stop(ctx, r.PathValue("endpointId"), webhooks.Deleted, version, webhooks.By{Actor: principalOf(w).Name}); err == nil {
+	if _, err = s.webhooks.Stop(ctx, at, webhooks.Deleted, webhooks.By{Actor: principalOf(w).Name}); err == nil {
 		w.WriteHeader(http.StatusNoContent)
 	}
 	return err
@@ -173,13 +173,14 @@ func (s *server) webhookRoutes() {
 	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)              // DELETE /api/webhook-endpoints/{endpointId}: remove it
 }
 
-// endpointVersion is the version of the endpoint that If-Match wants; nil: any.
-func endpointVersion(r *http.Request) (*int32, error) {
+// endpointAt is the endpoint that a request names, at the version that If-Match wants.
+func endpointAt(r *http.Request) (webhooks.At, error) {
+	at := webhooks.At{ID: r.PathValue("endpointId")}
 	version, err := ifMatch(r.Header.Get("If-Match"), 32)
-	if version == nil {
-		return nil, err
+	if version != nil {
+		at.Version = new(int32(*version))
 	}
-	return new(int32(*version)), err
+	return at, err
 }
 
 // readAsked reads the body of a request about endpoints, which may be empty where nothing is required, and who asks.

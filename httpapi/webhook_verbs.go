@@ -103,7 +103,7 @@ func (s *server) disableEndpoint(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Stop(ctx, r.PathValue("endpointId"), webhooks.Disabled, nil, by)
+		return s.webhooks.Stop(ctx, webhooks.At{ID: r.PathValue("endpointId")}, webhooks.Disabled, by)
 	})
 }
 
@@ -132,6 +132,11 @@ type testOutcome struct {
 const testLimit = 25 * time.Second
 
 func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
+	text := newBuffer()
+	defer text.free()
+	if err := text.read(w, r); err != nil { // it says nothing, but to have read it lets the request wait
+		return err
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), testLimit)
 	defer cancel()
 	sent, err := s.webhooks.Test(ctx, r.PathValue("endpointId"))

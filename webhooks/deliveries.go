@@ -152,7 +152,7 @@ const RecoverMost = 10_000
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
 	no, _ := EndpointNo(endpointID)
 	r := requestFor(by, "recover", endpointID, since.UTC())
-	r.refused = s.unless(ctx, endpointID, nil)
+	r.refused = s.unless(ctx, At{ID: endpointID})
 	recovered, before, err := once(ctx, s, r, func() (int32, error) {
 		seq, err := s.seq(ctx, no)
 		if err != nil {

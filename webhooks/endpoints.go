@@ -71,34 +71,40 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	return s.answer(ctx, made, before, err)
 }
 
-// Change has an endpoint be what is said, if it is still at the version, which may be nil. What was not sent yet goes to the new
+// At names an endpoint and the version that it must still be at; nil: any.
+type At struct {
+	ID      string
+	Version *int32
+}
+
+// Change has an endpoint be what is said, if it is still at the version. What was not sent yet goes to the new
 // URL. Errors: *AddressRefused, orders.ErrPrecondition, orders.ErrKeyReused.
-func (s *Endpoints) Change(ctx context.Context, id string, version *int32, want Spec, by By) (db.WebhookEndpoint, error) {
+func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.WebhookEndpoint, error) {
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	no, _ := EndpointNo(id)
-	r := requestFor(by, "change", id, want)
-	r.refused = s.unless(ctx, id, version)
+	no, _ := EndpointNo(at.ID)
+	r := requestFor(by, "change", at.ID, want)
+	r.refused = s.unless(ctx, at)
 	changed, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointChange(ctx, db.WebhookEndpointChangeParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, IfVersion: version, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
+			EndpointNo: no, IfVersion: at.Version, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
 		})
 	})
 	return shown(s.answer(ctx, changed, before, err))
 }
 
-// Stop disables an endpoint, or deletes it (state), if it is still at the version, which may be nil. Errors:
+// Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors:
 // orders.ErrPrecondition, orders.ErrKeyReused.
-func (s *Endpoints) Stop(ctx context.Context, id, state string, version *int32, by By) (db.WebhookEndpoint, error) {
-	no, _ := EndpointNo(id)
-	r := requestFor(by, state, id)
-	r.refused = s.unless(ctx, id, version)
+func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.WebhookEndpoint, error) {
+	no, _ := EndpointNo(at.ID)
+	r := requestFor(by, state, at.ID)
+	r.refused = s.unless(ctx, at)
 	stopped, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointStop(ctx, db.WebhookEndpointStopParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, IfVersion: version, State: state,
+			EndpointNo: no, IfVersion: at.Version, State: state,
 		})
 	})
 	if before != nil && state == Deleted {
@@ -112,7 +118,7 @@ func (s *Endpoints) Stop(ctx context.Context, id, state string, version *int32, 
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
 	no, _ := EndpointNo(id)
 	r := requestFor(by, "rotate", id, overlap)
-	r.refused = s.unless(ctx, id, nil)
+	r.refused = s.unless(ctx, At{ID: id})
 	rotated, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookSecretRotate(ctx, db.WebhookSecretRotateParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
@@ -130,7 +136,7 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 		return db.WebhookEndpoint{}, err
 	}
 	r := requestFor(by, "enable", id, fromNow)
-	r.refused = s.unless(ctx, id, nil)
+	r.refused = s.unless(ctx, At{ID: id})
 	enabled, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		seq, err := s.seq(ctx, no)
 		if err != nil {
@@ -145,10 +151,10 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 }
 
 // unless says why a change was not made of an endpoint that was to be at a version.
-func (s *Endpoints) unless(ctx context.Context, id string, version *int32) func() error {
+func (s *Endpoints) unless(ctx context.Context, at At) func() error {
 	return func() error {
-		now, err := s.Get(ctx, id)
-		if err == nil && version != nil && now.Version != *version {
+		now, err := s.Get(ctx, at.ID)
+		if err == nil && at.Version != nil && now.Version != *at.Version {
 			return orders.ErrPrecondition
 		}
 		return err

@@ -126,17 +126,17 @@ func TestChangesOfEndpoints(t *testing.T) {
 	b := endpoints(t, true)
 	id := webhooks.EndpointID(b.make(t, "http://127.0.0.1:9/hook").EndpointNo)
 	want := webhooks.Spec{URL: "http://127.0.0.1:9/other", Types: []string{"stock.set"}}
-	changed, err := b.Change(t.Context(), id, new(int32(1)), want, by("1"))
+	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
 	if err != nil || changed.Url != want.URL || !slices.Equal(changed.Types, want.Types) || changed.Version != 2 || changed.Secret != "" {
 		t.Errorf("%+v, %v", changed, err)
 	}
-	if again, err := b.Change(t.Context(), id, new(int32(1)), want, by("1")); err != nil || again.Version != 2 {
+	if again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1")); err != nil || again.Version != 2 {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if _, err := b.Change(t.Context(), id, new(int32(1)), want, by("2")); !errors.Is(err, orders.ErrPrecondition) {
+	if _, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2")); !errors.Is(err, orders.ErrPrecondition) {
 		t.Error("another has changed it:", err)
 	}
-	disabled, err := b.Stop(t.Context(), id, webhooks.Disabled, nil, by("3"))
+	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
 	if err != nil || disabled.State != webhooks.Disabled || disabled.DisabledReason == nil || disabled.DisabledAt == nil {
 		t.Errorf("%+v, %v", disabled, err)
 	}
@@ -144,11 +144,11 @@ func TestChangesOfEndpoints(t *testing.T) {
 		t.Errorf("%+v, %v", enabled, err)
 	}
 	for range 2 {
-		if _, err := b.Stop(t.Context(), id, webhooks.Deleted, nil, by("5")); err != nil {
+		if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("5")); err != nil {
 			t.Error("deleted, twice:", err)
 		}
 	}
-	if _, err := b.Stop(t.Context(), id, webhooks.Deleted, nil, by("6")); !errors.Is(err, orders.ErrNotFound) {
+	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("6")); !errors.Is(err, orders.ErrNotFound) {
 		t.Error("deleted by another request:", err)
 	}
 	var events []string
@@ -186,7 +186,7 @@ func TestTestEvent(t *testing.T) {
 	made := b.make(t, receiver.URL)
 	secret = made.Secret
 	id := webhooks.EndpointID(made.EndpointNo)
-	if _, err := b.Stop(t.Context(), id, webhooks.Disabled, nil, by("1")); err != nil {
+	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1")); err != nil {
 		t.Fatal(err)
 	}
 	sent, err := b.Test(t.Context(), id)
