@@ -48,11 +48,16 @@ func eventsCommand() *cobra.Command {
 	return cmd
 }
 
-// eventsAtOnce is how many events a page has.
-const eventsAtOnce = 500
+const (
+	eventsAtOnce = 500  // in a page
+	eventsSoon   = "2s" // what has just happened may take so long to be in the feed
+)
 
 // printEvents prints the events that there are, and with follow those that come.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
+	if !follow {
+		params.Wait = eventsSoon
+	}
 	for more := true; more; {
 		page, err := s.ListEvents(ctx, &params)
 		if err != nil {
