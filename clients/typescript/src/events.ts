@@ -6,17 +6,15 @@ import type { PawlEvent } from "./types.js";
 const longestSilence = 45_000;
 
 /** Opens the stream of events, behind a cursor if there is one. */
-export type Open = (cursor: string | undefined, signal: AbortSignal) => Promise<Response>;
+export type Open = (cursor: string | undefined, signal: AbortSignal | undefined) => Promise<Response>;
 
 /** Goes through the events of a stream (Server-Sent Events), and opens it again behind the last one when it ends. */
 export async function* follow(open: Open, signal: AbortSignal | undefined): AsyncGenerator<PawlEvent, void> {
   let cursor: string | undefined;
   for (let attempt = 1; ; attempt++) {
     let retry = 0;
-    const connection = new AbortController();
     try {
-      const response = await open(cursor, signal ? AbortSignal.any([signal, connection.signal]) : connection.signal);
-      for await (const block of blocks(response, connection)) {
+      for await (const block of blocks(await open(cursor, signal), signal)) {
         attempt = 1;
         retry = Number(field(block, "retry") ?? retry);
         const data = field(block, "data");
@@ -25,24 +23,29 @@ export async function* follow(open: Open, signal: AbortSignal | undefined): Asyn
       }
     } catch (error) {
       if (error instanceof PawlError || signal?.aborted) throw error;
-    } finally {
-      connection.abort(); // also when the caller leaves the loop
     }
     await pause(Math.max(retry, backoff(attempt)), signal);
   }
 }
 
 /** The blocks of lines of a stream. What comes before the end of a block is none. */
-async function* blocks(response: Response, connection: AbortController): AsyncGenerator<string, void> {
+async function* blocks(response: Response, signal: AbortSignal | undefined): AsyncGenerator<string, void> {
   if (!response.body) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ; ) {
-    const silence = setTimeout(() => connection.abort(), longestSilence);
-    const { done, value } = await reader.read().finally(() => clearTimeout(silence));
-    if (done) return;
-    const read = (rest + value).split("\n\n");
-    rest = read.pop() ?? "";
-    yield* read;
+  const close = () => void reader.cancel().catch(() => undefined); // Node may have forgotten the signal of an old request
+  signal?.addEventListener("abort", close);
+  try {
+    for (let rest = ""; ; ) {
+      const silence = setTimeout(close, longestSilence);
+      const { done, value } = await reader.read().finally(() => clearTimeout(silence));
+      if (done) return;
+      const read = (rest + value).split("\n\n");
+      rest = read.pop() ?? "";
+      yield* read;
+    }
+  } finally {
+    signal?.removeEventListener("abort", close);
+    close(); // also when the caller leaves the loop
   }
 }
 

@@ -112,7 +112,7 @@ export class Pawl {
    * event. To go on another day, keep the `cursor` of the last one that you have dealt with; too old, it is cursor_expired.
    */
   events(filter: api.EventFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.PawlEvent, void> {
-    const open = async (cursor: string | undefined, stop: AbortSignal) => {
+    const open = async (cursor: string | undefined, stop: AbortSignal | undefined) => {
       const header = { Accept: "text/event-stream", "Last-Event-ID": cursor };
       const request = await this.#prepare("get", "/api/events", { query: filter, header, signal: stop });
       return send(request, { ...this.#how, timeout: Infinity, retryFor: Infinity }, async (response) => response);
