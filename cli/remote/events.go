@@ -35,7 +35,7 @@ func eventsCommand() *cobra.Command {
 		}
 		err := s.printEvents(ctx, params, follow)
 		if follow && ctx.Err() != nil {
-			return nil // that is how it ends
+			return nil //nolint:nilerr // to be interrupted is how it ends
 		}
 		return err
 	})
