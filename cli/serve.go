@@ -28,11 +28,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if os.Getenv("GOGC") == "" {
-				// The heap is a few megabytes: to collect it less often costs little memory
-				// and saves a good part of the service's CPU time.
-				debug.SetGCPercent(200)
-			}
+			collectGarbage(false)
 			if err := cfg.OIDC.check(); err != nil {
 				return configError{err}
 			}
@@ -105,7 +101,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, orders, pool, registry, log)
-	edge.tail = events.NewTail(events.NewReader(db.New(pool), orders.Orders), events.TailConfig{Log: log, Registerer: registry})
+	edge.tail = events.NewTail(events.NewReader(db.New(pool), orders.Orders), events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
@@ -177,4 +173,16 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 		return httpapi.New(orders, settings), nil
 	}
 	return httpapi.NewWithOperations(orders, settings)
+}
+
+// collectGarbage says how much garbage there may be. Mostly the heap is a few megabytes: to collect it less often costs little
+// memory and saves a good part of the service's CPU time. What thousands hold who listen to events is not little.
+func collectGarbage(crowd bool) {
+	switch {
+	case os.Getenv("GOGC") != "":
+	case crowd:
+		debug.SetGCPercent(50)
+	default:
+		debug.SetGCPercent(200)
+	}
 }

@@ -22,6 +22,7 @@ import (
 type Tail struct {
 	reader *Reader
 	log    *slog.Logger
+	crowd  func(many bool)
 	failed rate.Sometimes // log lines that say why it can't be read
 	wake   chan struct{}  // somebody listens
 
@@ -48,6 +49,7 @@ const (
 	backlog     = 2000                  // how many events before the end it begins: those who come back after a restart find them
 	tailPause   = 50 * time.Millisecond // between looks at the end of the feed
 	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
+	crowdFrom   = 1000                  // listeners
 	failedPause = time.Second           // after a look that failed
 	lingers     = 10 * time.Second      // for how long it is read on when nobody listens any more
 )
@@ -56,12 +58,13 @@ const (
 type TailConfig struct {
 	Log        *slog.Logger          // nil: nobody is told
 	Registerer prometheus.Registerer // takes the metric; nil: nobody reads it
+	Crowd      func(many bool)       // is told when a thousand or more begin to listen, and when they have gone; nil: nobody is told
 }
 
 // NewTail returns a tail that does nothing until Start.
 func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	t := &Tail{
-		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
+		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute}, crowd: cfg.Crowd,
 		wake: make(chan struct{}, 1), news: make(chan struct{}), empty: make(chan struct{}), most: keptBytes,
 	}
 	t.life, t.end = context.WithCancel(context.Background())
@@ -149,9 +152,12 @@ func (t *Tail) leave() {
 // follow reads the end of the feed until nobody has listened for a while.
 func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
+	many := false
+	defer func() { t.tellCrowd(&many, 0) }()
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
-		pause := tailPause
-		if n := t.Listeners(); n > 0 {
+		pause, n := tailPause, t.Listeners()
+		t.tellCrowd(&many, n)
+		if n > 0 {
 			heard, pause = time.Now(), max(pause, time.Duration(n)*wakePrice)
 		}
 		if err := t.look(ctx); err != nil && ctx.Err() == nil {
@@ -159,6 +165,14 @@ func (t *Tail) follow(ctx context.Context) {
 			pause = failedPause
 		}
 		orders.Sleep(ctx, pause)
+	}
+}
+
+// tellCrowd says when it has changed whether many listen.
+func (t *Tail) tellCrowd(many *bool, listeners int) {
+	if now := listeners >= crowdFrom; now != *many && t.crowd != nil {
+		*many = now
+		t.crowd(now)
 	}
 }
 
