@@ -43,11 +43,11 @@ type Deliverer struct {
 	endStatements, endSending context.CancelFunc
 	stopping                  chan struct{}
 	stop                      sync.Once
-	loop, running             sync.WaitGroup // the loop, and the couriers
+	loop, running             sync.WaitGroup // the loop, and the senders
 
-	couriers map[int32]*courier // of the loop alone
-	renewed  time.Time          // of the loop alone
-	held     atomic.Int32       // how many couriers there are
+	senders map[int32]*endpointSender // of the loop alone
+	renewed time.Time                 // of the loop alone
+	held    atomic.Int32              // how many senders there are
 }
 
 // NewDeliverer returns a deliverer that does nothing yet. It reads the events from feed.
@@ -57,7 +57,7 @@ func NewDeliverer(query *db.Queries, feed *events.Reader, cfg Config) *Deliverer
 	d := &Deliverer{
 		query: query, feed: feed, sender: NewSender(cfg.AllowPrivate), cfg: cfg, owner: uuid.New(),
 		log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), metrics: newMetrics(cfg.Registerer, query),
-		stopping: make(chan struct{}), couriers: map[int32]*courier{},
+		stopping: make(chan struct{}), senders: map[int32]*endpointSender{},
 	}
 	d.statements, d.endStatements = context.WithCancel(context.Background())
 	d.sending, d.endSending = context.WithCancel(d.statements)
@@ -91,14 +91,14 @@ func (d *Deliverer) end(ctx context.Context) {
 		time.AfterFunc(releaseLimit, d.endStatements) // the database may be away
 	})()
 	d.loop.Wait()
-	for _, c := range d.couriers {
+	for _, c := range d.senders {
 		c.leave()
 	}
 	d.running.Wait()
 	d.endSending()
 	release, cancel := context.WithTimeout(d.statements, releaseLimit)
 	defer cancel()
-	if len(d.couriers) > 0 {
+	if len(d.senders) > 0 {
 		if err := d.query.WebhookEndpointsRelease(release, d.owner); err != nil {
 			d.log.Warn("hand back webhook endpoints", "error", err)
 		}
@@ -110,7 +110,7 @@ func (d *Deliverer) end(ctx context.Context) {
 // releaseLimit is how long Stop waits for the database, which may be away.
 const releaseLimit = 2 * time.Second
 
-// step looks at all endpoints, tells the couriers what it has seen of theirs, and takes up one that nobody has. It returns how
+// step looks at all endpoints, tells the senders what it has seen of theirs, and takes up one that nobody has. It returns how
 // long to wait until the next one.
 func (d *Deliverer) step() time.Duration {
 	d.renew()
@@ -136,7 +136,7 @@ func (d *Deliverer) step() time.Duration {
 	return lookEvery
 }
 
-// share hands each courier the row of its endpoint, begins one for each endpoint that is ours and has none, and ends those whose
+// share hands each sender the row of its endpoint, begins one for each endpoint that is ours and has none, and ends those whose
 // endpoint is another's.
 func (d *Deliverer) share(rows []db.WebhookEndpointsLookRow, heard time.Time) (free, enabled bool) {
 	ours := map[int32]bool{}
@@ -147,28 +147,28 @@ func (d *Deliverer) share(rows []db.WebhookEndpointsLookRow, heard time.Time) (f
 			free = free || !e.DueAt.After(rows[i].At)
 			continue
 		}
-		if c := d.courierOf(e); c != nil {
+		if c := d.senderOf(e); c != nil {
 			ours[e.EndpointNo] = true
 			c.see(&look{rows[i], heard})
 		}
 	}
-	for no, c := range d.couriers {
+	for no, c := range d.senders {
 		if !ours[no] {
 			c.leave()
 		}
 		select {
 		case <-c.gone:
-			delete(d.couriers, no)
+			delete(d.senders, no)
 		default:
 		}
 	}
-	d.held.Store(int32(len(d.couriers)))
+	d.held.Store(int32(len(d.senders)))
 	return free, enabled
 }
 
-// courierOf is the courier of an endpoint that is ours; nil: the one of an earlier claim has not ended yet.
-func (d *Deliverer) courierOf(e *db.WebhookEndpoint) *courier {
-	c, ok := d.couriers[e.EndpointNo]
+// senderOf is the sender of an endpoint that is ours; nil: the one of an earlier claim has not ended yet.
+func (d *Deliverer) senderOf(e *db.WebhookEndpoint) *endpointSender {
+	c, ok := d.senders[e.EndpointNo]
 	switch {
 	case ok && c.fence == e.Fence:
 		return c
@@ -176,19 +176,19 @@ func (d *Deliverer) courierOf(e *db.WebhookEndpoint) *courier {
 		c.leave()
 		return nil
 	}
-	c = newCourier(d, e)
-	d.couriers[e.EndpointNo] = c
+	c = newEndpointSender(d, e)
+	d.senders[e.EndpointNo] = c
 	d.running.Go(c.run)
 	return c
 }
 
 // renew extends the leases of what is ours, a third of their time after the last renewal.
 func (d *Deliverer) renew() {
-	if len(d.couriers) == 0 || time.Since(d.renewed) < d.cfg.Lease/3 {
+	if len(d.senders) == 0 || time.Since(d.renewed) < d.cfg.Lease/3 {
 		return
 	}
-	nos := make([]int32, 0, len(d.couriers))
-	for no := range d.couriers {
+	nos := make([]int32, 0, len(d.senders))
+	for no := range d.senders {
 		nos = append(nos, no)
 	}
 	d.renewed = time.Now()
@@ -199,7 +199,7 @@ func (d *Deliverer) renew() {
 	}
 }
 
-// atOnce is how many requests a courier may make at one time: each has its part, so that no endpoint takes those of another.
+// atOnce is how many requests an endpointSender may make at one time: each has its part, so that no endpoint takes those of another.
 func (d *Deliverer) atOnce() int {
 	return max(1, min(mostAtOnce, mostOverall/max(1, int(d.held.Load()))))
 }

@@ -3,6 +3,6 @@
 //
 // An endpoint is sent to by one replica, which holds a lease on its row. It reads the feed from where the endpoint stands,
 // stores a delivery for each event that the endpoint wants, sends those that are due, and stores what came of them. All
-// statements about an endpoint come from one goroutine of its owner (courier), and each raises the seq of the endpoint, so
+// statements about an endpoint come from one goroutine of its owner (endpointSender), and each raises the seq of the endpoint, so
 // a person's request in between is noticed.
 package webhooks

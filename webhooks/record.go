@@ -34,13 +34,13 @@ type verdict struct {
 }
 
 // archived is the verdict on a delivery whose event is not in the database any more.
-func (o *outcome) archived(p *parcel, now time.Time) {
+func (o *outcome) archived(p *dueDelivery, now time.Time) {
 	o.results = append(o.results, verdict{p.no, p.attempts, Skipped, 0, Entry{At: now.UTC(), Error: "the event was moved to an archive"}})
 }
 
 // collect takes a result.
-func (c *courier) collect(r result) {
-	c.flying--
+func (c *endpointSender) collect(r result) {
+	c.inFlight--
 	if r.canceled {
 		delete(c.known, r.no)
 		return
@@ -87,7 +87,7 @@ func (o *outcome) failed(a *Attempt) {
 }
 
 // record stores what came of attempts, and takes up what became due by that.
-func (c *courier) record(ctx context.Context) {
+func (c *endpointSender) record(ctx context.Context) {
 	o := &c.outcome
 	pause := c.pauseFor(o)
 	rows, err := c.d.query.WebhookDeliveriesRecord(ctx, c.recordParams(o, pause))
@@ -119,7 +119,7 @@ func (c *courier) record(ctx context.Context) {
 }
 
 // pauseFor is how long the endpoint is left alone now. One that fails again and again is tried after growing pauses.
-func (c *courier) pauseFor(o *outcome) time.Duration {
+func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if o.slower {
 		c.limit = max(1, c.limit/2)
 	}
@@ -132,7 +132,7 @@ func (c *courier) pauseFor(o *outcome) time.Duration {
 	return max(o.pause, jitter(c.probing))
 }
 
-func (c *courier) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {
+func (c *endpointSender) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {
 	params := db.WebhookDeliveriesRecordParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
 		Failures: c.endpoint.Failures, Succeeded: o.succeeded, PauseSeconds: pause.Seconds(),
@@ -152,7 +152,7 @@ func (c *courier) recordParams(o *outcome, pause time.Duration) db.WebhookDelive
 const typeDisabled = "webhook_endpoint.disabled"
 
 // disable disables the endpoint, and says so: in the log, in a metric, and to all other endpoints.
-func (c *courier) disable(ctx context.Context, reason string) {
+func (c *endpointSender) disable(ctx context.Context, reason string) {
 	m := message{ID: "msg_" + uuid.NewString(), Type: typeDisabled, Timestamp: c.clock.now().UTC()}
 	m.Data.EndpointID, m.Data.URL, m.Data.Reason = c.id, c.endpoint.Url, reason
 	row, err := c.d.query.WebhookEndpointDisable(ctx, db.WebhookEndpointDisableParams{
@@ -196,9 +196,9 @@ const (
 )
 
 // purge removes, a few at a time, finished deliveries that are old: of an endpoint that is deleted, all, and then it.
-func (c *courier) purge(ctx context.Context) {
+func (c *endpointSender) purge(ctx context.Context) {
 	deleted := c.endpoint.State == Deleted
-	if c.resync || deleted && c.flying > 0 || !deleted && time.Now().Before(c.purgeAt) {
+	if c.resync || deleted && c.inFlight > 0 || !deleted && time.Now().Before(c.purgeAt) {
 		return
 	}
 	next, err := c.d.query.WebhookDeliveriesPurge(ctx, db.WebhookDeliveriesPurgeParams{

@@ -13,7 +13,7 @@ import (
 )
 
 // send starts attempts, as many as the endpoint can do with.
-func (c *courier) send(ctx context.Context) {
+func (c *endpointSender) send(ctx context.Context) {
 	for {
 		n := min(c.room(), len(c.queue))
 		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
@@ -32,24 +32,24 @@ func (c *courier) send(ctx context.Context) {
 }
 
 // room is how many more attempts may be made now: one, when its pause is over, to an endpoint that fails.
-func (c *courier) room() int {
+func (c *endpointSender) room() int {
 	if until := c.endpoint.PausedUntil; until != nil && c.clock.now().Before(*until) {
 		return 0
 	}
 	if c.failing() {
-		return 1 - c.flying
+		return 1 - c.inFlight
 	}
-	return min(c.limit, c.d.atOnce()) - c.flying
+	return min(c.limit, c.d.atOnce()) - c.inFlight
 }
 
 // start makes an attempt in the background. There is always room for its result.
-func (c *courier) start(p *parcel) {
+func (c *endpointSender) start(p *dueDelivery) {
 	if p.body == nil {
 		c.outcome.archived(p, c.clock.now())
 		return
 	}
 	endpoint, at := c.endpoint, c.clock.now().UTC()
-	c.flying++
+	c.inFlight++
 	c.d.running.Go(func() {
 		a := c.d.sender.Send(c.d.sending, &endpoint, signing.Message{ID: p.eventID, Body: p.body}, at)
 		c.results <- result{p, a, c.d.sending.Err() != nil && !a.Delivered()}
@@ -57,7 +57,7 @@ func (c *courier) start(p *parcel) {
 }
 
 // readBodies reads the events of those that have no body yet.
-func (c *courier) readBodies(ctx context.Context, set []*parcel) error {
+func (c *endpointSender) readBodies(ctx context.Context, set []*dueDelivery) error {
 	var keys []events.Key
 	for _, p := range set {
 		if p.body == nil {
@@ -87,7 +87,7 @@ func (c *courier) readBodies(ctx context.Context, set []*parcel) error {
 }
 
 // keyOf is the row that the event of a delivery is read from.
-func keyOf(p *parcel) events.Key {
+func keyOf(p *dueDelivery) events.Key {
 	k := events.Key{EventNo: p.eventNo, Seq: p.seq}
 	if item, ok := strings.CutPrefix(p.subject, itemPrefix); ok {
 		k.StockItem = item
@@ -98,7 +98,7 @@ func keyOf(p *parcel) events.Key {
 }
 
 // readDue reads what has become due without us.
-func (c *courier) readDue(ctx context.Context) {
+func (c *endpointSender) readDue(ctx context.Context) {
 	if time.Now().After(c.sweepAt) {
 		c.sweepAt, c.floor, c.unread = time.Now().Add(sweepEvery), time.Time{}, true
 	}
@@ -123,7 +123,7 @@ func (c *courier) readDue(ctx context.Context) {
 }
 
 // take queues a delivery that is due, if it is not known yet.
-func (c *courier) take(r db.WebhookDeliveriesRecordRow) {
+func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
 	if _, known := c.known[r.DeliveryNo]; known {
 		return
 	}
@@ -131,7 +131,7 @@ func (c *courier) take(r db.WebhookDeliveriesRecordRow) {
 		c.unread, c.floor = true, time.Time{}
 		return
 	}
-	p := &parcel{no: r.DeliveryNo, attempts: r.Attempts, eventID: r.EventID, subject: r.Subject}
+	p := &dueDelivery{no: r.DeliveryNo, attempts: r.Attempts, eventID: r.EventID, subject: r.Subject}
 	if r.Body != nil {
 		p.body = []byte(*r.Body)
 	} else {
@@ -141,7 +141,7 @@ func (c *courier) take(r db.WebhookDeliveriesRecordRow) {
 }
 
 // add stores the deliveries of the next events, if they can be sent soon.
-func (c *courier) add(ctx context.Context) {
+func (c *endpointSender) add(ctx context.Context) {
 	for !c.resync && !c.failing() && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
 		if err := c.readPage(ctx); err != nil {
 			c.d.log.Warn("read events for a webhook endpoint", "endpoint", c.id, "error", err)
@@ -160,7 +160,7 @@ func (c *courier) add(ctx context.Context) {
 }
 
 // readPage reads the next events that the endpoint wants, unless it has some that are not stored yet.
-func (c *courier) readPage(ctx context.Context) error {
+func (c *endpointSender) readPage(ctx context.Context) error {
 	if len(c.page.Events) > 0 && c.page.Events[0].No > c.endpoint.EventNo && c.pageVersion == c.endpoint.Version {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (c *courier) readPage(ctx context.Context) error {
 }
 
 // store stores the deliveries of events and how far the endpoint has come. It returns false if it did not.
-func (c *courier) store(ctx context.Context, set []events.Event, next events.Cursor) bool {
+func (c *endpointSender) store(ctx context.Context, set []events.Event, next events.Cursor) bool {
 	n := len(set)
 	params := db.WebhookDeliveriesAddParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq, EventNo: next.No,
@@ -235,7 +235,7 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 
 // mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then:
 // some may have been skipped, or wait behind one that was given up.
-func (c *courier) mayRunAhead(ctx context.Context) bool {
+func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
 	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && time.Since(c.countedAt) > countEvery {
 		n, err := c.d.query.WebhookDeliveriesAhead(ctx, db.WebhookDeliveriesAheadParams{EndpointNo: c.no, Most: mostAhead})
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"pawl/events"
 )
 
-// courier delivers to one endpoint, as long as it is ours. What it knows is its goroutine's alone.
-type courier struct {
+// endpointSender delivers to one endpoint, as long as it is ours. What it knows is its goroutine's alone.
+type endpointSender struct {
 	d     *Deliverer
 	no    int32
 	id    string
@@ -27,14 +27,14 @@ type courier struct {
 	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
 	resync     bool               // somebody else has written, or we don't know what we have: nothing is written before the next look
 
-	queue   []*parcel         // due, in the order in which they became so
-	known   map[int64]*parcel // those of the queue, those under way, and those whose results are not stored
-	flying  int               // attempts under way
-	outcome outcome           // what is to be stored
-	unread  bool              // there may be deliveries that are due and that we don't know
-	floor   time.Time         // no delivery that we don't know is due before
-	sweepAt time.Time         // when to look below the floor
-	bodies  bodies
+	queue    []*dueDelivery         // due, in the order in which they became so
+	known    map[int64]*dueDelivery // those of the queue, those under way, and those whose results are not stored
+	inFlight int                    // attempts under way
+	outcome  outcome                // what is to be stored
+	unread   bool                   // there may be deliveries that are due and that we don't know
+	floor    time.Time              // no delivery that we don't know is due before
+	sweepAt  time.Time              // when to look below the floor
+	bodies   bodies
 
 	page        events.Page // the next events that it wants, as they were read: those that are not stored yet
 	pageVersion int32       // of the endpoint, for which they were read
@@ -56,8 +56,8 @@ type look struct {
 // now is the time of the database, or a little before it.
 func (l *look) now() time.Time { return l.At.Add(time.Since(l.heard)) }
 
-// parcel is a delivery that is due.
-type parcel struct {
+// dueDelivery is a delivery that is due.
+type dueDelivery struct {
 	no       int64
 	eventNo  int64 // 0: it has a body of its own
 	seq      int64
@@ -68,7 +68,7 @@ type parcel struct {
 }
 
 type result struct {
-	*parcel
+	*dueDelivery
 	attempt  Attempt
 	canceled bool // by us: it says nothing of the endpoint
 }
@@ -86,21 +86,21 @@ const (
 	shortestProbe, longestProbe = time.Second, time.Minute
 )
 
-func newCourier(d *Deliverer, e *db.WebhookEndpoint) *courier {
+func newEndpointSender(d *Deliverer, e *db.WebhookEndpoint) *endpointSender {
 	leaving := make(chan struct{})
-	return &courier{
+	return &endpointSender{
 		d: d, no: e.EndpointNo, id: EndpointID(e.EndpointNo), fence: e.Fence,
 		looks: make(chan *look, 1), results: make(chan result, mostAtOnce),
 		leaving: leaving, left: sync.OnceFunc(func() { close(leaving) }), gone: make(chan struct{}),
-		known: map[int64]*parcel{}, resync: true, limit: 1,
+		known: map[int64]*dueDelivery{}, resync: true, limit: 1,
 	}
 }
 
 // leave has it end: it starts nothing more, and stores what comes of the attempts under way.
-func (c *courier) leave() { c.left() }
+func (c *endpointSender) leave() { c.left() }
 
 // see hands it a look, in place of one that it has not taken notice of.
-func (c *courier) see(l *look) {
+func (c *endpointSender) see(l *look) {
 	select {
 	case <-c.looks:
 	default:
@@ -108,7 +108,7 @@ func (c *courier) see(l *look) {
 	c.looks <- l // nobody else sends
 }
 
-func (c *courier) run() {
+func (c *endpointSender) run() {
 	defer close(c.gone)
 	for {
 		select {
@@ -126,7 +126,7 @@ func (c *courier) run() {
 }
 
 // collectAll takes the results that are there by now, so that one statement stores them.
-func (c *courier) collectAll() {
+func (c *endpointSender) collectAll() {
 	for {
 		select {
 		case r := <-c.results:
@@ -138,8 +138,8 @@ func (c *courier) collectAll() {
 }
 
 // finish waits for the attempts under way and stores their results, unless the endpoint is another's by now.
-func (c *courier) finish() {
-	for c.flying > 0 {
+func (c *endpointSender) finish() {
+	for c.inFlight > 0 {
 		c.collect(<-c.results)
 	}
 	if len(c.outcome.results) > 0 && !c.resync {
@@ -148,7 +148,7 @@ func (c *courier) finish() {
 }
 
 // notice takes up what a look says. One that is older than what we have written since says nothing, unless we don't know.
-func (c *courier) notice(l *look) {
+func (c *endpointSender) notice(l *look) {
 	if valid := l.heard.Add(l.WebhookEndpoint.DueAt.Sub(l.At)); valid.After(c.validUntil) {
 		c.validUntil = valid
 	}
@@ -170,7 +170,7 @@ func (c *courier) notice(l *look) {
 }
 
 // drop forgets which deliveries are due, but for those under way: somebody else has written.
-func (c *courier) drop() {
+func (c *endpointSender) drop() {
 	for _, p := range c.queue {
 		delete(c.known, p.no)
 	}
@@ -178,7 +178,7 @@ func (c *courier) drop() {
 }
 
 // work does what can be done now: it stores results, stores deliveries of the next events, and sends.
-func (c *courier) work(ctx context.Context) {
+func (c *endpointSender) work(ctx context.Context) {
 	if len(c.outcome.results) > 0 && !c.resync {
 		c.record(ctx)
 	}
@@ -191,10 +191,10 @@ func (c *courier) work(ctx context.Context) {
 }
 
 // failing reports whether the endpoint is tried only now and then.
-func (c *courier) failing() bool { return c.endpoint.Failures >= failingAt }
+func (c *endpointSender) failing() bool { return c.endpoint.Failures >= failingAt }
 
 // doubt forgets what is thought to be stored, after a statement that wrote nothing, or whose outcome is not known.
-func (c *courier) doubt(doing string, err error) {
+func (c *endpointSender) doubt(doing string, err error) {
 	c.resync = true
 	if err != nil {
 		c.d.log.Warn("webhook statement failed", "doing", doing, "endpoint", c.id, "error", err)
