@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
 	"pawl/dbtest"
@@ -28,16 +29,30 @@ type feed struct {
 func newFeed(t *testing.T) *feed {
 	t.Helper()
 	f := &feed{T: t, Database: dbtest.New(t), owner: uuid.New()}
-	pool, err := db.Open(t.Context(), f.URL, db.Options{MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	f.query = db.New(pool)
-	f.reader = events.NewReader(f.query, orders.NewReader(t.Context(), f.query))
+	f.open()
 	f.exec(`INSERT INTO orders (status, order_id, currency, item, amount, due_at)
 		SELECT 'pending', 'order-' || n, 'EUR', 'widget', 9.99, now() FROM generate_series(1, 9) AS n`)
 	return f
+}
+
+// open connects as the service does, and with all rights where there is no pool for that yet.
+func (f *feed) open() {
+	f.Helper()
+	if f.Pool == nil {
+		admin, err := pgxpool.New(f.Context(), f.URL)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Cleanup(admin.Close)
+		f.Pool = admin
+	}
+	pool, err := db.Open(f.Context(), f.URL, db.Options{MaxConns: 4})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(pool.Close)
+	f.query = db.New(pool)
+	f.reader = events.NewReader(f.query, orders.NewReader(f.Context(), f.query))
 }
 
 func (f *feed) exec(sql string, args ...any) {

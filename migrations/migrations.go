@@ -52,6 +52,8 @@ func Version() int64 {
 // before anything is applied: goose compares numbers alone, and the statements of this program
 // may not run on the schema that is there.
 //
+// A database that was restored into another cluster is made fit for new events. No service may write to it before.
+//
 // It returns the names of the files that it applied, also with an error.
 func Up(ctx context.Context, url string) (applied []string, err error) { return up(ctx, url, files) }
 
@@ -79,7 +81,10 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 				return err
 			}
 		}
-		return recordChecksums(ctx, conn, files)
+		if err := recordChecksums(ctx, conn, files); err != nil {
+			return err
+		}
+		return adoptCluster(ctx, conn)
 	})
 	return applied, err
 }

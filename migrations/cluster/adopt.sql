@@ -1,0 +1,16 @@
+-- Has the positions of new events begin after all that there are. Transactions count from a lower number here, perhaps. Nobody writes
+-- meanwhile. The relay then finds another history, and begins another epoch.
+DO $$
+DECLARE
+  highest bigint;
+  added bigint;
+BEGIN
+  LOCK TABLE pawl.transitions, pawl.stock_movements IN ACCESS EXCLUSIVE MODE;
+  SELECT greatest((SELECT max(t.position) FROM pawl.transitions AS t), (SELECT max(m.position) FROM pawl.stock_movements AS m),
+    (SELECT max(b.position_to) FROM pawl.event_batches AS b), 0) INTO highest;
+  SELECT greatest(r.position_offset, highest + 1 - txid_current()) FROM pawl.event_relay AS r INTO added;
+  EXECUTE format('ALTER TABLE pawl.transitions ALTER COLUMN position SET DEFAULT txid_current() + %s', added);
+  EXECUTE format('ALTER TABLE pawl.stock_movements ALTER COLUMN position SET DEFAULT txid_current() + %s', added);
+  UPDATE pawl.event_relay AS r SET position_offset = added, history = '', due_at = now(),
+    system_identifier = (SELECT c.system_identifier FROM pg_control_system() AS c);
+END $$
