@@ -24,6 +24,8 @@ const (
 	firstAnswer   = "the first answer is used, once"
 	inTheBooks    = "what is charged in the books is charged"
 	sameUndo      = "an undo says the same on every call"
+	eventsInOrder = "each event once, and in the order of seq"
+	noEventLost   = "no event is left out"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -36,6 +38,7 @@ var safe = []struct{ name, model, switches, drivers string }{
 	{"callback, second look and sweep", "callback", "", "replica callback sweep"},
 	{"callback, seq raised", "callback", "RAISESEQ", "replica callback"},
 	{"retention", "retention", "", "driver people time"},
+	{"feed", "feed", "", "writer relay"},
 	{"retention, the keys of what stands are never forgotten", "retention", "KEEPSDONE DOUBTAGE", ""},
 }
 
@@ -66,6 +69,10 @@ var weakened = []struct {
 	{"callback", "ONESTATEMENT", []string{noWait}},
 	{"callback", "ONLYCALLBACK", []string{noWait}},
 	{"callback", "NOTSINGLEUSE", []string{firstAnswer}},
+	{"feed", "PLAIN", []string{eventsInOrder}},
+	{"feed", "NOHORIZON", []string{noEventLost}},
+	{"feed", "FORGETS", []string{eventsInOrder}},
+	{"feed", "BLIND", []string{eventsInOrder}},
 	{"retention", "SENDSOLD", []string{single, inTheBooks}},
 	{"retention", "UNDOESOLD", []string{nothingLive}},
 	{"retention", "DOUBTAGE", []string{nothingLive}},
