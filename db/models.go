@@ -19,6 +19,7 @@ type EventBatch struct {
 	PositionTo   int64
 	At           time.Time
 	Epoch        int32
+	Whole        bool
 }
 
 type Inventory struct {

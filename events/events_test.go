@@ -25,7 +25,7 @@ func TestEventsInOrder(t *testing.T) {
 	f.write(older, 1, 6)
 	f.commit(older)
 
-	f.numberUntil(6, 100)
+	f.numberUntil(6)
 	var naive []int
 	if err := f.Pool.QueryRow(t.Context(), `SELECT array_agg(seq ORDER BY seq) FROM transitions
 		WHERE position < (SELECT max(position_to) FROM event_batches)`).Scan(&naive); err != nil || slices.Contains(naive, 5) {
@@ -40,7 +40,7 @@ func TestEventsInOrder(t *testing.T) {
 	}
 	f.write(open, 2, 1)
 	f.commit(open)
-	f.numberUntil(7, 100)
+	f.numberUntil(7)
 	want = append(want, "7 evt_2_1")
 	for _, limit := range []int{1, 4, 100} {
 		if got := shown(f.all(events.Cursor{}, events.Filter{}, limit)); !slices.Equal(got, want) {
@@ -62,7 +62,7 @@ func TestRelayIsFenced(t *testing.T) {
 	f.commit(tx)
 	f.exec(`UPDATE event_relay SET owner = gen_random_uuid(), fence = fence + 1`)
 	waitFor(t, "the row is below the horizon", func() bool {
-		added := f.number(100)
+		added := f.number()
 		if added.Ours || added.Events != 0 {
 			t.Fatalf("%+v", added)
 		}
@@ -77,8 +77,8 @@ func TestRelayIsFenced(t *testing.T) {
 	}
 	f.exec(`UPDATE event_relay SET due_at = now()`)
 	f.hold()
-	f.numberUntil(1, 100)
-	if again := f.number(100); again.Events != 0 || !again.Ours {
+	f.numberUntil(1)
+	if again := f.number(); again.Events != 0 || !again.Ours {
 		t.Errorf("%+v", again)
 	}
 }

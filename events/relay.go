@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +42,6 @@ type Relay struct {
 	fence    int64
 	renewAt  time.Time // when the lease is to be renewed; zero: it is not ours
 	purgeAt  time.Time
-	most     int32 // events of the next batch
 	horizon  int64
 	movedAt  time.Time // when the horizon was seen to move last
 	troubled string    // what was logged last, so that it is logged once
@@ -52,7 +50,6 @@ type Relay struct {
 }
 
 const (
-	batchEvents  = 2000                  // about how many events a batch has at most
 	soon         = 50 * time.Millisecond // between looks while somebody listens
 	unhurried    = time.Second           // and while nobody does
 	purgeEvery   = time.Minute
@@ -63,7 +60,7 @@ const (
 func NewRelay(query *db.Queries, cfg RelayConfig) *Relay {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Retention = cmp.Or(cfg.Retention, 30*24*time.Hour)
-	r := &Relay{query: query, cfg: cfg, owner: uuid.New(), log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), most: batchEvents}
+	r := &Relay{query: query, cfg: cfg, owner: uuid.New(), log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
 	r.life, r.end = context.WithCancel(context.Background())
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(newMetrics(r))
@@ -108,7 +105,7 @@ func (r *Relay) step(ctx context.Context) time.Duration {
 	if r.renewAt.IsZero() {
 		return min(unhurried, r.cfg.Lease/4)
 	}
-	added, err := r.query.EventBatchAdd(ctx, db.EventBatchAddParams{Most: r.most, Owner: r.owner, Fence: r.fence})
+	added, err := r.query.EventBatchAdd(ctx, db.EventBatchAddParams{Owner: r.owner, Fence: r.fence})
 	if err != nil {
 		r.lose()
 		r.trouble(ctx, "number events", err)
@@ -138,17 +135,13 @@ func (r *Relay) pause(added *db.EventBatchAddRow) time.Duration {
 	case !added.Ours: // also on a server that has begun another timeline: the lease is taken anew
 		r.lose()
 		return soon
-	case added.Events == 0 && added.More: // one transaction has written more
-		r.most = min(r.most, math.MaxInt32/4) * 4
+	case added.More && added.Events > 0:
 		return 0
-	case added.More:
-		return 0
-	}
-	r.most = batchEvents
-	if added.Wanted {
+	case added.Wanted:
 		return soon
+	default:
+		return unhurried
 	}
-	return unhurried
 }
 
 // hold takes or renews the lease, if it is free or ours.

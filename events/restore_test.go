@@ -43,7 +43,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	f.write(tx, 1, 1)
 	f.write(tx, 2, 1)
 	f.commit(tx)
-	f.numberUntil(2, 100)
+	f.numberUntil(2)
 	tx = f.begin()
 	f.write(tx, 1, 2) // it has no number yet when the dump is taken
 	f.commit(tx)
@@ -72,7 +72,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	tx = r.begin()
 	r.write(tx, 1, 3)
 	r.commit(tx)
-	r.numberUntil(4, 100)
+	r.numberUntil(4)
 	want := []string{"1 evt_1_1", "2 evt_2_1", "3 evt_1_2", "4 evt_1_3"}
 	after := r.all(events.Cursor{}, events.Filter{}, 10)
 	if !slices.Equal(shown(after), want) {
@@ -95,7 +95,7 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	tx := f.begin()
 	f.write(tx, 1, 1)
 	f.commit(tx)
-	f.numberUntil(1, 100)
+	f.numberUntil(1)
 	f.exec(`INSERT INTO transitions (order_no, seq, to_status, fence, position) VALUES (1, 2, 'charging', 1, 1000000000000)`)
 	f.exec(`UPDATE event_relay SET system_identifier = 17`)
 	if _, err := migrations.Up(t.Context(), f.URL); !errors.Is(err, migrations.ErrNotOwner) {
@@ -111,7 +111,7 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	f.commit(tx)
 	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	f.hold()
-	f.numberUntil(4, 100)
+	f.numberUntil(4)
 	got := shown(f.all(events.Cursor{}, events.Filter{}, 10))
 	if want := []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 stk_8ac140ceb6ca8d6e_1"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
@@ -128,7 +128,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 		tx := f.begin()
 		f.write(tx, 1, seq)
 		f.commit(tx)
-		f.numberUntil(int64(seq), 100)
+		f.numberUntil(int64(seq))
 	}
 	write(1)
 	write(2)
@@ -146,11 +146,11 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	tx := f.begin()
 	f.write(tx, 1, 3)
 	f.commit(tx)
-	if added := f.number(100); added.Ours || added.Events != 0 {
+	if added := f.number(); added.Ours || added.Events != 0 {
 		t.Errorf("an event of another timeline is numbered as one of the old: %+v", added)
 	}
 	f.hold()
-	f.numberUntil(3, 100)
+	f.numberUntil(3)
 	for no, want := range map[int64]int{0: 3, 1: 2, 2: 1} {
 		if got := f.all(epoch(old[0].Cursor, no), events.Filter{}, 10); len(got) != want {
 			t.Errorf("after %d: %q", no, shown(got))
@@ -197,7 +197,7 @@ func TestNumbersAreKeptForEndpoints(t *testing.T) {
 		tx := f.begin()
 		f.write(tx, 1, seq+1)
 		f.commit(tx)
-		f.numberUntil(int64(seq+1), 100)
+		f.numberUntil(int64(seq + 1))
 	}
 	f.exec(`UPDATE event_batches SET at = now() - interval '2 days'`)
 	f.exec(`INSERT INTO webhook_endpoints (event_no, created_by, secret, url) VALUES (1, 'test', 'whsec_AAAA', 'https://shop.example/')`)

@@ -104,10 +104,10 @@ func (f *feed) hold() {
 	f.fence = held.Fence
 }
 
-// number has the relay look once, for about so many events.
-func (f *feed) number(most int32) db.EventBatchAddRow {
+// number has the relay look once.
+func (f *feed) number() db.EventBatchAddRow {
 	f.Helper()
-	added, err := f.query.EventBatchAdd(f.Context(), db.EventBatchAddParams{Most: most, Owner: f.owner, Fence: f.fence})
+	added, err := f.query.EventBatchAdd(f.Context(), db.EventBatchAddParams{Owner: f.owner, Fence: f.fence})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -115,10 +115,10 @@ func (f *feed) number(most int32) db.EventBatchAddRow {
 }
 
 // numberUntil has the relay look until so many events have a number: other tests of the server hold the horizon, too.
-func (f *feed) numberUntil(events int64, most int32) {
+func (f *feed) numberUntil(events int64) {
 	f.Helper()
 	waitFor(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
-		f.number(most)
+		f.number()
 		state, err := f.query.EventRelayState(f.Context())
 		if err != nil {
 			f.Fatal(err)

@@ -241,7 +241,7 @@ func TestTailOfALostHistory(t *testing.T) {
 	f := newFeed(t)
 	f.hold()
 	f.script(1, 2)
-	f.numberUntil(18, 100)
+	f.numberUntil(18)
 	tail, _ := f.follow()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

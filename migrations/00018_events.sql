@@ -17,6 +17,7 @@ CREATE TABLE pawl.event_batches (
   position_to    bigint NOT NULL,    -- this one is not in it
   at             timestamptz NOT NULL DEFAULT now(),
   epoch          integer NOT NULL,
+  whole          boolean NOT NULL,   -- it is one transaction, with any number of events, that of position_to less 1; any other has fewer than a thousand of each kind
   CONSTRAINT event_batches_events CHECK (last_event_no >= first_event_no),
   CONSTRAINT event_batches_positions CHECK (position_to > position_from)
 );
@@ -71,8 +72,13 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
     FROM (
       SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position, t.at, t.from_status, t.to_status, t.verb,
         t.actor, t.on_behalf_of, t.reason, t.request_id, NULL::bigint AS change, NULL::bigint AS on_hand
-      FROM pawl.transitions AS t
-      WHERE t.position >= b.position_from AND t.position < b.position_to AND NOT EXISTS (
+      FROM (
+        (SELECT w.* FROM pawl.transitions AS w
+         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to ORDER BY w.position LIMIT 1000)
+        UNION ALL
+        SELECT w.* FROM pawl.transitions AS w WHERE b.whole AND w.position = b.position_to - 1
+      ) AS t
+      WHERE NOT EXISTS (
         SELECT FROM pawl.early_events AS y
         WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
       UNION ALL
@@ -82,8 +88,13 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
       WHERE y.first_event_no = b.first_event_no
       UNION ALL
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
-      FROM pawl.stock_movements AS s
-      WHERE s.position >= b.position_from AND s.position < b.position_to AND NOT EXISTS (
+      FROM (
+        (SELECT w.* FROM pawl.stock_movements AS w
+         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to ORDER BY w.position LIMIT 1000)
+        UNION ALL
+        SELECT w.* FROM pawl.stock_movements AS w WHERE b.whole AND w.position = b.position_to - 1
+      ) AS s
+      WHERE NOT EXISTS (
         SELECT FROM pawl.early_events AS y
         WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
       UNION ALL

@@ -54,76 +54,81 @@ UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @s
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
 
 -- name: EventBatchAdd :one
--- Numbers the next events below the horizon, up to about so many, and cut where a transaction ends. Writes nothing if there are none, or
--- if the lease, the timeline or the last number is another one by now. more: there are others, or most is too few for one transaction.
-WITH RECURSIVE origin AS MATERIALIZED (
+-- Numbers the next events below the horizon: fewer than a thousand, cut where a transaction ends, or all of one that has more. Writes
+-- nothing if there are none, or if the lease, the timeline or the last number is another one by now. The limits are literals: by them
+-- the planner knows that there is little to do. Without them it compiles the statement (JIT), for seconds.
+WITH origin AS MATERIALIZED (
   SELECT coalesce(b.last_event_no, 0) AS last_event_no, coalesce(b.position_to, 0) AS position,
     r.position_offset + pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
   FROM pawl.event_relay AS r
   LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true
-), moves AS MATERIALIZED (
+  LIMIT 1
+), moves AS MATERIALIZED ( -- without an upper bound, so that the planner sees no reason to read and sort all there are
   SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
-  WHERE t.position >= (SELECT s.position FROM origin AS s) AND t.position < (SELECT s.horizon FROM origin AS s)
-  ORDER BY t.position LIMIT @most
+  WHERE t.position >= (SELECT s.position FROM origin AS s)
+  ORDER BY t.position LIMIT 1000
 ), movements AS MATERIALIZED (
   SELECT m.item, m.version, m.position FROM pawl.stock_movements AS m
-  WHERE m.position >= (SELECT s.position FROM origin AS s) AND m.position < (SELECT s.horizon FROM origin AS s)
-  ORDER BY m.position LIMIT @most
-), finish AS MATERIALIZED (
-  SELECT least(s.horizon,
-    CASE WHEN (SELECT count(*) FROM moves) >= @most::integer THEN (SELECT max(v.position) FROM moves AS v) END,
-    CASE WHEN (SELECT count(*) FROM movements) >= @most::integer THEN (SELECT max(v.position) FROM movements AS v) END) AS position
+  WHERE m.position >= (SELECT s.position FROM origin AS s)
+  ORDER BY m.position LIMIT 1000
+), bounds AS MATERIALIZED ( -- where to stop: at the last transaction, if it may have more rows than were found
+  SELECT least((SELECT min(v.position) FROM moves AS v WHERE v.position < s.horizon), (SELECT min(v.position) FROM movements AS v WHERE v.position < s.horizon)) AS first,
+    least(s.horizon,
+      CASE WHEN (SELECT count(*) FROM moves) = 1000 THEN (SELECT max(v.position) FROM moves AS v) END,
+      CASE WHEN (SELECT count(*) FROM movements) = 1000 THEN (SELECT max(v.position) FROM movements AS v) END) AS position
   FROM origin AS s
+), finish AS MATERIALIZED (
+  SELECT CASE WHEN d.position > d.first OR d.first IS NULL THEN d.position ELSE d.first + 1 END AS position,
+    coalesce(d.position <= d.first, false) AS whole
+  FROM bounds AS d
 ), found AS MATERIALIZED (
   SELECT w.order_no, w.item, w.seq, w.position, lag(w.seq) OVER (PARTITION BY w.order_no, w.item ORDER BY w.seq) AS before
   FROM (
-    SELECT v.order_no, ''::text COLLATE "C" AS item, v.seq::bigint AS seq, v.position FROM moves AS v
+    SELECT v.order_no, ''::text COLLATE "C" AS item, v.seq::bigint AS seq, v.position FROM moves AS v WHERE NOT (SELECT f.whole FROM finish AS f)
     UNION ALL
-    SELECT 0, m.item, m.version, m.position FROM movements AS m
+    SELECT 0, m.item, m.version, m.position FROM movements AS m WHERE NOT (SELECT f.whole FROM finish AS f)
+    UNION ALL
+    SELECT t.order_no, '', t.seq, t.position FROM pawl.transitions AS t WHERE t.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole)
+    UNION ALL
+    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m WHERE m.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole)
   ) AS w
   WHERE w.position < (SELECT f.position FROM finish AS f) AND NOT EXISTS (
     SELECT FROM pawl.early_events AS y
     WHERE y.position >= (SELECT s.position FROM origin AS s) AND y.position = w.position AND y.order_no = w.order_no AND y.item = w.item AND y.seq = w.seq)
-), early AS ( -- from each first row of an order here, back as long as the row before it is from above the end
+), early AS MATERIALIZED ( -- from each first row of an order here, back to the next row that is not from above the end
   SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
-    (SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
-      WHERE t.order_no = w.order_no AND t.seq < w.seq ORDER BY t.seq DESC LIMIT 1)
+    SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
+    WHERE w.item = '' AND t.order_no = w.order_no AND t.seq < w.seq AND t.seq > coalesce((
+      SELECT u.seq FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq AND u.position < (SELECT f.position FROM finish AS f)
+      ORDER BY u.seq DESC LIMIT 1), 0)
     UNION ALL
-    (SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
-      WHERE m.item = w.item AND m.version < w.seq ORDER BY m.version DESC LIMIT 1)
+    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
+    WHERE w.item <> '' AND m.item = w.item AND m.version < w.seq AND m.version > coalesce((
+      SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq AND u.position < (SELECT f.position FROM finish AS f)
+      ORDER BY u.version DESC LIMIT 1), 0)
   ) AS p
-  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND p.position >= (SELECT f.position FROM finish AS f)
-  UNION ALL
-  SELECT p.order_no, p.item, p.seq, p.position FROM early AS w CROSS JOIN LATERAL (
-    (SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
-      WHERE t.order_no = w.order_no AND t.seq < w.seq ORDER BY t.seq DESC LIMIT 1)
-    UNION ALL
-    (SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
-      WHERE m.item = w.item AND m.version < w.seq ORDER BY m.version DESC LIMIT 1)
-  ) AS p
-  WHERE p.position >= (SELECT f.position FROM finish AS f)
+  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1
 ), held AS MATERIALIZED ( -- locked first: who has lost the lease writes nothing
   SELECT r.epoch FROM pawl.event_relay AS r
-  WHERE r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
+  WHERE r.singleton AND r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
     AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR NO KEY UPDATE
 ), batch AS (
-  INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch)
-  SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch
+  INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+  SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch, f.whole
   FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
-  WHERE n.events > 0
   ON CONFLICT (first_event_no) DO NOTHING -- somebody has numbered them
   RETURNING b.first_event_no, b.last_event_no
 ), kept AS (
   INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)
   SELECT b.first_event_no, e.position, e.order_no, e.item, e.seq FROM batch AS b, early AS e
 )
-SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b), 0)::bigint AS events,
+SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b LIMIT 1), 0)::bigint AS events,
   (f.position < s.horizon)::boolean AS more, s.horizon::bigint AS horizon,
   (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- a transaction has not ended
   coalesce(r.wanted_until > now(), false)::boolean AS wanted,
   coalesce(r.owner = @owner::uuid AND r.fence = @fence AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
-FROM origin AS s, finish AS f, pawl.event_relay AS r;
+FROM origin AS s, finish AS f, pawl.event_relay AS r WHERE r.singleton;
 
 -- name: EventBatchesFrom :many
 -- The batch of an event and those after it.
