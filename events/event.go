@@ -53,7 +53,7 @@ type Data struct {
 
 // textMost is how long a text of an event may be, in bytes, beside names, which have their own limits. So an event stays below
 // 20 kB, however its characters are escaped.
-const textMost = 1000
+const textMost = 700
 
 func eventOf(row *db.EventsOfBatchRow) Event {
 	e := Event{

@@ -74,13 +74,16 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
         t.actor, t.on_behalf_of, t.reason, t.request_id, NULL::bigint AS change, NULL::bigint AS on_hand
       FROM (
         (SELECT w.* FROM pawl.transitions AS w
-         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to ORDER BY w.position LIMIT 1000)
+         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to AND NOT EXISTS (
+           SELECT FROM pawl.early_events AS y
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
+         ORDER BY w.position LIMIT 1000)
         UNION ALL
-        SELECT w.* FROM pawl.transitions AS w WHERE b.whole AND w.position = b.position_to - 1
+        SELECT w.* FROM pawl.transitions AS w
+        WHERE b.whole AND w.position = b.position_to - 1 AND NOT EXISTS (
+           SELECT FROM pawl.early_events AS y
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
       ) AS t
-      WHERE NOT EXISTS (
-        SELECT FROM pawl.early_events AS y
-        WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
       UNION ALL
       SELECT t.order_no, '', t.seq, t.position, t.at, t.from_status, t.to_status, t.verb, t.actor, t.on_behalf_of, t.reason, t.request_id, NULL, NULL
       FROM pawl.early_events AS y
@@ -90,13 +93,16 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
       FROM (
         (SELECT w.* FROM pawl.stock_movements AS w
-         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to ORDER BY w.position LIMIT 1000)
+         WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to AND NOT EXISTS (
+           SELECT FROM pawl.early_events AS y
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
+         ORDER BY w.position LIMIT 1000)
         UNION ALL
-        SELECT w.* FROM pawl.stock_movements AS w WHERE b.whole AND w.position = b.position_to - 1
+        SELECT w.* FROM pawl.stock_movements AS w
+        WHERE b.whole AND w.position = b.position_to - 1 AND NOT EXISTS (
+           SELECT FROM pawl.early_events AS y
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
       ) AS s
-      WHERE NOT EXISTS (
-        SELECT FROM pawl.early_events AS y
-        WHERE y.position >= b.position_from AND y.position < b.position_to AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
       UNION ALL
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
       FROM pawl.early_events AS y

@@ -63,24 +63,37 @@ WITH origin AS MATERIALIZED (
   FROM pawl.event_relay AS r
   LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true
   LIMIT 1
-), moves AS MATERIALIZED ( -- without an upper bound, so that the planner sees no reason to read and sort all there are
+), next AS MATERIALIZED ( -- the first row without a number
+  SELECT least(
+    (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= s.position AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
+      ORDER BY t.position LIMIT 1),
+    (SELECT m.position FROM pawl.stock_movements AS m WHERE m.position >= s.position AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y WHERE y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
+      ORDER BY m.position LIMIT 1)) AS position
+  FROM origin AS s
+), span AS MATERIALIZED ( -- not all there are: a plan may read and sort what is in it
+  SELECT n.position AS first, least(s.horizon, n.position + 300) AS position FROM origin AS s, next AS n
+), moves AS MATERIALIZED (
   SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
-  WHERE t.position >= (SELECT s.position FROM origin AS s)
+  WHERE t.position >= (SELECT s.first FROM span AS s) AND t.position < (SELECT s.position FROM span AS s) AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y
+    WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
   ORDER BY t.position LIMIT 1000
 ), movements AS MATERIALIZED (
   SELECT m.item, m.version, m.position FROM pawl.stock_movements AS m
-  WHERE m.position >= (SELECT s.position FROM origin AS s)
+  WHERE m.position >= (SELECT s.first FROM span AS s) AND m.position < (SELECT s.position FROM span AS s) AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y
+    WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ORDER BY m.position LIMIT 1000
-), bounds AS MATERIALIZED ( -- where to stop: at the last transaction, if it may have more rows than were found
-  SELECT least((SELECT min(v.position) FROM moves AS v WHERE v.position < s.horizon), (SELECT min(v.position) FROM movements AS v WHERE v.position < s.horizon)) AS first,
-    least(s.horizon,
+), finish AS MATERIALIZED ( -- where to stop: at the last transaction, if it may have more rows than were found, unless it is the first one, too
+  SELECT CASE WHEN d.last > d.first THEN d.last ELSE d.first + 1 END AS position, d.last <= d.first AS whole
+  FROM (
+    SELECT s.first, least(s.position,
       CASE WHEN (SELECT count(*) FROM moves) = 1000 THEN (SELECT max(v.position) FROM moves AS v) END,
-      CASE WHEN (SELECT count(*) FROM movements) = 1000 THEN (SELECT max(v.position) FROM movements AS v) END) AS position
-  FROM origin AS s
-), finish AS MATERIALIZED (
-  SELECT CASE WHEN d.position > d.first OR d.first IS NULL THEN d.position ELSE d.first + 1 END AS position,
-    coalesce(d.position <= d.first, false) AS whole
-  FROM bounds AS d
+      CASE WHEN (SELECT count(*) FROM movements) = 1000 THEN (SELECT max(v.position) FROM movements AS v) END) AS last
+    FROM span AS s WHERE s.first < s.position
+  ) AS d
 ), found AS MATERIALIZED (
   SELECT w.order_no, w.item, w.seq, w.position, lag(w.seq) OVER (PARTITION BY w.order_no, w.item ORDER BY w.seq) AS before
   FROM (
@@ -94,7 +107,7 @@ WITH origin AS MATERIALIZED (
   ) AS w
   WHERE w.position < (SELECT f.position FROM finish AS f) AND NOT EXISTS (
     SELECT FROM pawl.early_events AS y
-    WHERE y.position >= (SELECT s.position FROM origin AS s) AND y.position = w.position AND y.order_no = w.order_no AND y.item = w.item AND y.seq = w.seq)
+    WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = w.position AND y.order_no = w.order_no AND y.item = w.item AND y.seq = w.seq)
 ), early AS MATERIALIZED ( -- from each first row of an order here, back to the next row that is not from above the end
   SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
     SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
@@ -124,11 +137,11 @@ WITH origin AS MATERIALIZED (
   SELECT b.first_event_no, e.position, e.order_no, e.item, e.seq FROM batch AS b, early AS e
 )
 SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b LIMIT 1), 0)::bigint AS events,
-  (f.position < s.horizon)::boolean AS more, s.horizon::bigint AS horizon,
+  coalesce((SELECT f.position < s.horizon FROM finish AS f), false)::boolean AS more, s.horizon::bigint AS horizon,
   (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- a transaction has not ended
   coalesce(r.wanted_until > now(), false)::boolean AS wanted,
   coalesce(r.owner = @owner::uuid AND r.fence = @fence AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
-FROM origin AS s, finish AS f, pawl.event_relay AS r WHERE r.singleton;
+FROM origin AS s, pawl.event_relay AS r WHERE r.singleton;
 
 -- name: EventBatchesFrom :many
 -- The batch of an event and those after it.
