@@ -99,13 +99,13 @@ func (c *client) fill(orders int) {
 	for _, statement := range []string{
 		`INSERT INTO orders (order_id, status, due_at, currency, item, amount)
 			SELECT 'order ' || n, 'charging', now(), 'USD', 'item ' || n % 50, 10 FROM generate_series(1, $1::integer) AS n`,
-		`INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, n, 'charging', 1 FROM orders, generate_series(1, 4) AS n WHERE $1 > 0`,
+		`INSERT INTO transitions (order_no, seq, to_status, fence, position) SELECT order_no, n, 'charging', 1, order_no FROM orders, generate_series(1, 4) AS n WHERE $1 > 0`,
 		`INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
 		`INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
 		`INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, 1 FROM orders WHERE $1 > 0`,
 		`INSERT INTO inventory (item) SELECT 'item ' || n FROM generate_series(1, $1::integer) AS n`,
-		`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
-			SELECT 'item ' || n, 1, 'set', 5, 5, 0, 'local', 'x' FROM generate_series(1, $1::integer) AS n`,
+		`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, position)
+			SELECT 'item ' || n, 1, 'set', 5, 5, 0, 'local', 'x', n FROM generate_series(1, $1::integer) AS n`,
 	} {
 		if _, err := c.tx.Exec(c.t.Context(), statement, orders); err != nil {
 			c.t.Fatalf("%s: %v", statement, err)
