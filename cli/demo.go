@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,11 +38,14 @@ func demoCommand() *cobra.Command {
 			opt.Length, opt.Out = time.Duration(seconds)*time.Second, cmd.OutOrStdout()
 			file, ok := opt.Out.(*os.File)
 			opt.Live = ok && term.IsTerminal(int(file.Fd()))
-			err = demo.Run(cmd.Context(), opt)
+			// Who reads it may leave before the end (pawl demo | head): that ends it as Ctrl-C does, and not this process alone.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
+			defer stop()
+			err = demo.Run(ctx, opt)
 			if errors.Is(err, demo.ErrNotEmpty) {
 				err = usageError{fmt.Errorf("data-dir: %w", err)}
 			}
-			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				err = nil // asked to end before it had begun
 			}
 			return err

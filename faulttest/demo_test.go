@@ -58,6 +58,18 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// TestDemoWhoseReaderLeaves has nobody read what the demonstration says: it ends, and leaves nothing behind.
+func TestDemoWhoseReaderLeaves(t *testing.T) {
+	build(t)
+	t.Parallel()
+	folder := publicFolder(t)
+	p := launchProgram(t, "/bin/sh", []string{"TMPDIR=" + folder}, "-c", `"$0" demo --seconds 600 | head -n 2`, program())
+	eventually(t, 3*patience, "it ends", func() bool { return !p.running() && !mentioned(t, folder) })
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 // TestDemoThatDoesNotBalance has a program that finds the books wrong.
 func TestDemoThatDoesNotBalance(t *testing.T) {
 	build(t)
