@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
-	"pawl/engine"
 	"pawl/events"
 	"pawl/webhooks"
 )
@@ -20,12 +19,17 @@ type outbound struct {
 	deliverer *webhooks.Deliverer
 }
 
-func newOutbound(cfg *config, orders *engine.Engine, pool *db.Pool, registry *prometheus.Registry, log *slog.Logger) *outbound {
-	query := db.New(pool)
+// telemetry is where the parts of the service put what they have to tell.
+type telemetry struct {
+	registry *prometheus.Registry
+	log      *slog.Logger
+}
+
+func newOutbound(cfg *config, query *db.Queries, feed *events.Reader, to telemetry) *outbound {
 	return &outbound{
-		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: log, Registerer: registry}),
-		deliverer: webhooks.NewDeliverer(query, events.NewReader(query, orders.Orders), webhooks.Config{
-			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: log, Registerer: registry,
+		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: to.log, Registerer: to.registry}),
+		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
+			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,
 		}),
 	}
 }

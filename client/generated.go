@@ -468,81 +468,6 @@ type Calls struct {
 	Calls []Call `json:"calls"`
 }
 
-// Data defines model for Data.
-type Data struct {
-	// Actor Who asked for it. Absent: the service did it by itself.
-	//
-	// Examples: token:support
-	Actor string `json:"actor,omitempty,omitzero"`
-
-	// Amount Of the order, as a decimal.
-	//
-	// Examples: 9.99
-	Amount string `json:"amount,omitempty,omitzero"`
-
-	// Change By how many units the stock changed.
-	Change *int64 `json:"change,omitempty"`
-
-	// Currency ISO 4217.
-	//
-	// Examples: USD
-	Currency   string `json:"currency,omitempty,omitzero"`
-	CustomerID string `json:"customerId,omitempty,omitzero"`
-
-	// From The status before it.
-	//
-	// Examples: confirming
-	From string `json:"from,omitempty,omitzero"`
-
-	// Item What was ordered, or whose stock changed.
-	//
-	// Examples: widget
-	Item string `json:"item"`
-
-	// OnBehalfOf For whom the actor says that it asked.
-	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-
-	// OnHand Units on the shelf after it.
-	OnHand *int64 `json:"onHand,omitempty"`
-
-	// OrderID The order, of an event about an order.
-	//
-	// Examples: order-123
-	OrderID string `json:"orderId,omitempty,omitzero"`
-
-	// Quantity How many units were ordered.
-	//
-	// Examples: 1
-	Quantity int `json:"quantity,omitempty,omitzero"`
-
-	// Reason Why. A long one is cut.
-	Reason string `json:"reason,omitempty,omitzero"`
-
-	// Refund The number of the refund that it is about.
-	Refund int `json:"refund,omitempty,omitzero"`
-
-	// RefundAmount Of that refund, as a decimal.
-	//
-	// Examples: 2.50
-	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
-
-	// Seq The number of the row in the history of the order: 1, 2, 3 …
-	//
-	// Examples: 5
-	Seq int64 `json:"seq,omitempty,omitzero"`
-
-	// Status The status after it.
-	//
-	// Examples: completed
-	Status string `json:"status,omitempty,omitzero"`
-
-	// Verb What was done, as in the history, where the status does not say it.
-	Verb string `json:"verb,omitempty,omitzero"`
-
-	// Version The version of the item that a stock movement made.
-	Version int64 `json:"version,omitempty,omitzero"`
-}
-
 // Decimal A decimal number as text, so that no program rounds it.
 //
 // Examples: 99.99
@@ -645,8 +570,8 @@ type Event struct {
 	// Cursor To go on after this event.
 	//
 	// Examples: 29411432.17
-	Cursor string `json:"cursor"`
-	Data   Data   `json:"data"`
+	Cursor string    `json:"cursor"`
+	Data   EventData `json:"data"`
 
 	// ID Names the event for ever. One that comes twice has the same.
 	//
@@ -660,6 +585,81 @@ type Event struct {
 	//
 	// Examples: order.completed
 	Type string `json:"type"`
+}
+
+// EventData defines model for EventData.
+type EventData struct {
+	// Actor Who asked for it. Absent: the service did it by itself.
+	//
+	// Examples: token:support
+	Actor string `json:"actor,omitempty,omitzero"`
+
+	// Amount Of the order, as a decimal.
+	//
+	// Examples: 9.99
+	Amount string `json:"amount,omitempty,omitzero"`
+
+	// Change By how many units the stock changed.
+	Change *int64 `json:"change,omitempty"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency   string `json:"currency,omitempty,omitzero"`
+	CustomerID string `json:"customerId,omitempty,omitzero"`
+
+	// From The status before it.
+	//
+	// Examples: confirming
+	From string `json:"from,omitempty,omitzero"`
+
+	// Item What was ordered, or whose stock changed.
+	//
+	// Examples: widget
+	Item string `json:"item"`
+
+	// OnBehalfOf For whom the actor says that it asked.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OnHand Units on the shelf after it.
+	OnHand *int64 `json:"onHand,omitempty"`
+
+	// OrderID The order, of an event about an order.
+	//
+	// Examples: order-123
+	OrderID string `json:"orderId,omitempty,omitzero"`
+
+	// Quantity How many units were ordered.
+	//
+	// Examples: 1
+	Quantity int `json:"quantity,omitempty,omitzero"`
+
+	// Reason Why. A long one is cut.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Refund The number of the refund that it is about.
+	Refund int `json:"refund,omitempty,omitzero"`
+
+	// RefundAmount Of that refund, as a decimal.
+	//
+	// Examples: 2.50
+	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
+
+	// Seq The number of the row in the history of the order: 1, 2, 3 …
+	//
+	// Examples: 5
+	Seq int64 `json:"seq,omitempty,omitzero"`
+
+	// Status The status after it.
+	//
+	// Examples: completed
+	Status string `json:"status,omitempty,omitzero"`
+
+	// Verb What was done, as in the history, where the status does not say it.
+	Verb string `json:"verb,omitempty,omitzero"`
+
+	// Version The version of the item that a stock movement made.
+	Version int64 `json:"version,omitempty,omitzero"`
 }
 
 // EventPage defines model for EventPage.

@@ -18,15 +18,15 @@ type Event struct {
 	Cursor    string    `json:"cursor" doc:"To go on after this event." example:"29411432.17"`
 	Type      string    `json:"type" doc:"What happened: the list is in docs/events.md. There may be more one day." example:"order.completed"`
 	Timestamp time.Time `json:"timestamp" doc:"When it happened, by the clock of the database."`
-	Data      Data      `json:"data"`
+	Data      EventData `json:"data"`
 
 	No        int64  `json:"-"` // its number in the feed
 	OrderNo   int64  `json:"-"` // of the order it is about; 0: a stock movement
 	StockItem string `json:"-"` // the item of a stock movement; empty: it is about an order
 }
 
-// Data is what an event says: of an order, or of the stock of an item. Nothing that is withheld from readers is in it.
-type Data struct {
+// EventData is what an event says: of an order, or of the stock of an item. Nothing that is withheld from readers is in it.
+type EventData struct {
 	OrderID    string `json:"orderId,omitempty" doc:"The order, of an event about an order." example:"order-123"`
 	Seq        int64  `json:"seq,omitempty" doc:"The number of the row in the history of the order: 1, 2, 3 …" example:"5"`
 	From       string `json:"from,omitempty" doc:"The status before it." example:"confirming"`
@@ -59,7 +59,7 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	e := Event{
 		Cursor: Cursor{row.Epoch, row.EventNo}.String(), Timestamp: row.At.UTC(),
 		No: row.EventNo, OrderNo: row.OrderNo, StockItem: row.StockItem,
-		Data: Data{Actor: clip(row.Actor), OnBehalfOf: clip(row.OnBehalfOf), Reason: clip(row.Reason)},
+		Data: EventData{Actor: clip(row.Actor), OnBehalfOf: clip(row.OnBehalfOf), Reason: clip(row.Reason)},
 	}
 	if row.StockItem != "" {
 		sum := sha256.Sum256([]byte(row.StockItem))

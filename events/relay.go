@@ -192,7 +192,7 @@ func (r *Relay) trouble(ctx context.Context, doing string, err error) {
 	if errors.Is(err, ErrOtherCluster) {
 		level = slog.LevelError
 	}
-	r.log.Log(ctx, level, doing, "error", err)
+	r.log.Log(ctx, level, "events are not numbered", "doing", doing, "error", err)
 }
 
 // purge forgets, now and then, the numbers of old events.

@@ -125,7 +125,7 @@ func exampleEvents() any {
 	page.Body.NextCursor = "29411432.17"
 	event := events.Event{
 		ID: "evt_1042_4", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
-		Data: events.Data{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
+		Data: events.EventData{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
 	}
 	page.Body.Events = []wireEvent{wireEventOf(&event)}
 	return page.Body

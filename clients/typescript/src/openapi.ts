@@ -1028,87 +1028,6 @@ export interface components {
         Calls: {
             calls: components["schemas"]["Call"][];
         };
-        Data: {
-            /**
-             * @description Who asked for it. Absent: the service did it by itself.
-             * @example token:support
-             */
-            actor?: string;
-            /**
-             * @description Of the order, as a decimal.
-             * @example 9.99
-             */
-            amount?: string;
-            /**
-             * Format: int64
-             * @description By how many units the stock changed.
-             */
-            change?: number;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
-            currency?: string;
-            customerId?: string;
-            /**
-             * @description The status before it.
-             * @example confirming
-             */
-            from?: string;
-            /**
-             * @description What was ordered, or whose stock changed.
-             * @example widget
-             */
-            item: string;
-            /** @description For whom the actor says that it asked. */
-            onBehalfOf?: string;
-            /**
-             * Format: int64
-             * @description Units on the shelf after it.
-             */
-            onHand?: number;
-            /**
-             * @description The order, of an event about an order.
-             * @example order-123
-             */
-            orderId?: string;
-            /**
-             * Format: int32
-             * @description How many units were ordered.
-             * @example 1
-             */
-            quantity?: number;
-            /** @description Why. A long one is cut. */
-            reason?: string;
-            /**
-             * Format: int32
-             * @description The number of the refund that it is about.
-             */
-            refund?: number;
-            /**
-             * @description Of that refund, as a decimal.
-             * @example 2.50
-             */
-            refundAmount?: string;
-            /**
-             * Format: int64
-             * @description The number of the row in the history of the order: 1, 2, 3 …
-             * @example 5
-             */
-            seq?: number;
-            /**
-             * @description The status after it.
-             * @example completed
-             */
-            status?: string;
-            /** @description What was done, as in the history, where the status does not say it. */
-            verb?: string;
-            /**
-             * Format: int64
-             * @description The version of the item that a stock movement made.
-             */
-            version?: number;
-        };
         /**
          * @description A decimal number as text, so that no program rounds it.
          * @example 99.99
@@ -1207,7 +1126,7 @@ export interface components {
              * @example 29411432.17
              */
             cursor: string;
-            data: components["schemas"]["Data"];
+            data: components["schemas"]["EventData"];
             /**
              * @description Names the event for ever. One that comes twice has the same.
              * @example evt_1042_5
@@ -1223,6 +1142,87 @@ export interface components {
              * @example order.completed
              */
             type: string;
+        };
+        EventData: {
+            /**
+             * @description Who asked for it. Absent: the service did it by itself.
+             * @example token:support
+             */
+            actor?: string;
+            /**
+             * @description Of the order, as a decimal.
+             * @example 9.99
+             */
+            amount?: string;
+            /**
+             * Format: int64
+             * @description By how many units the stock changed.
+             */
+            change?: number;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency?: string;
+            customerId?: string;
+            /**
+             * @description The status before it.
+             * @example confirming
+             */
+            from?: string;
+            /**
+             * @description What was ordered, or whose stock changed.
+             * @example widget
+             */
+            item: string;
+            /** @description For whom the actor says that it asked. */
+            onBehalfOf?: string;
+            /**
+             * Format: int64
+             * @description Units on the shelf after it.
+             */
+            onHand?: number;
+            /**
+             * @description The order, of an event about an order.
+             * @example order-123
+             */
+            orderId?: string;
+            /**
+             * Format: int32
+             * @description How many units were ordered.
+             * @example 1
+             */
+            quantity?: number;
+            /** @description Why. A long one is cut. */
+            reason?: string;
+            /**
+             * Format: int32
+             * @description The number of the refund that it is about.
+             */
+            refund?: number;
+            /**
+             * @description Of that refund, as a decimal.
+             * @example 2.50
+             */
+            refundAmount?: string;
+            /**
+             * Format: int64
+             * @description The number of the row in the history of the order: 1, 2, 3 …
+             * @example 5
+             */
+            seq?: number;
+            /**
+             * @description The status after it.
+             * @example completed
+             */
+            status?: string;
+            /** @description What was done, as in the history, where the status does not say it. */
+            verb?: string;
+            /**
+             * Format: int64
+             * @description The version of the item that a stock movement made.
+             */
+            version?: number;
         };
         EventPage: {
             events: components["schemas"]["Event"][];
