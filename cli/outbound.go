@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
+	"pawl/engine"
 	"pawl/events"
 	"pawl/webhooks"
 )
@@ -15,6 +16,7 @@ import (
 // outbound is what tells others of events: it numbers them, and sends them to webhook endpoints, each where this replica is the one
 // that does.
 type outbound struct {
+	feed      *events.Reader
 	relay     *events.Relay
 	deliverer *webhooks.Deliverer
 }
@@ -25,8 +27,10 @@ type telemetry struct {
 	log      *slog.Logger
 }
 
-func newOutbound(cfg *config, query *db.Queries, feed *events.Reader, to telemetry) *outbound {
+func newOutbound(cfg *config, query *db.Queries, orders *engine.Engine, to telemetry) *outbound {
+	feed := events.NewReader(query, orders.Orders)
 	return &outbound{
+		feed:  feed,
 		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: to.log, Registerer: to.registry}),
 		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
 			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,

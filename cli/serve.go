@@ -100,9 +100,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
-	feed := events.NewReader(db.New(pool), orders.Orders)
-	outbound := newOutbound(cfg, db.New(pool), feed, telemetry{registry, log})
-	edge.tail = events.NewTail(feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
+	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
+	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
