@@ -36,9 +36,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 	for _, verb := range orders.Verbs {
 		verbs = append(verbs, string(verb))
 	}
-	for _, hold := range []string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldQueued, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention} {
-		verbs = append(verbs, hold)
-	}
+	verbs = append(verbs, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldQueued, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention)
 	for _, state := range []string{orders.RefundPending, orders.RefundInDoubt, orders.RefundAccepted, orders.RefundDone, orders.RefundFailed} {
 		verbs = append(verbs, "refund_"+state)
 	}
