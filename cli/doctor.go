@@ -108,7 +108,7 @@ func settingsFindings(cmd *cobra.Command, cfg *config) (findings []doctor.Findin
 // strangeVariables are those that look like settings of ours and are none. Kubernetes sets some for a service of the
 // name pawl.
 func strangeVariables(environment []string, secrets string) (names []string) {
-	known := []string{"PAWL_CONFIG", "PAWL_TOKEN", "PAWL_URL", "PAWL_OUTPUT"}
+	known := []string{"PAWL_CONFIG", "PAWL_TOKEN", "PAWL_URL"}
 	for flag := range everyFlag {
 		known = append(known, variables(flag)[0])
 	}

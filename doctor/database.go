@@ -50,7 +50,7 @@ func Database(ctx context.Context, url string, service Service) []Finding {
 	} {
 		found, err := look.at(ctx)
 		if err != nil {
-			found = []Finding{{look.subject, Wrong, err.Error(), ""}}
+			found = []Finding{{look.subject, Wrong, err.Error(), adviceOnRights(err)}}
 		}
 		findings = append(findings, found...)
 	}
@@ -88,6 +88,7 @@ func unreachable(err error) Finding {
 	case errors.As(err, &wrongURL):
 		f.Advice = "write it as postgres://USER:PASSWORD@HOST:5432/DATABASE"
 	case errors.As(err, &refused):
+		f.Found = "connect to database: " + refused.Error() // without what was tried before, such as TLS
 		f.Advice = adviceOn(refused.Code)
 	case errors.As(err, &lookUp):
 		f.Advice = "correct the name of the host"
@@ -113,6 +114,15 @@ func adviceOn(sqlstate string) string {
 	default:
 		return ""
 	}
+}
+
+// adviceOnRights is what to do when the role may not look.
+func adviceOnRights(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "42501" { // insufficient_privilege
+		return "log in as a member of pawl_serve, which pawl migrate roles makes: see docs/operations.md, Roles of the database"
+	}
+	return "read the log of PostgreSQL"
 }
 
 // server is about what the service needs of the server, or is slower without.

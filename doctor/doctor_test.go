@@ -44,6 +44,9 @@ func TestDatabase(t *testing.T) {
 		"not granted": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_class, aclexplode(relacl) WHERE oid = 'pawl.transitions'::regclass " +
 			"AND privilege_type = 'INSERT' LOOP EXECUTE format('REVOKE INSERT ON pawl.transitions FROM %s', a.role); END LOOP; END $$",
 			doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "INSERT on pawl.transitions"}},
+		"no rights": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_namespace, aclexplode(nspacl) WHERE nspname = 'pawl' " +
+			"LOOP EXECUTE format('REVOKE ALL ON SCHEMA pawl FROM %s', a.role); END LOOP; END $$",
+			doctor.Finding{Subject: "tokens", State: doctor.Wrong, Found: "permission denied"}},
 		"restored elsewhere": {"UPDATE pawl.event_relay SET system_identifier = 1", doctor.Finding{Subject: "events", State: doctor.Wrong, Found: "another cluster"}},
 		"nobody numbers": {"INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, at) VALUES (1, 1, 'pending', 'charging', 1, now() - interval '1 hour')",
 			doctor.Finding{Subject: "events", State: doctor.Warning, Found: "has waited for 1h"}},

@@ -30,12 +30,12 @@ func (p *patient) connections(ctx context.Context) ([]Finding, error) {
 	most := number(settings["max_connections"])
 	usable := most - number(settings["superuser_reserved_connections"]) - number(settings["reserved_connections"])
 	replica := p.service.MaxConns + spare
-	found := fmt.Sprintf("max_connections is %d; %d are in use, %d of them by running services. A replica has up to %d",
+	found := fmt.Sprintf("max_connections is %d; in use: %d, by running services: %d. A replica has up to %d",
 		most, now.Used, now.Services, replica)
 	const advice = "raise max_connections, or lower --max-conns"
 	switch {
 	case p.pool.Pooled():
-		return []Finding{good("connections", "a pooler shares them; %d are in use", now.Used)}, nil
+		return []Finding{good("connections", "a pooler shares them; in use: %d", now.Used)}, nil
 	case usable < replica:
 		return []Finding{{"connections", Wrong, found, advice}}, nil
 	case usable-int(now.Used) < replica:
@@ -100,7 +100,7 @@ func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
 	}
 	switch err := engine.CheckSchema(ctx, p.pool, p.service.Version); {
 	case errors.Is(err, engine.ErrNotMigrated):
-		findings = append(findings, Finding{"schema", Wrong, err.Error(), "pawl migrate roles grants what is new; for the rest see docs/runbook.md, Another schema"})
+		findings = append(findings, Finding{"schema", Wrong, err.Error(), "pawl migrate roles grants what is new, to the members of its roles; for the rest see docs/runbook.md, Another schema"})
 	case err != nil:
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func durability(settings map[string]string, lossAllowed bool) []Finding {
 	findings := judge("durability", settings, durabilityRules)
 	for i, f := range findings {
 		if lossAllowed && f.Advice == turnItOn {
-			findings[i].State = Warning
+			findings[i].State, findings[i].Advice = Warning, "turn it on, unless these orders may be lost"
 		}
 	}
 	commit := settings["synchronous_commit"]
