@@ -79,13 +79,21 @@ func refuseArguments(cmd *cobra.Command) {
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := wanted(cmd, args); err != nil {
-			return usageError{fmt.Errorf("%w%s", err, suggestion(cmd, args))}
+			return usageError{fmt.Errorf("%w%s", err, hint(cmd, args, err))}
 		}
 		return nil
 	}
 	for _, sub := range cmd.Commands() {
 		refuseArguments(sub)
 	}
+}
+
+// hint is what helps after a word too many or too few.
+func hint(cmd *cobra.Command, args []string, err error) string {
+	if strings.HasPrefix(err.Error(), "unknown command") {
+		return suggestion(cmd, args)
+	}
+	return ": " + cmd.UseLine()
 }
 
 // suggestion is what a misspelt command may have meant.

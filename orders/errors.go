@@ -87,8 +87,8 @@ var sentences = map[string]string{
 	RefusedRetried: "the order was retried before: say which retry is meant, by the generation that failed, " +
 		"the ETag in If-Match, or a requestId",
 	RefusedPaymentMethod:   "only a failed order can go on with another payment method",
-	RefusedRefundTooLarge:  "more was to be given back than is left of the charge, without what other refunds have asked for",
-	RefusedRestockTooLarge: "more units were to be put back than the order took from this stock, without what is back already",
+	RefusedRefundTooLarge:  "the other refunds of the order that have not failed count, too",
+	RefusedRestockTooLarge: "what its other refunds have put back counts, too",
 	RefusedNoRefundURL:     "the policy of the order has no refundUrl for the charge",
 	RefusedOwnOrder:        "the policy wants an approval of somebody else than who submitted the order",
 	RefusedNoRefund:        "no refund of that number is open: there is none, or it is done or failed",

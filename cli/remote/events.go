@@ -3,7 +3,9 @@ package remote
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -49,16 +51,19 @@ func eventsCommand() *cobra.Command {
 }
 
 const (
-	eventsAtOnce = 500  // in a page
-	eventsSoon   = "2s" // what has just happened may take so long to be in the feed
+	eventsAtOnce = 500             // in a page
+	eventsSoon   = 2 * time.Second // what has just happened may take so long to be in the feed
 )
 
-// printEvents prints the events that there are, and with follow those that come.
+// printEvents prints the events that there are, and with follow those that come. Without it, what happened before the
+// command is printed, too, if it gets its number soon.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
-	if !follow {
-		params.Wait = eventsSoon
-	}
+	began := time.Now()
 	for more := true; more; {
+		soon := eventsSoon - time.Since(began)
+		if params.Wait = ""; !follow && soon > 0 {
+			params.Wait = fmt.Sprintf("%.0fs", math.Ceil(soon.Seconds()))
+		}
 		page, err := s.ListEvents(ctx, &params)
 		if err != nil {
 			return err
@@ -68,8 +73,10 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 				return err
 			}
 		}
-		params.After, more = page.NextCursor, page.More
+		params.After = page.NextCursor
+		more = page.More || params.Wait != "" && len(page.Events) > 0 // what came first may not be all
 	}
+	params.Wait = ""
 	if !follow {
 		return nil
 	}

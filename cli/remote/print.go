@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"time"
 
 	"pawl/cli/output"
@@ -11,6 +12,7 @@ type list[T any] struct {
 	s    *session
 	rows output.Rows
 	row  func(*T) []any
+	n    int // values so far
 }
 
 func newList[T any](s *session, titles []any, row func(*T) []any) *list[T] {
@@ -22,6 +24,7 @@ func newList[T any](s *session, titles []any, row func(*T) []any) *list[T] {
 }
 
 func (l *list[T]) add(value *T) error {
+	l.n++
 	if l.s.format == output.JSON {
 		return output.Line(l.s.out, value)
 	}
@@ -48,6 +51,14 @@ func (s *session) fields(all ...field) error {
 		}
 	}
 	return rows.Flush()
+}
+
+// printDryRun says in a table that what it shows was not done. In JSON the order has dryRun.
+func (s *session) printDryRun(dryRun bool) (err error) {
+	if dryRun && s.format == output.Table {
+		_, err = fmt.Fprintln(s.out, "dry run: it applies, and nothing was done")
+	}
+	return err
 }
 
 // dash stands where there is nothing, so that columns can be counted.

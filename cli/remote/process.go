@@ -44,6 +44,9 @@ func ordersProcessCommand() *cobra.Command {
 		if len(args) > 0 {
 			body.OrderID = args[0]
 		}
+		if body.Quantity < 1 {
+			return fmt.Errorf("%w: --quantity must be 1 or more", ErrUsage)
+		}
 		process := s.Process
 		if wait {
 			process = s.ProcessAndWait
@@ -56,7 +59,7 @@ func ordersProcessCommand() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.StringVar(&body.Amount, "amount", "", "how much to charge, as a decimal")
-	f.StringVar(&body.Currency, "currency", "", "ISO 4217; empty: the default of the service")
+	f.StringVar(&body.Currency, "currency", "", "ISO 4217; without it, the default of the service")
 	f.StringVar(&body.Item, "item", "", "what is ordered")
 	f.IntVar(&body.Quantity, "quantity", 1, "how many of it")
 	f.StringVar(&body.CustomerID, "customer", "", "who buys")

@@ -11,9 +11,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pawl/cli/output"
 	"pawl/client"
@@ -52,10 +55,13 @@ const (
 // asking makes a command ask a service, and gives it the flags for that.
 func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	s := &session{}
-	cmd.Flags().StringVar(&s.address, "url", "", "the service; empty: PAWL_URL, else "+defaultURL)
+	cmd.Flags().StringVar(&s.address, "url", "", "the service; else PAWL_URL, or "+defaultURL)
 	s.format.AddTo(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		s.out, s.address = cmd.OutOrStdout(), cmp.Or(s.address, os.Getenv("PAWL_URL"), defaultURL)
+		if err = refuseEmpty(cmd, args); err != nil {
+			return err
+		}
 		if s.Client, err = s.connect(patience); err != nil {
 			return fmt.Errorf("%w: %w", ErrUsage, err)
 		}
@@ -66,6 +72,23 @@ func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []
 
 func (s *session) connect(retryFor time.Duration) (*client.Client, error) {
 	return client.New(s.address, client.Options{Token: os.Getenv("PAWL_TOKEN"), RetryFor: retryFor})
+}
+
+// refuseEmpty refuses what a variable of a script leaves that was never set: an order without a name would be another one
+// each time, and a refund without an amount all that is left. A number below the least makes no sense.
+func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
+	if slices.Contains(args, "") {
+		return fmt.Errorf("%w: %s: an argument is empty", ErrUsage, cmd.CommandPath())
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch value := f.Value.String(); {
+		case value == "", value == "[]":
+			err = fmt.Errorf("%w: %s: --%s is empty: leave it out, or give it a value", ErrUsage, cmd.CommandPath(), f.Name)
+		case strings.HasPrefix(value, "-") && (f.Value.Type() == "int" || f.Value.Type() == "duration"):
+			err = fmt.Errorf("%w: %s: --%s can't be less than 0", ErrUsage, cmd.CommandPath(), f.Name)
+		}
+	})
+	return err
 }
 
 // requiring makes a command refuse to run without some flags.
@@ -88,6 +111,8 @@ func explained(err error) error {
 	switch {
 	case errors.As(err, &problem) && problem.Status == http.StatusUnauthorized:
 		return fmt.Errorf("%w: put a token into PAWL_TOKEN, see pawl token create --help", err)
+	case errors.As(err, &problem) && problem.Code == client.ProblemCodeCursorExpired:
+		return fmt.Errorf("%w: to go on, use --after %s", err, problem.NextCursor)
 	case errors.As(err, &problem) && problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout,
 		problem == nil && errors.As(err, &lost) && !errors.Is(err, context.Canceled):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

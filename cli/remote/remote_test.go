@@ -33,7 +33,11 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 func execute(ctx context.Context, out io.Writer, url, line string) error {
 	root := &cobra.Command{Use: "pawl", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(remote.Commands()...)
-	root.SetArgs(append(strings.Fields(line), "--url", url))
+	args := append(strings.Fields(line), "--url", url)
+	for i := range args {
+		args[i] = strings.Trim(args[i], "'") // '' is an empty argument
+	}
+	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(io.Discard)
 	return root.ExecuteContext(ctx)
@@ -104,20 +108,30 @@ func TestCommands(t *testing.T) {
 		{"holds", "", `^order +hold .*\norder-2 +approval +\S+Z +\S+Z +\S*approve\S* +-\norder-3 +approval`},
 		{"holds --limit 1", "", `(?m)^order-2 .*\nand 1 more\n$`},
 		{"holds --hold attention -o json", "", `^$`},
-		{"orders approve order-2 --reason fine --dry-run", "", `(?m)^order-2 `},
-		{"orders approve order-2 order-1 --reason fine", "409", `(?m)^order-2 +completed`},
+		{"orders approve order-2 --reason fine --dry-run", "", `(?m)^order-2 .*\ndry run: it applies, and nothing was done\n$`},
+		{"orders approve order-2 order-1 --reason fine", `order "order-1": 409`, `(?m)^order-2 +completed`},
 		{"orders reject order-3 --reason no", "", `(?m)^order-3 +(failed|canceled)`},
 		{"orders process order-3 --amount 700 --item lamp", `order "order-3" is`, `(?m)^order-3 +(failed|canceled)`},
 		{"orders watch order-3 -o json", `order "order-3" is`, `^{"allowedActions".*}\n$`},
 		{"orders list --item lamp", "", `^order .*\norder-3 .*\norder-2 .*\n$`},
 		{"orders list --status completed,charging --since 24h --limit 1", "", `^order .*\norder-2 .*\n$`},
 		{"orders list --hold never", "422", `^$`},
-		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^order-1 `},
-		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^order-1 `},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
 		{"orders show order-1", "", `(?s)^order +order-1\nstatus +completed\n.*amount +99.99 USD\nrefunded +12.50\n.*metadata +shop=a\nrefund 1 +done 12.50 broken\n\nseq +at.*completed .*refund`},
 		{"orders show order-2", "", `(?m) pending +pending +approve +local +fine$`},
 		{"orders show nothing", "404", `^$`},
-		{"orders retry order-1", "409", ``},
+		{"orders retry order-1", "409", `^$`},
+		{"orders refund order-1 --reason rest --dry-run", "", `(?s)^order +order-1\n.*\ndry run: it applies, and nothing was done\n$`},
+		{"orders refund order-1 --reason rest --amount=", "--amount is empty", `^$`},
+		{"orders cancel order-1 --request-id=", "--request-id is empty", `^$`},
+		{"orders process order-4 --amount 5 --item lamp --quantity 0", "1 or more", `^$`},
+		{"orders list --limit -1", "--limit can't be less than 0", `^$`},
+		{"orders list --since -1h", "--since can't be less than 0", `^$`},
+		{"orders show ''", "an argument is empty", `^$`},
+		{"orders process '' --amount 5 --item lamp", "an argument is empty", `^$`},
+		{"orders list --status=", "--status is empty", `^$`},
+		{"events --after 1.1", "to go on, use --after ", `^$`},
 		{"orders refund order-1", remote.ErrUsage.Error(), `^$`},
 	} {
 		s.try(t, url)
@@ -187,6 +201,11 @@ func TestEvents(t *testing.T) {
 	if err := execute(t.Context(), &text, url, "events --order order-1 --status completed"); err != nil ||
 		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
 		t.Errorf("%v, printed %s", err, &text)
+	}
+	process("order-3")
+	text.Reset()
+	if err := execute(t.Context(), &text, url, "events"); err != nil || !strings.Contains(text.String(), "order.completed       order-3") {
+		t.Errorf("what has just happened is missing: %v, printed %s", err, &text)
 	}
 	if err := execute(t.Context(), io.Discard, url, "events --type order.eaten"); err == nil || !strings.Contains(err.Error(), "type") {
 		t.Error(err)

@@ -3,9 +3,11 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"pawl/cli/output"
 	"pawl/client"
 )
 
@@ -60,16 +62,20 @@ func (v verb) command() *cobra.Command {
 		var errs []error
 		for _, id := range args {
 			order, err := v.send(ctx, s.Client, id, w)
-			if err == nil {
-				err = list.add(order)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
+				continue
 			}
-			errs = append(errs, err)
+			errs = append(errs, list.add(order))
 		}
-		return errors.Join(append(errs, list.flush())...)
+		if list.n > 0 {
+			errs = append(errs, list.flush(), s.printDryRun(w.dryRun))
+		}
+		return errors.Join(errs...)
 	})
 	f := cmd.Flags()
 	f.StringVar(&w.Reason, "reason", "", "why; kept in the history")
-	f.StringVar(&w.RequestID, "request-id", "", "name of the request, so that it is done once however often it is given; empty: a new one")
+	f.StringVar(&w.RequestID, "request-id", "", "name of the request, so that it is done once however often it is given; without it, a new one")
 	f.BoolVar(&w.dryRun, "dry-run", false, "say whether it applies, and do nothing")
 	return cmd
 }
@@ -87,12 +93,15 @@ func ordersRefundCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.printOrder(order)
+		if s.format == output.JSON {
+			return output.Indented(s.out, order)
+		}
+		return errors.Join(s.printFields(order), s.printDryRun(dryRun))
 	})
 	f := cmd.Flags()
-	f.StringVar(&body.Amount, "amount", "", "how much, as a decimal; empty: all that is left")
+	f.StringVar(&body.Amount, "amount", "", "how much, as a decimal; without it, all that is left")
 	f.StringVar(&body.Reason, "reason", "", "why; kept in the history, and told to an http provider")
-	f.StringVar(&body.RequestID, "request-id", "", "name of the refund, so that it is done once; empty: a new one")
+	f.StringVar(&body.RequestID, "request-id", "", "name of the refund, so that it is done once; without it, a new one")
 	f.IntVar(&body.Restock, "restock", 0, "how many units to put back into stock")
 	f.BoolVar(&dryRun, "dry-run", false, "say whether it applies, and do nothing")
 	return requiring(cmd, "reason")
