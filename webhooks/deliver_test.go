@@ -203,8 +203,8 @@ func TestBodiesAreReadAgain(t *testing.T) {
 	for _, g := range r.got() {
 		before[g.id] = g.body
 	}
-	s.exec(`INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch)
-		SELECT last_event_no + 1, last_event_no + 1, position_to, position_to + 1, epoch FROM event_batches ORDER BY first_event_no DESC LIMIT 1`)
+	s.exec(`INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+		SELECT last_event_no + 1, last_event_no + 1, position_to, position_to + 1, epoch, false FROM event_batches ORDER BY first_event_no DESC LIMIT 1`)
 	s.exec(`DELETE FROM event_batches WHERE first_event_no < (SELECT max(first_event_no) FROM event_batches)`)
 	well.Store(true)
 	s.deliver()
