@@ -85,22 +85,23 @@ func (q *Queries) WebhookDeliveriesAdd(ctx context.Context, arg WebhookDeliverie
 
 const webhookDeliveriesAhead = `-- name: WebhookDeliveriesAhead :one
 SELECT count(*) FROM (
-  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = $1 AND d.finished_at IS NULL AND d.state = 'pending' AND d.attempts = 0
-    AND d.subject <> ALL(ARRAY(SELECT x.subject FROM pawl.webhook_deliveries AS x WHERE x.endpoint_no = $1 AND x.state = 'exhausted'))
-  LIMIT $2
+  SELECT w.delivery_no FROM pawl.webhook_deliveries AS d CROSS JOIN LATERAL (
+    SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
+    WHERE n.endpoint_no = d.endpoint_no AND n.subject = d.subject AND n.finished_at IS NULL LIMIT $1
+  ) AS w
+  WHERE d.endpoint_no = $2 AND d.due_at <= now() AND d.attempts = 0 LIMIT $1
 ) AS waiting
 `
 
 type WebhookDeliveriesAheadParams struct {
-	EndpointNo int32
 	Most       int32
+	EndpointNo int32
 }
 
-// How many wait for their first attempt, up to a number. Those that wait behind one that was given up do not count: they
-// would stop what waits for nothing.
+// How many wait for their first attempt, or behind one that does, up to a number. Those that wait behind one that has failed do
+// not count: they would stop what waits for nothing.
 func (q *Queries) WebhookDeliveriesAhead(ctx context.Context, arg WebhookDeliveriesAheadParams) (int64, error) {
-	row := q.db.QueryRow(ctx, webhookDeliveriesAhead, arg.EndpointNo, arg.Most)
+	row := q.db.QueryRow(ctx, webhookDeliveriesAhead, arg.Most, arg.EndpointNo)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -203,7 +204,7 @@ const webhookDeliveriesRecord = `-- name: WebhookDeliveriesRecord :many
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $1::integer,
     failing_since = CASE WHEN $1::integer > 0 THEN coalesce(CASE WHEN NOT $2::boolean THEN e.failing_since END, now()) END,
-    paused_until = CASE WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) END
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END, CASE WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) END)
   WHERE e.endpoint_no = $4 AND e.owner = $5::uuid AND e.fence = $6 AND e.seq = $7
   RETURNING e.endpoint_no, e.failing_since
 ), results AS MATERIALIZED (

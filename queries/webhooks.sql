@@ -54,13 +54,14 @@ WHERE d.endpoint_no = @endpoint_no AND d.due_at > @floor::timestamptz AND d.due_
 ORDER BY d.due_at, d.delivery_no LIMIT @most;
 
 -- name: WebhookDeliveriesAhead :one
--- How many wait for their first attempt, up to a number. Those that wait behind one that was given up do not count: they
--- would stop what waits for nothing.
+-- How many wait for their first attempt, or behind one that does, up to a number. Those that wait behind one that has failed do
+-- not count: they would stop what waits for nothing.
 SELECT count(*) FROM (
-  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = @endpoint_no AND d.finished_at IS NULL AND d.state = 'pending' AND d.attempts = 0
-    AND d.subject <> ALL(ARRAY(SELECT x.subject FROM pawl.webhook_deliveries AS x WHERE x.endpoint_no = @endpoint_no AND x.state = 'exhausted'))
-  LIMIT @most
+  SELECT w.delivery_no FROM pawl.webhook_deliveries AS d CROSS JOIN LATERAL (
+    SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
+    WHERE n.endpoint_no = d.endpoint_no AND n.subject = d.subject AND n.finished_at IS NULL LIMIT @most
+  ) AS w
+  WHERE d.endpoint_no = @endpoint_no AND d.due_at <= now() AND d.attempts = 0 LIMIT @most
 ) AS waiting;
 
 -- name: WebhookDeliveriesRecord :many
@@ -69,7 +70,7 @@ SELECT count(*) FROM (
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
     failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
-    paused_until = CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END, CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END)
   WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
   RETURNING e.endpoint_no, e.failing_since
 ), results AS MATERIALIZED (

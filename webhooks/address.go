@@ -1,11 +1,13 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"time"
 
 	"pawl/egress"
@@ -28,6 +30,9 @@ func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	}
 	if u.Scheme == "http" && !s.options.Private {
 		return &AddressRefused{"must be https: others could read what is sent by http. With --allow-private it may be http"}
+	}
+	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "1"), 10, 16); err != nil || port == 0 {
+		return &AddressRefused{"must have a port from 1 to 65535"}
 	}
 	for _, address := range resolve(ctx, u.Hostname()) {
 		if err := egress.Check(address, s.options.Private); err != nil {

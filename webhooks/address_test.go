@@ -28,6 +28,9 @@ func TestAddresses(t *testing.T) {
 			{"https://169.254.169.254/latest", false, false},
 			{"https://[fd00:ec2::254]/latest", false, false},
 			{"https://0.0.0.0/", false, false},
+			{"https://1.1.1.1:65535/", true, true},
+			{"https://1.1.1.1:65536/", false, false},
+			{"https://1.1.1.1:0/", false, false},
 		} {
 			want := c.always || private && c.privates
 			_, err := s.Create(t.Context(), webhooks.Spec{URL: c.url}, webhooks.By{Actor: "test"})

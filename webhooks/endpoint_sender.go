@@ -65,6 +65,7 @@ type dueDelivery struct {
 	eventID  string
 	subject  string
 	body     []byte // nil: not read yet
+	probe    bool   // the attempt under way is to find out whether the endpoint still fails
 }
 
 type result struct {
@@ -81,7 +82,7 @@ const (
 	failingAt  = 10   // failures in a row after which an endpoint is only tried now and then
 	dueFloor   = 5 * time.Second
 	sweepEvery = time.Minute
-	countEvery = 5 * time.Second
+	countEvery = time.Second
 
 	shortestProbe, longestProbe = time.Second, time.Minute
 )

@@ -18,7 +18,7 @@ import (
 type outcome struct {
 	results   []verdict
 	succeeded bool          // some attempt was a success
-	probed    bool          // an attempt failed after the endpoint was found to fail
+	probed    bool          // an attempt failed that was to find out whether the endpoint still fails
 	slower    bool          // an answer says that there is too much
 	gone      bool          // an answer says that there is nobody any more
 	pause     time.Duration // how long answers have asked to be left alone
@@ -56,10 +56,10 @@ func (c *endpointSender) collect(r result) {
 			c.limit = 1 // and from there on
 		}
 		c.endpoint.Failures, c.probing = 0, 0
-		o.succeeded, o.probed, o.pause = true, false, 0
+		o.succeeded, o.probed = true, false
 		c.limit = min(c.limit+1, mostAtOnce)
 	} else {
-		o.probed = o.probed || c.failing()
+		o.probed = o.probed || r.probe
 		c.endpoint.Failures = min(c.endpoint.Failures, mostFailures) + 1
 		v.state = Pending
 		var more bool
@@ -101,10 +101,7 @@ func (c *endpointSender) record(ctx context.Context) {
 	done := *o
 	c.outcome = outcome{}
 	c.endpoint.Seq++
-	c.endpoint.PausedUntil = nil
-	if until := c.clock.now().Add(pause); pause > 0 {
-		c.endpoint.PausedUntil = &until
-	}
+	c.leaveAlone(pause)
 	for _, row := range rows {
 		if row.DeliveryNo != 0 {
 			c.take(row)
@@ -115,6 +112,14 @@ func (c *endpointSender) record(ctx context.Context) {
 		c.disable(ctx, "it answered 410 Gone")
 	case rows[0].FailingLong && c.endpoint.Failures > 0:
 		c.disable(ctx, "nothing was delivered for five days")
+	}
+}
+
+// leaveAlone starts nothing for so long. What comes of attempts that were under way does not end a pause that was asked for.
+func (c *endpointSender) leaveAlone(pause time.Duration) {
+	until, before := c.clock.now().Add(pause), c.endpoint.PausedUntil
+	if pause > 0 && (before == nil || before.Before(until)) {
+		c.endpoint.PausedUntil = &until
 	}
 }
 

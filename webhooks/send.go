@@ -1,8 +1,10 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +21,9 @@ func (c *endpointSender) send(ctx context.Context) {
 		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
 			return
 		}
+		if c.failing() {
+			c.newestFirst()
+		}
 		set := c.queue[:n]
 		if err := c.readBodies(ctx, set); err != nil {
 			c.d.log.Warn("read events to deliver", "endpoint", c.id, "error", err)
@@ -26,9 +31,20 @@ func (c *endpointSender) send(ctx context.Context) {
 		}
 		c.queue = c.queue[n:]
 		for _, p := range set {
+			p.probe = c.failing()
 			c.start(p)
 		}
 	}
+}
+
+// nothingNew reports whether all that is due has failed before.
+func (c *endpointSender) nothingNew() bool {
+	return c.inFlight == 0 && !slices.ContainsFunc(c.queue, func(p *dueDelivery) bool { return p.attempts == 0 })
+}
+
+// newestFirst has an endpoint that fails be tried with what has failed least: one event that it never takes says little of it.
+func (c *endpointSender) newestFirst() {
+	slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
 }
 
 // room is how many more attempts may be made now: one, when its pause is over, to an endpoint that fails.
@@ -140,9 +156,10 @@ func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
 	c.known[p.no], c.queue = p, append(c.queue, p)
 }
 
-// add stores the deliveries of the next events, if they can be sent soon.
+// add stores the deliveries of the next events, if they can be sent soon. An endpoint that fails gets some, too, when all that it has
+// has failed before or was given up: else it would not be tried any more.
 func (c *endpointSender) add(ctx context.Context) {
-	for !c.resync && !c.failing() && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
+	for !c.resync && (!c.failing() || c.nothingNew()) && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
 		if err := c.readPage(ctx); err != nil {
 			c.d.log.Warn("read events for a webhook endpoint", "endpoint", c.id, "error", err)
 			return // after the next look
@@ -234,7 +251,7 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 }
 
 // mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then:
-// some may have been skipped, or wait behind one that was given up.
+// some may have been skipped, or wait behind one that has failed.
 func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
 	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && time.Since(c.countedAt) > countEvery {
 		n, err := c.d.query.WebhookDeliveriesAhead(ctx, db.WebhookDeliveriesAheadParams{EndpointNo: c.no, Most: mostAhead})

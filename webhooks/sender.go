@@ -20,6 +20,7 @@ import (
 const (
 	attemptLimit = 15 * time.Second // for an answer, from the dial to its last byte
 	maxAnswer    = 1 << 10          // bytes of an answer that are kept
+	maxRead      = 2 * maxAnswer    // and that are read
 )
 
 // Attempt is one request to an endpoint and what came back.
@@ -55,7 +56,7 @@ func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Mess
 	a := Attempt{Entry: Entry{At: now}}
 	secrets := secretsOf(e, now)
 	if err := s.exchange(ctx, e, m, &a); err != nil {
-		a.Status, a.Error = 0, err.Error()
+		a.Error = err.Error()
 	}
 	a.LatencyMs = time.Since(began).Milliseconds()
 	a.mask(secrets)
@@ -84,28 +85,22 @@ func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.
 	request.Header["User-Agent"] = []string{provider.UserAgent}
 	signing.Sign(request.Header, m, a.At, keys...)
 	response, err := s.transport.RoundTrip(request)
-	if err == nil {
-		err = a.read(response)
-	}
 	if err != nil {
 		x := provider.Exchange{Err: err, Ended: ctx.Err(), Sent: int(sent.Load())}
 		return errors.New(x.Reason())
 	}
+	a.read(response)
 	return nil
 }
 
 // read reads the beginning of an answer. The end of one that goes on is left, and the connection with it.
-func (a *Attempt) read(response *http.Response) error {
+func (a *Attempt) read(response *http.Response) {
 	defer response.Body.Close()
 	a.Status = response.StatusCode
 	x := provider.Exchange{Header: response.Header, Received: a.At}
 	a.RetryAfter = x.RetryAfter()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 2*maxAnswer))
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRead)) // the status has come: what it says beside that is no matter
 	a.Answer = string(text)
-	if a.Delivered() {
-		return nil // the status has come: what it says beside that is no matter
-	}
-	return err
 }
 
 // mask makes what came back fit to be stored and shown: printable, short, and without what it was signed with.
@@ -115,8 +110,19 @@ func (a *Attempt) mask(secrets []string) {
 		withheld = append(withheld, strings.TrimPrefix(secret, signing.Prefix))
 	}
 	hidden := provider.WithheldOf(withheld...)
-	a.Answer = clip(hidden.Hide(printable(a.Answer)), maxAnswer)
+	cut := len(a.Answer) >= maxRead
+	if a.Answer = hidden.Hide(a.Answer); cut { // it may end within a secret
+		a.Answer = a.Answer[:max(0, len(a.Answer)-longest(hidden))]
+	}
+	a.Answer = clip(printable(a.Answer), maxAnswer)
 	a.Error = clip(hidden.Hide(printable(a.Error)), maxAnswer)
+}
+
+func longest(texts []string) (n int) {
+	for _, text := range texts {
+		n = max(n, len(text))
+	}
+	return n
 }
 
 func printable(text string) string {

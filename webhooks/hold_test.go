@@ -1,0 +1,73 @@
+package webhooks_test
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pawl/webhooks"
+)
+
+// TestEndpointWhoseDeliveriesAreGivenUpIsTriedOn: one that fails, and has nothing left that is due, gets what comes next. Else it would
+// never be found to be well again, nor be disabled.
+func TestEndpointWhoseDeliveriesAreGivenUpIsTriedOn(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	no := s.endpoint(s.receiver(nil).URL)
+	s.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, event_id, type, subject, state, attempts)
+		VALUES ($1, 1, 1, 1, 'evt_1_1', 'order.charging', 'order 1', 'exhausted', 10)`, no)
+	s.exec(`UPDATE webhook_endpoints SET failures = 20, failing_since = now() - interval '4 days', delivery_no = 1, event_no = 1`)
+	s.deliver()
+	s.moves(2, 1)
+	s.eventually("what comes next is delivered", s.finished(no, 1))
+	if state := one[string](s, `SELECT concat_ws(' ', state, failures) FROM webhook_endpoints`); state != "enabled 0" {
+		t.Error(state)
+	}
+}
+
+// TestPauseIsKept: what comes of requests that were under way does not end a pause that the endpoint has asked for.
+func TestPauseIsKept(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var asked atomic.Bool
+	paused := make(chan struct{})
+	r := s.receiver(func(w http.ResponseWriter, q *http.Request) {
+		switch id := q.Header.Get("Webhook-Id"); {
+		case id == "evt_1_2" && asked.CompareAndSwap(false, true):
+			w.Header().Set("Retry-After", "1800")
+			w.WriteHeader(http.StatusTooManyRequests)
+		case strings.HasSuffix(id, "_2"):
+			<-paused
+		}
+	})
+	no := s.endpoint(r.URL)
+	s.deliver()
+	s.moves(4, 1) // after which some are sent at one time
+	s.eventually("all is delivered", s.finished(no, 4))
+	s.moves(3, 1)
+	s.eventually("a pause is asked for", func() bool { return one[bool](s, `SELECT paused_until IS NOT NULL FROM webhook_endpoints`) })
+	close(paused)
+	s.eventually("the others are delivered", s.finished(no, 6))
+	if kept := one[bool](s, `SELECT paused_until > now() + interval '20 minutes' AND state = $1 FROM webhook_endpoints`, webhooks.Enabled); !kept {
+		t.Error(s.state())
+	}
+}
+
+// TestStatusCounts: an answer says what its status says, also when its body breaks off.
+func TestStatusCounts(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(http.StatusGone)
+		w.Write([]byte("nobody")) //nolint:errcheck // more was promised
+	})
+	s.endpoint(r.URL)
+	s.deliver()
+	s.moves(1, 1)
+	s.eventually("it is disabled", func() bool { return one[string](s, `SELECT state FROM webhook_endpoints`) == webhooks.Disabled })
+	if said := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', log -> 0 ->> 'answer') FROM webhook_deliveries`); said != "410 nobody" {
+		t.Error(said)
+	}
+}
