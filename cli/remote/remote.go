@@ -113,9 +113,10 @@ func explained(err error) error {
 		return fmt.Errorf("%w: put a token into PAWL_TOKEN, see pawl token create --help", err)
 	case errors.As(err, &problem) && problem.Code == client.ProblemCodeCursorExpired:
 		return fmt.Errorf("%w: to go on, use --after %s", err, problem.NextCursor)
-	case errors.As(err, &problem) && problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout,
-		problem == nil && errors.As(err, &lost) && !errors.Is(err, context.Canceled):
+	case errors.As(err, &problem) && problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case problem == nil && errors.As(err, &lost) && !errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w: %w: is it running there? --url or PAWL_URL names another", ErrUnavailable, err)
 	}
 	return err
 }
