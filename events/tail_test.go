@@ -68,11 +68,12 @@ func (f *feed) pool(url string) *db.Pool {
 }
 
 // relay starts the real one.
-func (f *feed) relay() {
+func (f *feed) relay() *events.Relay {
 	f.Helper()
 	relay := events.NewRelay(f.query, events.RelayConfig{})
 	relay.Start()
 	f.Cleanup(relay.Stop)
+	return relay
 }
 
 // latest is the end of the feed.
