@@ -72,8 +72,11 @@ WITH origin AS MATERIALIZED (
       SELECT FROM pawl.early_events AS y WHERE y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
       ORDER BY m.position LIMIT 1)) AS position
   FROM origin AS s
-), span AS MATERIALIZED ( -- not all there are: a plan may read and sort what is in it
-  SELECT n.position AS first, least(s.horizon, n.position + 300) AS position FROM origin AS s, next AS n
+), span AS MATERIALIZED ( -- up to the thousandth row, or less: a plan may read and sort what is in it. The planner must not know how far that is, or it sorts here
+  SELECT n.position AS first, least(s.horizon, n.position + 300, greatest(n.position + 1, least(
+    (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
+    (SELECT m.position FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))))) AS position
+  FROM origin AS s, next AS n
 ), moves AS MATERIALIZED (
   SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
   WHERE t.position >= (SELECT s.first FROM span AS s) AND t.position < (SELECT s.position FROM span AS s) AND NOT EXISTS (
@@ -101,13 +104,15 @@ WITH origin AS MATERIALIZED (
     UNION ALL
     SELECT 0, m.item, m.version, m.position FROM movements AS m WHERE NOT (SELECT f.whole FROM finish AS f)
     UNION ALL
-    SELECT t.order_no, '', t.seq, t.position FROM pawl.transitions AS t WHERE t.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole)
+    SELECT t.order_no, '', t.seq, t.position FROM pawl.transitions AS t WHERE t.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y
+      WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
     UNION ALL
-    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m WHERE m.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole)
+    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m WHERE m.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
+      SELECT FROM pawl.early_events AS y
+      WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ) AS w
-  WHERE w.position < (SELECT f.position FROM finish AS f) AND NOT EXISTS (
-    SELECT FROM pawl.early_events AS y
-    WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = w.position AND y.order_no = w.order_no AND y.item = w.item AND y.seq = w.seq)
+  WHERE w.position < (SELECT f.position FROM finish AS f)
 ), early AS MATERIALIZED ( -- from each first row of an order here, back to the next row that is not from above the end
   SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
     SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
@@ -120,7 +125,8 @@ WITH origin AS MATERIALIZED (
       SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq AND u.position < (SELECT f.position FROM finish AS f)
       ORDER BY u.version DESC LIMIT 1), 0)
   ) AS p
-  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1
+  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up settles nearly all of them
+    SELECT u.position FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq ORDER BY u.seq DESC LIMIT 1) >= (SELECT f.position FROM finish AS f))
 ), held AS MATERIALIZED ( -- locked first: who has lost the lease writes nothing
   SELECT r.epoch FROM pawl.event_relay AS r
   WHERE r.singleton AND r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
