@@ -82,3 +82,26 @@ func TestRelayIsFenced(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 }
+
+// TestLargeTransactions: batches end with a transaction, however many rows it has.
+func TestLargeTransactions(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.hold()
+	var rows int64
+	for _, n := range []int64{400, 599, 1, 999, 1000, 1001, 2500, 3} {
+		f.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+			SELECT 1, $1::bigint + n, 'charging', 'charging', 1, 'call' FROM generate_series(1, $2::bigint) AS n`, rows, n)
+		rows += n
+	}
+	f.numberUntil(rows)
+	all := f.all(events.Cursor{}, events.Filter{}, 1000)
+	for i := range all {
+		if all[i].No != int64(i+1) || all[i].Data.Seq != all[i].No {
+			t.Fatalf("event %d at place %d has seq %d", all[i].No, i+1, all[i].Data.Seq)
+		}
+	}
+	if int64(len(all)) != rows {
+		t.Errorf("%d events of %d rows", len(all), rows)
+	}
+}
