@@ -20,6 +20,7 @@ type run struct {
 	window   window
 	stock    bool      // give every item stock first, so that it is checked
 	provider *provider // nil: the ledger does every step
+	follow   bool      // the events are followed meanwhile
 }
 
 // sample is what has been used up to one moment.
@@ -57,7 +58,7 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 		s.token = token
 	}
 	l := startLoad(s, r.setup)
-	from, to, err := r.watch(ctx, s, l)
+	from, to, err := r.watched(ctx, s, l, out)
 	l.stop()
 	if err != nil {
 		return outcome{}, err
@@ -95,6 +96,20 @@ const giveSQL = `INSERT INTO inventory AS i (item, on_hand, tracked)
 const giveRecordedSQL = "WITH stocked AS (" + giveSQL + `, version = i.version + 1 RETURNING i.*)
 	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
 	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'local', 'version ' || s.version FROM stocked AS s`
+
+// watched is watch, while the events are followed if that is wanted.
+func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from, to sample, err error) {
+	if !r.follow {
+		return r.watch(ctx, s, l)
+	}
+	f, err := follow(ctx, s, l)
+	if err != nil {
+		return from, to, err
+	}
+	from, to, err = r.watch(ctx, s, l)
+	out.EventLags = f.stop(from.at, to.at)
+	return from, to, err
+}
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
 func (r run) watch(ctx context.Context, s *server, l *load) (from, to sample, err error) {

@@ -23,6 +23,7 @@ type options struct {
 	targets        targets
 
 	remote       bool
+	events       bool
 	rate         float64 // orders per second
 	ledgerPolicy bool
 	token        bool
@@ -57,7 +58,8 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
-	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote offers")
+	flags.BoolVar(&o.events, "events", false, "measure instead how late events come to somebody who follows them, with orders offered at --rate")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
@@ -81,7 +83,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.remote:
+	case o.remote, o.events:
 		return []string{"pawl"}
 	case o.targets.earlier == "" && !o.ledgerPolicy && !o.token && !o.keyed:
 		return []string{"baseline", "pawl"}
@@ -103,8 +105,8 @@ func (o options) names(only string) []string {
 }
 
 func (o options) check() error {
-	if o.remote && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
-		return errors.New("--remote measures pawl, from an empty database, at a positive rate")
+	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

@@ -64,6 +64,9 @@ func (p *plan) all(ctx context.Context) error {
 	if p.remote {
 		return p.withProvider(ctx)
 	}
+	if p.events {
+		return p.withFollower(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {

@@ -39,6 +39,11 @@ func (r report) print(w io.Writer) {
 	}
 	r.printRemote(w)
 	for _, x := range r.Results {
+		if x.EventLags != nil {
+			fmt.Fprintf(w, "\n%s: %.0f orders/s, %s\n", x.setup, x.OrdersPerSec, x.EventLags)
+		}
+	}
+	for _, x := range r.Results {
 		for _, problem := range x.problems() {
 			fmt.Fprintf(w, "\n%s: %s\n", x.setup, problem)
 		}

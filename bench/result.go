@@ -44,6 +44,7 @@ type result struct {
 	SeqScans         int64
 	Checkpoints      int64
 	Provider         *summary // nil: the ledger did every step
+	EventLags        lags     // of the events, if they were followed
 	OtherCPU         float64  // of the machine, used by processes that are no part of this
 
 	ServiceCPU, PostgresCPU, LoadCPU, ProviderCPU float64

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// follower reads the stream of events of a service, as one listener does, and notes how late each event comes: from the
+// time that it has, which is when its transaction began.
+type follower struct {
+	response *http.Response
+	running  sync.WaitGroup
+	load     *load
+	events   []lateness
+}
+
+type lateness struct{ came, lag time.Duration } // came is on the load's clock
+
+// lags are how late the events of a window came, in ascending order.
+type lags []time.Duration
+
+// follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this machine's.
+func follow(ctx context.Context, to *server, l *load) (*follower, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.address+"/api/events", http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("follow events: %w", err)
+	}
+	request.Header.Set("Accept", "text/event-stream")
+	f := &follower{load: l}
+	if f.response, err = http.DefaultClient.Do(request); err != nil {
+		return nil, fmt.Errorf("follow events: %w", err)
+	}
+	if f.response.StatusCode != http.StatusOK {
+		f.response.Body.Close()
+		return nil, errors.New("follow events: " + f.response.Status)
+	}
+	f.running.Go(f.read)
+	return f, nil
+}
+
+var timestampOf = []byte(`"timestamp":"`)
+
+func (f *follower) read() {
+	lines := bufio.NewScanner(f.response.Body)
+	for lines.Scan() {
+		_, rest, found := bytes.Cut(lines.Bytes(), timestampOf)
+		text, _, ended := bytes.Cut(rest, []byte(`"`))
+		if !found || !ended {
+			continue // the other lines of an event, and signs of life
+		}
+		if at, err := time.Parse(time.RFC3339Nano, string(text)); err == nil {
+			f.events = append(f.events, lateness{f.load.since(), time.Since(at)})
+		}
+	}
+}
+
+// stop ends it and returns the lags of the events that came in a window.
+func (f *follower) stop(from, to time.Duration) (found lags) {
+	f.response.Body.Close()
+	f.running.Wait()
+	for _, e := range f.events {
+		if e.came >= from && e.came < to {
+			found = append(found, e.lag)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// withFollower measures the service with orders offered at a rate while somebody follows its events.
+func (p *plan) withFollower(ctx context.Context) error {
+	for range p.rounds {
+		for _, items := range p.items {
+			s := setup{Target: "pawl", Rate: p.rate, Items: items}
+			if err := p.do(ctx, run{setup: s, target: p.built["pawl"], folder: p.folder, window: p.window, stock: p.stock, follow: true}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l lags) String() string {
+	return fmt.Sprintf("%d events, late by p50 %.0f ms, p99 %.0f ms, at most %.0f ms", len(l),
+		milliseconds(percentile(l, 50)), milliseconds(percentile(l, 99)), milliseconds(percentile(l, 100)))
+}
