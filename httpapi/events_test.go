@@ -98,7 +98,12 @@ func TestEventsOfOrders(t *testing.T) {
 		"?after=" + cursor + "&wait=0":    nil,
 	} {
 		page := b.eventsAt(t, query)
-		if got := typesOf(t, page.Events); !slices.Equal(got, want) {
+		got := typesOf(t, page.Events)
+		for page.More && len(got) < len(want) { // a page that has looked at much is short
+			page = b.eventsAt(t, query+"&after="+page.NextCursor)
+			got = append(got, typesOf(t, page.Events)...)
+		}
+		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q", query, got)
 		}
 		if page.NextCursor != cursor && !page.More {

@@ -138,7 +138,7 @@ func (l *books) after(set ledger.Batch, move ledger.Move) (rows string, moved []
 	}
 	l.must(tx.QueryRow(l.t.Context(), `WITH lines AS (
 		SELECT 'orders' AS name, to_jsonb(o) AS line FROM orders AS o
-		UNION ALL SELECT 'transitions', to_jsonb(t) FROM transitions AS t
+		UNION ALL SELECT 'transitions', to_jsonb(t) - 'position' FROM transitions AS t -- that of the transaction
 		UNION ALL SELECT 'charges', to_jsonb(c) FROM charges AS c
 		UNION ALL SELECT 'refunds', to_jsonb(r) FROM refunds AS r
 		UNION ALL SELECT 'reservations', to_jsonb(v) FROM reservations AS v
@@ -182,7 +182,7 @@ func TestFormsOfAdmissionAgree(t *testing.T) {
 		}
 		return value[string](l, `SELECT string_agg((to_jsonb(o) - '{order_no,created_at,due_at}'::text[])::text
 			|| round(extract(epoch FROM o.due_at - o.created_at) / 1000)
-			|| (SELECT jsonb_agg(to_jsonb(t) - '{order_no,at,previous_no}'::text[]) FROM transitions AS t WHERE t.order_no = o.order_no), E'\n' ORDER BY o.order_id)
+			|| (SELECT jsonb_agg(to_jsonb(t) - '{order_no,at,previous_no,position}'::text[]) FROM transitions AS t WHERE t.order_no = o.order_no), E'\n' ORDER BY o.order_id)
 			FROM orders AS o WHERE o.order_id <> 'order 1'`)
 	}
 	if batch, alone := stored([]int{0, 1, 2, 3}), stored([]int{0}, []int{1}, []int{2}, []int{3}); batch != alone {
