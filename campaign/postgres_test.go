@@ -133,11 +133,17 @@ func (p *postgres) ended() bool {
 	}
 }
 
-// session connects to the server itself, past all proxies. It is closed with the test.
+// session connects to the server itself, past all proxies. It is closed with the test. Whatever the default of the database
+// is, what is done here does not fail because of what the replicas do meanwhile.
 func (p *postgres) session(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return pgx.Connect(ctx, p.url())
+	config, err := pgx.ParseConfig(p.url())
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["default_transaction_isolation"] = "read committed"
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // ask reads a number.
