@@ -49,7 +49,8 @@ func (p *proxy) statements() []string {
 func (p *proxy) fate(statement string) dbtest.Fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if strings.HasPrefix(statement, "Leases") || slices.Contains(byTheClock, statement) {
+	outbound := strings.HasPrefix(statement, "Event") || strings.HasPrefix(statement, "Webhook") // what is told to others moves no order
+	if outbound || strings.HasPrefix(statement, "Leases") || slices.Contains(byTheClock, statement) {
 		return dbtest.Passes
 	}
 	p.executed = append(p.executed, statement)
