@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,10 +16,10 @@ import (
 // follower reads the stream of events of a service, as one listener does, and notes how late each event comes: from the
 // time that it has, which is when its transaction began.
 type follower struct {
-	response *http.Response
-	running  sync.WaitGroup
-	load     *load
-	events   []lateness
+	body    io.ReadCloser
+	running sync.WaitGroup
+	load    *load
+	events  []lateness
 }
 
 type lateness struct{ came, lag time.Duration } // came is on the load's clock
@@ -33,14 +34,15 @@ func follow(ctx context.Context, to *server, l *load) (*follower, error) {
 		return nil, fmt.Errorf("follow events: %w", err)
 	}
 	request.Header.Set("Accept", "text/event-stream")
-	f := &follower{load: l}
-	if f.response, err = http.DefaultClient.Do(request); err != nil {
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
 		return nil, fmt.Errorf("follow events: %w", err)
 	}
-	if f.response.StatusCode != http.StatusOK {
-		f.response.Body.Close()
-		return nil, errors.New("follow events: " + f.response.Status)
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, errors.New("follow events: " + response.Status)
 	}
+	f := &follower{load: l, body: response.Body}
 	f.running.Go(f.read)
 	return f, nil
 }
@@ -48,7 +50,7 @@ func follow(ctx context.Context, to *server, l *load) (*follower, error) {
 var timestampOf = []byte(`"timestamp":"`)
 
 func (f *follower) read() {
-	lines := bufio.NewScanner(f.response.Body)
+	lines := bufio.NewScanner(f.body)
 	for lines.Scan() {
 		_, rest, found := bytes.Cut(lines.Bytes(), timestampOf)
 		text, _, ended := bytes.Cut(rest, []byte(`"`))
@@ -63,7 +65,7 @@ func (f *follower) read() {
 
 // stop ends it and returns the lags of the events that came in a window.
 func (f *follower) stop(from, to time.Duration) (found lags) {
-	f.response.Body.Close()
+	f.body.Close()
 	f.running.Wait()
 	for _, e := range f.events {
 		if e.came >= from && e.came < to {
