@@ -463,6 +463,21 @@ type CallbackBody struct {
 // CallbackBodyOutcome done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again.
 type CallbackBodyOutcome string
 
+// Caller defines model for Caller.
+type Caller struct {
+	// Name As the history has it: token:NAME, oidc:NAME, local or anonymous.
+	Name string `json:"name"`
+
+	// Open Whether the service is open to this machine without a token, because none was ever made.
+	Open bool `json:"open"`
+
+	// Operations Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted.
+	Operations []string `json:"operations"`
+
+	// Roles Of submit, read, operate, approve, settle, stock, delegate and admin.
+	Roles []string `json:"roles"`
+}
+
 // Calls defines model for Calls.
 type Calls struct {
 	Calls []Call `json:"calls"`
@@ -1890,6 +1905,11 @@ func (c *Client) AdjustInventory(ctx context.Context, item string, params *Adjus
 // ListStockMovements is GET /api/inventory/{item}/movements: Read the stock movements of an item.
 func (c *Client) ListStockMovements(ctx context.Context, item string, params *ListStockMovementsParams, options ...CallOption) (*StockMovements, error) {
 	return call[StockMovements](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s/movements", url.PathEscape(item)), params, nil}, options)
+}
+
+// GetCaller is GET /api/me: Read who you are, and what you may do.
+func (c *Client) GetCaller(ctx context.Context, options ...CallOption) (*Caller, error) {
+	return call[Caller](ctx, c, request{http.MethodGet, "/api/me", nil, nil}, options)
 }
 
 // ListOrders is GET /api/orders: List orders, newest first.

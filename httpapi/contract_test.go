@@ -168,7 +168,10 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	}
 	slices.Sort(documented)
 	want := []string{
-		"DELETE /api/webhook-endpoints/{endpointId}", "GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements", "GET /api/orders", "GET /api/orders/{orderId}",
+		"DELETE /api/webhook-endpoints/{endpointId}",
+		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements",
+		"GET /api/me",
+		"GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/transitions", "GET /api/webhook-endpoints", "GET /api/webhook-endpoints/{endpointId}",
 		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/approve", "POST /api/bulk/cancel", "POST /api/bulk/pause", "POST /api/bulk/reject",

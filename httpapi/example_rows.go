@@ -6,6 +6,7 @@ import (
 
 	"github.com/govalues/decimal"
 
+	"pawl/access"
 	"pawl/db"
 	"pawl/events"
 	"pawl/fsm"
@@ -129,4 +130,9 @@ func exampleEvents() any {
 	}
 	page.Body.Events = []wireEvent{wireEventOf(&event)}
 	return page.Body
+}
+
+func exampleCaller() any {
+	support := access.Principal{Name: "token:support", Roles: access.Roles{access.Approve}}
+	return callerOf(&support, false, []string{"approveOrder", "rejectOrder", "approveOrders", "rejectOrders"}).Body
 }

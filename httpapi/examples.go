@@ -96,6 +96,8 @@ var examples = map[string]example{
 	"recoverDeliveries":     {Body: `{"since":"2026-11-20T00:00:00Z","requestId":"endpoint-8"}`, Answer: recovery{Recovered: 17}, Problem: "not_found"},
 	"deleteWebhookEndpoint": {Problem: "not_found"},
 
+	"getCaller": {Answer: exampleCaller(), Problem: "tls_required"},
+
 	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
 	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
 }

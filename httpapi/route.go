@@ -38,7 +38,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 		return []*http.ServeMux{s.mux}
 	case pattern == "GET /metrics", slices.Equal(rules[s.operationOf(pattern)].roles, access.Roles{access.Admin}):
 		return []*http.ServeMux{s.ops}
-	case slices.Contains([]string{"GET /health", "GET /livez", "GET /problems/{code}", "/"}, pattern):
+	case slices.Contains([]string{"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "/"}, pattern):
 		return []*http.ServeMux{s.mux, s.ops}
 	default:
 		return []*http.ServeMux{s.mux}

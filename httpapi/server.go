@@ -160,6 +160,7 @@ func (s *server) routes() {
 	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                         // GET  /api/inventory/{item}/movements: how it came to be
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)              // GET  /api/events: what happened
+	get(s, getCallerOperation, s.getCaller)                                                  // GET  /api/me: who asks, and what they may do
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 

@@ -268,6 +268,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read who you are, and what you may do
+         * @description Answers everybody. A caller without a credential, or with one that is not good, is anonymous. Where the service is not open to them, anonymous callers have no roles and no operations.
+         */
+        get: operations["getCaller"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/orders": {
         parameters: {
             query?: never;
@@ -1024,6 +1044,16 @@ export interface components {
             reference?: string;
         } & {
             [key: string]: unknown;
+        };
+        Caller: {
+            /** @description As the history has it: token:NAME, oidc:NAME, local or anonymous. */
+            name: string;
+            /** @description Whether the service is open to this machine without a token, because none was ever made. */
+            open: boolean;
+            /** @description Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted. */
+            operations: string[];
+            /** @description Of submit, read, operate, approve, settle, stock, delegate and admin. */
+            roles: string[];
         };
         Calls: {
             calls: components["schemas"]["Call"][];
@@ -3992,6 +4022,99 @@ export interface operations {
             };
             /** @description Problem: not_found. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getCaller: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "token:support",
+                     *       "roles": [
+                     *         "approve"
+                     *       ],
+                     *       "open": false,
+                     *       "operations": [
+                     *         "approveOrder",
+                     *         "rejectOrder",
+                     *         "approveOrders",
+                     *         "rejectOrders"
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Caller"];
+                };
+            };
+            /** @description Problem: tls_required. */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

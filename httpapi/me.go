@@ -1,0 +1,66 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/access"
+)
+
+var getCallerOperation = failing(huma.Operation{
+	OperationID: "getCaller", Method: http.MethodGet, Path: "/api/me", Tags: []string{"service"},
+	Summary: "Read who you are, and what you may do",
+	Description: "Answers everybody. A caller without a credential, or with one that is not good, is anonymous. " +
+		"Where the service is not open to them, anonymous callers have no roles and no operations.",
+	Security: []map[string][]string{{}, {tokenScheme: {}}},
+}, "tls_required", "too_many_requests", "issuer_unavailable", "invalid_parameter", "unavailable", "internal")
+
+type getCallerAnswer struct {
+	Body struct {
+		Name       string   `json:"name" doc:"As the history has it: token:NAME, oidc:NAME, local or anonymous."`
+		Roles      []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate and admin."`
+		Open       bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
+		Operations []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`
+	} `nameHint:"Caller"`
+}
+
+// getCaller identifies the caller itself, to answer those who are nobody as well. What keeps the service from knowing who
+// somebody is, it says.
+func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, error) {
+	w := writerOf(ctx)
+	p, err := s.identify(w, httpRequestOf(ctx))
+	if _, unknown := errors.AsType[*access.NotIdentified](err); unknown {
+		p, err = access.Nobody, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	mux := s.mux
+	if rec, ok := w.(*Recorder); ok {
+		mux = rec.mux
+	}
+	return callerOf(p, s.access.Open(), s.operationsAt(mux, p)), nil
+}
+
+func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {
+	out := &getCallerAnswer{}
+	out.Body.Name, out.Body.Open, out.Body.Operations = p.Name, open, operations
+	out.Body.Roles = each(p.Roles, func(role *access.Role) string { return string(*role) })
+	return out
+}
+
+// operationsAt are the ids of the operations that an address has and a principal may do.
+func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string {
+	ids := []string{}
+	for _, op := range s.documented {
+		rule := rules[op.OperationID]
+		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(op.Method+" "+op.Path), mux) {
+			ids = append(ids, op.OperationID)
+		}
+	}
+	return ids
+}
