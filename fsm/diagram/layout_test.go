@@ -48,6 +48,15 @@ func labels() (out []area) {
 	return out
 }
 
+// rates are the texts below the labels, of eight letters.
+func rates() (out []area) {
+	for _, e := range fsm.Edges() {
+		r := routeOf(e)
+		out = append(out, around("rate of "+string(e.From)+" to "+string(e.To), point{r.label.x, r.textY()}, .58*labelSize*8, labelSize))
+	}
+	return out
+}
+
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	t.Run("every state and every edge has its place, and nothing else has", func(t *testing.T) {
@@ -81,6 +90,23 @@ func TestLayout(t *testing.T) {
 				dx, dy := math.Abs(p.x-places[s].x)/(boxWidth/2), math.Abs(p.y-places[s].y)/(boxHeight/2)
 				if max(dx, dy) != 1 {
 					t.Errorf("%s to %s: %v is not at the rim of %s", e.From, e.To, p, s)
+				}
+			}
+		}
+	})
+	t.Run("rates touch no box, no label and no other edge", func(t *testing.T) {
+		t.Parallel()
+		for i, rate := range rates() {
+			for _, other := range append(boxes(), labels()...) {
+				if rate.touches(other) {
+					t.Errorf("%s touches %s", rate.name, other.name)
+				}
+			}
+			for k, e := range fsm.Edges() {
+				for _, p := range along(routeOf(e).way) {
+					if k != i && rate.holds(p) {
+						t.Fatalf("%s lies on %s to %s", rate.name, e.From, e.To)
+					}
 				}
 			}
 		}

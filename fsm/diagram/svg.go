@@ -3,9 +3,9 @@ package diagram
 import (
 	_ "embed"
 	"fmt"
+	"html/template"
 	"math"
 	"strings"
-	"text/template"
 
 	"pawl/fsm"
 )
@@ -17,37 +17,49 @@ var svgTemplate = template.Must(template.New("machine").Parse(svgText))
 
 // What the template draws. A final state has a second rim, as in every drawing of an automaton.
 type (
+	drawing struct {
+		Page   bool // it is part of a page, which has the styles
+		Label  string
+		Walked bool // it shows the way of an order
+		Edges  []drawnEdge
+		States []drawnState
+	}
 	drawnEdge struct {
 		Class, Path, Tip string
 		Event            fsm.Event
-		X, Y             float64 // of its label
+		X, Y, TextY      float64 // of its label, and of the text below
+		Mark
+		Walked bool
 	}
 	drawnState struct {
 		fsm.State
 		Class string
 		X, Y  float64
+		Mark
 	}
 )
 
 // SVG draws the machine as a picture that needs no program to be shown, on paper of its
 // own, so that it can be read on a dark page too.
-func SVG() string {
-	var picture struct {
-		Edges  []drawnEdge
-		States []drawnState
-	}
+func SVG() string { return string(draw(&Picture{}, false)) }
+
+// draw draws a picture for a page, or for a file.
+func draw(p *Picture, page bool) template.HTML {
+	d := drawing{Page: page, Label: p.Label, Walked: len(p.Walked) > 0 || p.At != ""}
 	for _, e := range fsm.Edges() {
-		r := routeOf(e)
-		picture.Edges = append(picture.Edges, drawnEdge{edgeClass(e), pathOf(r.way), tipOf(r.way), e.Event, r.label.x, r.label.y + 4})
+		r, pair := routeOf(e), [2]fsm.State{e.From, e.To}
+		d.Edges = append(d.Edges, drawnEdge{
+			p.edgeClass(e), pathOf(r.way), tipOf(r.way), e.Event, r.label.x, r.label.y + 4, r.textY() + 4, p.edgeMark(pair), p.Walked[pair] > 0,
+		})
 	}
 	for _, s := range fsm.States() {
-		picture.States = append(picture.States, drawnState{s, stateClass(s), places[s].x, places[s].y})
+		d.States = append(d.States, drawnState{s, p.stateClass(s), places[s].x, places[s].y, p.States[s]})
 	}
 	var b strings.Builder
-	if err := svgTemplate.Execute(&b, picture); err != nil {
-		panic("diagram: " + err.Error()) // all of it is known
+	if err := svgTemplate.Execute(&b, d); err != nil {
+		panic("diagram: " + err.Error()) // all of it is text
 	}
-	return b.String()
+	return template.HTML(b.String()) //nolint:gosec // the template has escaped what is not the machine's
 }
 
 func stateClass(s fsm.State) string {
