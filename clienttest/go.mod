@@ -2,8 +2,15 @@ module pawl/clienttest
 
 go 1.26.0
 
-require pawl v0.0.0
+require (
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.23.0
+	pawl v0.0.0
+)
 
-require github.com/google/uuid v1.6.0 // indirect
+require (
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+)
 
 replace pawl => ..

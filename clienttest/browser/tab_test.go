@@ -1,0 +1,245 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/audits"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+func startBrowser() error {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.WSURLReadTimeout(2*time.Minute))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	allocator, end := chromedp.NewExecAllocator(context.Background(), options...) //nolint:usetesting // of no test alone
+	ctx, _ := chromedp.NewContext(allocator)
+	shared.browser = ctx
+	shared.stops = append(shared.stops, func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "end Chromium:", err)
+		}
+		end()
+	})
+	return chromedp.Do(ctx)
+}
+
+// tab is a window of a browser that knows nobody else's cookies. What a page must never do is noted, and fails the test in
+// the end.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	requests []string // "GET /path", in the order in which they were sent
+	troubles []string
+	received float64 // bytes over the wire, heads and all
+}
+
+// open opens a window that is signed in with a cookie, or with none. It is closed with the test.
+func open(t *testing.T, cookie *http.Cookie) *tab {
+	t.Helper()
+	began(t)
+	b := &tab{t: t}
+	b.start(chromedp.WithNewBrowserContext())
+	if cookie != nil {
+		yes := true
+		call(b, network.SetCookie, network.SetCookieParams{Name: cookie.Name, Value: cookie.Value, URL: strings.Replace(shared.url, "http:", "https:", 1),
+			Path: "/", Secure: &yes, HTTPOnly: &yes, SameSite: network.CookieSameSiteLax})
+	}
+	return b
+}
+
+// maria opens a window of somebody who may do everything.
+func maria(t *testing.T) *tab {
+	t.Helper()
+	return open(t, session(t, linkFor(t, "maria", "")))
+}
+
+func (b *tab) start(options ...chromedp.ContextOption) {
+	b.t.Helper()
+	ctx, end := chromedp.NewContext(shared.browser, append(options, chromedp.WithListener(b.hear))...)
+	b.ctx = ctx
+	b.t.Cleanup(func() {
+		end()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, trouble := range b.troubles {
+			b.t.Error(trouble)
+		}
+	})
+	if err := chromedp.Do(ctx); err != nil { // without a limit, which would end the window
+		b.t.Fatal(err)
+	}
+	call(b, audits.Enable, cdp.Empty{})
+}
+
+// hear notes what happens in the window.
+func (b *tab) hear(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	note := func(format string, arguments ...any) {
+		b.troubles = append(b.troubles, fmt.Sprintf(format, arguments...))
+	}
+	switch e := event.(type) {
+	case *network.EventRequestWillBeSent:
+		address, err := url.Parse(e.Request.URL)
+		if err != nil || address.Scheme != "data" && "http://"+address.Host != shared.url {
+			note("a request to somebody else: %s", e.Request.URL)
+			return
+		}
+		b.requests = append(b.requests, e.Request.Method+" "+address.RequestURI())
+	case *network.EventLoadingFinished:
+		b.received += e.EncodedDataLength
+	case *audits.EventIssueAdded:
+		if violation := e.Issue.Details.ContentSecurityPolicyIssueDetails; violation != nil {
+			note("against the content security policy: %s %s", violation.ViolatedDirective, violation.BlockedURL)
+		}
+	case *runtime.EventExceptionThrown:
+		note("a script failed: %s", quoted(fmt.Sprintf("%+v %+v", e.ExceptionDetails.Text, e.ExceptionDetails.Exception)))
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError {
+			note("%s: %s", e.Entry.URL, e.Entry.Text)
+		}
+	case *page.EventJavascriptDialogOpening:
+		note("a dialog: %s", e.Message)
+	}
+}
+
+// forgive forgets a trouble that a test has made on purpose.
+func (b *tab) forgive(part string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rest := slices.DeleteFunc(slices.Clone(b.troubles), func(trouble string) bool { return strings.Contains(trouble, part) })
+	if len(rest) == len(b.troubles) {
+		b.t.Errorf("no trouble with %q in %q", part, b.troubles)
+	}
+	b.troubles = rest
+}
+
+// sent are the requests so far.
+func (b *tab) sent() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.requests)
+}
+
+// call sends a command of the DevTools protocol, which must succeed.
+func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	result, err := chromedp.Call(ctx, command, params)
+	if err != nil {
+		b.t.Fatalf("%s: %v", command.Method, err)
+	}
+	return result
+}
+
+// run does something in the window, which must succeed.
+func run[T any](b *tab, action chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	if err != nil {
+		b.t.Fatalf("%v\nat %s", err, b.about())
+	}
+	return value
+}
+
+// eval runs a script in the page, waits for what it promises, and returns its value.
+func eval[T any](b *tab, script string) T {
+	b.t.Helper()
+	return run(b, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+}
+
+// about is where the window is and what it shows, for messages of failed tests.
+func (b *tab) about() string {
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 3000)`))
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// visit loads a page of the service.
+func (b *tab) visit(path string) {
+	b.t.Helper()
+	run(b, chromedp.Navigate(shared.url+path))
+}
+
+// wait waits until an expression of the page is true. That a page goes meanwhile, and another one comes, is no failure.
+func (b *tab) wait(what, expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	for {
+		good, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		if err == nil && good {
+			return
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			b.t.Fatalf("%s: not within %v (%v)\nat %s", what, limit, err, b.about())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// shows waits for a text in the page.
+func (b *tab) shows(text string) {
+	b.t.Helper()
+	b.wait("shows "+text, fmt.Sprintf(`document.readyState === "complete" && document.body.innerText.includes(%s)`, quoted(text)))
+}
+
+// press presses what has a text: a link, a button, a box with its label.
+func (b *tab) press(text string) {
+	b.t.Helper()
+	b.wait("can press "+text, fmt.Sprintf(`document.readyState === "complete" && (window.pressed = [...document.querySelectorAll("a, button, summary, label, input[type=submit]")]
+		.find(e => e.checkVisibility() && (e.innerText || e.value || "").trim() === %s))`, quoted(text)))
+	eval[any](b, `window.pressed.click()`)
+}
+
+// fill writes a text into the field of a name.
+func (b *tab) fill(name, text string) {
+	b.t.Helper()
+	field := fmt.Sprintf(`document.querySelector("main [name=%s]")`, name)
+	b.wait("has the field "+name, `document.readyState === "complete" && `+field)
+	eval[any](b, fmt.Sprintf(`{ const field = %s; field.value = %s; field.dispatchEvent(new Event("change", {bubbles: true})) }`, field, quoted(text)))
+}
+
+// look is how a page is looked at.
+type look struct {
+	scheme string // light or dark
+	width  int64
+}
+
+func (b *tab) look(l look) {
+	b.t.Helper()
+	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: l.width, Height: 900, DeviceScaleFactor: 1, Mobile: l.width < 500})
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+}
