@@ -246,6 +246,18 @@ const (
 	ListOrdersParamsHoldScheduled ListOrdersParamsHold = "scheduled"
 )
 
+// Defines values for ListCallsParamsSort.
+const (
+	ListCallsParamsSortNewest ListCallsParamsSort = "newest"
+	ListCallsParamsSortOldest ListCallsParamsSort = "oldest"
+)
+
+// Defines values for ListTransitionsParamsSort.
+const (
+	ListTransitionsParamsSortNewest ListTransitionsParamsSort = "newest"
+	ListTransitionsParamsSortOldest ListTransitionsParamsSort = "oldest"
+)
+
 // Defines values for ListDeliveriesParamsState.
 const (
 	ListDeliveriesParamsStateDelivered ListDeliveriesParamsState = "delivered"
@@ -488,6 +500,11 @@ type Calls struct {
 // Examples: 99.99
 type Decimal = string
 
+// DeliveriesOfOrder defines model for DeliveriesOfOrder.
+type DeliveriesOfOrder struct {
+	Deliveries []Delivery `json:"deliveries"`
+}
+
 // Delivery defines model for Delivery.
 type Delivery struct {
 	// AttemptedAt When it was sent last.
@@ -505,6 +522,11 @@ type Delivery struct {
 
 	// DueAt When it is sent next. Absent where it is finished, and where one before it of its order is not.
 	DueAt time.Time `json:"dueAt,omitempty,omitzero"`
+
+	// EndpointID The endpoint that it is for.
+	//
+	// Examples: whe_1
+	EndpointID string `json:"endpointId"`
 
 	// EventID The id of the event, and the webhook-id of every attempt.
 	//
@@ -1615,9 +1637,18 @@ type ListCallsParams struct {
 	// After Only calls with a larger number.
 	After int `form:"after,omitempty" json:"after,omitempty,omitzero"`
 
+	// Before Only calls with a smaller number.
+	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Sort newest: the largest number comes first. Numbers below zero fall with time.
+	Sort ListCallsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
+
 	// Limit How many rows to answer with at most.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
+
+// ListCallsParamsSort defines parameters for ListCalls.
+type ListCallsParamsSort string
 
 // CancelOrderParams defines parameters for CancelOrder.
 type CancelOrderParams struct {
@@ -1632,6 +1663,12 @@ type CancelOrderParams struct {
 
 	// IdempotencyKey Another way to give the requestId; in quotes or without.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// ListDeliveriesOfOrderParams defines parameters for ListDeliveriesOfOrder.
+type ListDeliveriesOfOrderParams struct {
+	// Limit How many deliveries to answer with at most, beside those that others wait for.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
 // PauseOrderParams defines parameters for PauseOrder.
@@ -1729,9 +1766,18 @@ type ListTransitionsParams struct {
 	// After Only rows with a larger seq.
 	After int `form:"after,omitempty" json:"after,omitempty,omitzero"`
 
+	// Before Only rows with a smaller seq.
+	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Sort Which row comes first.
+	Sort ListTransitionsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
+
 	// Limit How many rows to answer with at most.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
+
+// ListTransitionsParamsSort defines parameters for ListTransitions.
+type ListTransitionsParamsSort string
 
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
@@ -1940,6 +1986,11 @@ func (c *Client) ListCalls(ctx context.Context, orderID string, params *ListCall
 // CancelOrder is POST /api/orders/{orderId}/cancel: Stop an order and undo it.
 func (c *Client) CancelOrder(ctx context.Context, orderID string, params *CancelOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/cancel", url.PathEscape(orderID)), params, body}, options)
+}
+
+// ListDeliveriesOfOrder is GET /api/orders/{orderId}/deliveries: List the deliveries of an order, at all webhook endpoints.
+func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, params *ListDeliveriesOfOrderParams, options ...CallOption) (*DeliveriesOfOrder, error) {
+	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
 }
 
 // PauseOrder is POST /api/orders/{orderId}/pause: Hold an order before its next step.

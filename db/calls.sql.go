@@ -144,18 +144,78 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 
 const callsOf = `-- name: CallsOf :many
 SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM pawl.step_calls AS t
-WHERE t.order_no = $1 AND t.call > $2 ORDER BY t.call LIMIT $3
+WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call LIMIT $4
 `
 
 type CallsOfParams struct {
 	OrderNo int64
 	After   int32
+	Before  int32
 	Most    int32
 }
 
-// The calls of an order, oldest first.
+// The calls of an order, the smallest number first.
 func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, error) {
-	rows, err := q.db.Query(ctx, callsOf, arg.OrderNo, arg.After, arg.Most)
+	rows, err := q.db.Query(ctx, callsOf,
+		arg.OrderNo,
+		arg.After,
+		arg.Before,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StepCall
+	for rows.Next() {
+		var i StepCall
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.Fence,
+			&i.Call,
+			&i.Generation,
+			&i.Policy,
+			&i.Fenced,
+			&i.Step,
+			&i.Operation,
+			&i.Outcome,
+			&i.Code,
+			&i.Detail,
+			&i.Reference,
+			&i.UndoReference,
+			&i.Refund,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const callsOfNewest = `-- name: CallsOfNewest :many
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM pawl.step_calls AS t
+WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call DESC LIMIT $4
+`
+
+type CallsOfNewestParams struct {
+	OrderNo int64
+	After   int32
+	Before  int32
+	Most    int32
+}
+
+func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([]StepCall, error) {
+	rows, err := q.db.Query(ctx, callsOfNewest,
+		arg.OrderNo,
+		arg.After,
+		arg.Before,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

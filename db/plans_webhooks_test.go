@@ -41,5 +41,26 @@ func TestDeliveryListPlans(t *testing.T) {
 	}
 }
 
+// TestDeliveriesOfAnOrderPlans: of an order with many deliveries at many endpoints, only the newest are read.
+func TestDeliveriesOfAnOrderPlans(t *testing.T) {
+	t.Parallel()
+	conn := connectPlainly(t, dbtest.New(t).AdminURL)
+	for _, part := range append(strings.SplitAfter(sent, ";\n"), `INSERT INTO webhook_endpoints (url, event_no, created_by, secret)
+		SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 3)`) {
+		if _, err := conn.Exec(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, subject := range []string{"'order 77'", "'item hot'", "'order none'"} {
+		s := prepare(t, conn, "WebhookDeliveriesOfSubject", map[string]string{"subject": subject, "order_id": "'x'", "most": "50"})
+		for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
+			if pages, plan := s.buffers(t, kind, pagesOfDeliveries); pages >= pagesOfDeliveries {
+				t.Errorf("%s, %s: %d pages\n%s", subject, kind, pages, plan)
+			}
+		}
+		s.deallocate(t)
+	}
+}
+
 // pagesOfDeliveries is more than it takes to find fifty deliveries and to read each by its number. All would be thousands.
 const pagesOfDeliveries = 600

@@ -65,14 +65,15 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
-WHERE t.order_no = $1 AND t.seq > $2
-  AND (NOT $3::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
-ORDER BY t.seq LIMIT $4
+WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
+  AND (NOT $4::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
+ORDER BY t.seq LIMIT $5
 `
 
 type TransitionsOfParams struct {
 	OrderNo int64
 	After   int32
+	Before  int32
 	Durable bool
 	Most    int32
 }
@@ -81,7 +82,64 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 	rows, err := q.db.Query(ctx, transitionsOf,
 		arg.OrderNo,
 		arg.After,
+		arg.Before,
 		arg.Durable,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Transition
+	for rows.Next() {
+		var i Transition
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.At,
+			&i.Fence,
+			&i.Position,
+			&i.PreviousNo,
+			&i.Seq,
+			&i.IDHash,
+			&i.FromStatus,
+			&i.ToStatus,
+			&i.Verb,
+			&i.Actor,
+			&i.Reason,
+			&i.RequestID,
+			&i.PaymentMethod,
+			&i.OnBehalfOf,
+			&i.Fingerprint,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const transitionsOfNewest = `-- name: TransitionsOfNewest :many
+SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
+WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
+ORDER BY t.seq DESC LIMIT $4
+`
+
+type TransitionsOfNewestParams struct {
+	OrderNo int64
+	After   int32
+	Before  int32
+	Most    int32
+}
+
+// The end of a history, newest first.
+func (q *Queries) TransitionsOfNewest(ctx context.Context, arg TransitionsOfNewestParams) ([]Transition, error) {
+	rows, err := q.db.Query(ctx, transitionsOfNewest,
+		arg.OrderNo,
+		arg.After,
+		arg.Before,
 		arg.Most,
 	)
 	if err != nil {

@@ -36,7 +36,7 @@ WITH page AS MATERIALIZED (
      AND CASE WHEN $3::text IN ('', d.state) THEN true END
    ORDER BY d.delivery_no DESC LIMIT $5)
 )
-SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
   coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
   coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d
@@ -53,6 +53,7 @@ type WebhookDeliveriesListParams struct {
 }
 
 type WebhookDeliveriesListRow struct {
+	EndpointNo  int32
 	DeliveryNo  int64
 	EventID     string
 	Type        string
@@ -87,6 +88,86 @@ func (q *Queries) WebhookDeliveriesList(ctx context.Context, arg WebhookDeliveri
 	for rows.Next() {
 		var i WebhookDeliveriesListRow
 		if err := rows.Scan(
+			&i.EndpointNo,
+			&i.DeliveryNo,
+			&i.EventID,
+			&i.Type,
+			&i.Subject,
+			&i.State,
+			&i.Attempts,
+			&i.CreatedAt,
+			&i.DueAt,
+			&i.AttemptedAt,
+			&i.FinishedAt,
+			&i.Status,
+			&i.OrderID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const webhookDeliveriesOfSubject = `-- name: WebhookDeliveriesOfSubject :many
+WITH page AS MATERIALIZED (
+  SELECT n.endpoint_no, n.delivery_no FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+    SELECT d.endpoint_no, d.delivery_no, d.seq FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.subject = $2::text ORDER BY d.delivery_no DESC LIMIT $3
+  ) AS n
+  WHERE e.state <> 'deleted' ORDER BY n.seq DESC, n.endpoint_no LIMIT $3
+), waited_for AS MATERIALIZED (
+  SELECT f.endpoint_no, f.delivery_no FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+    SELECT d.endpoint_no, d.delivery_no FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.subject = $2::text AND d.finished_at IS NULL ORDER BY d.delivery_no LIMIT 1
+  ) AS f
+  WHERE e.state <> 'deleted'
+)
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, $1::text AS order_id
+FROM (SELECT p.endpoint_no, p.delivery_no FROM page AS p UNION SELECT w.endpoint_no, w.delivery_no FROM waited_for AS w) AS s
+JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = s.endpoint_no AND d.delivery_no = s.delivery_no
+ORDER BY d.seq DESC, d.endpoint_no, d.delivery_no DESC
+`
+
+type WebhookDeliveriesOfSubjectParams struct {
+	OrderID string
+	Subject string
+	Most    int32
+}
+
+type WebhookDeliveriesOfSubjectRow struct {
+	EndpointNo  int32
+	DeliveryNo  int64
+	EventID     string
+	Type        string
+	Subject     string
+	State       string
+	Attempts    int16
+	CreatedAt   time.Time
+	DueAt       *time.Time
+	AttemptedAt *time.Time
+	FinishedAt  *time.Time
+	Status      int32
+	OrderID     string
+}
+
+// What was made of the newest events of an order for all endpoints; and of each endpoint the first delivery that is not finished,
+// which the others wait for.
+func (q *Queries) WebhookDeliveriesOfSubject(ctx context.Context, arg WebhookDeliveriesOfSubjectParams) ([]WebhookDeliveriesOfSubjectRow, error) {
+	rows, err := q.db.Query(ctx, webhookDeliveriesOfSubject, arg.OrderID, arg.Subject, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookDeliveriesOfSubjectRow
+	for rows.Next() {
+		var i WebhookDeliveriesOfSubjectRow
+		if err := rows.Scan(
+			&i.EndpointNo,
 			&i.DeliveryNo,
 			&i.EventID,
 			&i.Type,
@@ -111,7 +192,7 @@ func (q *Queries) WebhookDeliveriesList(ctx context.Context, arg WebhookDeliveri
 }
 
 const webhookDeliveryShow = `-- name: WebhookDeliveryShow :one
-SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
   coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d JOIN pawl.webhook_endpoints AS e ON e.endpoint_no = d.endpoint_no
 WHERE d.endpoint_no = $1 AND d.delivery_no = $2 AND e.state <> 'deleted'
@@ -123,6 +204,7 @@ type WebhookDeliveryShowParams struct {
 }
 
 type WebhookDeliveryShowRow struct {
+	EndpointNo  int32
 	DeliveryNo  int64
 	EventID     string
 	Type        string
@@ -141,6 +223,7 @@ func (q *Queries) WebhookDeliveryShow(ctx context.Context, arg WebhookDeliverySh
 	row := q.db.QueryRow(ctx, webhookDeliveryShow, arg.EndpointNo, arg.DeliveryNo)
 	var i WebhookDeliveryShowRow
 	err := row.Scan(
+		&i.EndpointNo,
 		&i.DeliveryNo,
 		&i.EventID,
 		&i.Type,

@@ -306,7 +306,7 @@ func TestLateCallbacks(t *testing.T) {
 		if after := d.get(t, "o"); after.Status != "canceled" || after.Seq != order.Seq {
 			t.Errorf("%s", brief(after))
 		}
-		calls, err := d.engine.Orders.Calls(t.Context(), "o", -1000, 10)
+		calls, err := d.engine.Orders.Calls(t.Context(), "o", orders.Span{After: -1000, Before: 1000, Limit: 10})
 		if err != nil || len(calls) == 0 || calls[0].Call >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
 			t.Errorf("%+v, %v", calls, err)
 		}

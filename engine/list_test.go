@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -214,7 +215,7 @@ func TestTransitions(t *testing.T) {
 	for limit := int32(1); limit < 12; limit++ {
 		var got strings.Builder
 		for after := int32(0); ; {
-			page, err := b.engine.Orders.Transitions(t.Context(), "order", after, limit)
+			page, err := b.engine.Orders.Transitions(t.Context(), "order", orders.Span{After: after, Before: math.MaxInt32, Limit: limit})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +232,23 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d at a time:\n%s", limit, got.String())
 		}
 	}
-	if _, err := b.engine.Orders.Transitions(t.Context(), "nobody's", 0, 10); !errors.Is(err, orders.ErrNotFound) {
+	for _, c := range []struct {
+		span orders.Span
+		want string
+	}{
+		{orders.Span{Before: math.MaxInt32, Descending: true, Limit: 3}, "876"}, {orders.Span{Before: 3, Descending: true, Limit: 3}, "21"},
+		{orders.Span{After: 5, Before: 8, Descending: true, Limit: 3}, "76"}, {orders.Span{After: 5, Before: 7, Limit: 3}, "6"}, {orders.Span{Before: 1, Limit: 3}, ""},
+	} {
+		page, err := b.engine.Orders.Transitions(t.Context(), "order", c.span)
+		var got strings.Builder
+		for _, tr := range page {
+			fmt.Fprint(&got, tr.Seq)
+		}
+		if got.String() != c.want || err != nil {
+			t.Errorf("%+v: %s, %v, want %s", c.span, got.String(), err, c.want)
+		}
+	}
+	if _, err := b.engine.Orders.Transitions(t.Context(), "nobody's", orders.Span{Limit: 10}); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
 	if _, err := b.engine.Orders.Get(t.Context(), "nobody's"); !errors.Is(err, orders.ErrNotFound) {

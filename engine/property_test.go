@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -294,7 +295,7 @@ func (w *world) read(t *rapid.T) {
 		t.Fatal(err)
 	}
 	w.same(t, o, &order)
-	history, err := e.Orders.Transitions(w.t.Context(), o.input.OrderID, 0, 100)
+	history, err := e.Orders.Transitions(w.t.Context(), o.input.OrderID, orders.Span{Before: math.MaxInt32, Limit: 100})
 	if err != nil || len(history) != int(order.Seq) || history[len(history)-1].ToStatus != o.status {
 		t.Fatalf("%v: history %+v of %+v", err, history, o)
 	}

@@ -196,7 +196,7 @@ func TestReadyBelievesAProof(t *testing.T) {
 	if _, err := b.engine.Process(t.Context(), request("one")); err != nil {
 		t.Errorf("an order that does not meet it: %v", err)
 	}
-	if _, err := b.engine.Orders.Transitions(t.Context(), "one", 0, 10); !errors.Is(err, orders.ErrUnavailable) {
+	if _, err := b.engine.Orders.Transitions(t.Context(), "one", orders.Span{Before: 9, Limit: 10}); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("a statement that meets it: %v", err)
 	}
 	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), `column "actor"`) {

@@ -141,6 +141,18 @@ func TestCalls(t *testing.T) {
 	if page := b.get(t, "/api/orders/o/calls?after=1&limit=1"); page.body != `{"calls":[]}` {
 		t.Error(page.body)
 	}
+	b.exec(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, refund) SELECT order_no, -n, 1, 0, 'charge', 'refund', 1 FROM orders, generate_series(1, 3) AS n`)
+	for query, want := range map[string]string{
+		"": "[-3 -2 -1 1]", "?sort=newest": "[1 -1 -2 -3]", "?before=0": "[-3 -2 -1]", "?before=0&sort=newest&limit=2": "[-1 -2]", "?after=-2&before=0&sort=oldest": "[-1]", "?after=0": "[1]",
+	} {
+		page := b.get(t, "/api/orders/o/calls"+query)
+		var got struct{ Calls []call }
+		err := json.Unmarshal([]byte(page.body), &got)
+		if numbers := each(got.Calls, func(c *call) int32 { return c.Call }); fmt.Sprint(numbers) != want || err != nil {
+			t.Errorf("%s: %v, %v, want %s", query, numbers, err, want)
+		}
+	}
+	b.get(t, "/api/orders/o/calls?sort=down").wantProblem(t, 422, "invalid_parameter")
 	b.get(t, "/api/orders/none/calls").wantProblem(t, 404, "not_found")
 	b.get(t, "/api/orders/o/calls?limit=0").wantProblem(t, 422, "invalid_parameter")
 }

@@ -19,6 +19,8 @@ var listCallsOperation = failing(huma.Operation{
 type listCallsRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
 	After   int32  `query:"after" minimum:"-2147483648" maximum:"2147483647" default:"-2147483648" doc:"Only calls with a larger number."`
+	Before  int32  `query:"before" minimum:"-2147483648" maximum:"2147483647" default:"2147483647" doc:"Only calls with a smaller number."`
+	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"newest: the largest number comes first. Numbers below zero fall with time."`
 	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
 }
 
@@ -35,7 +37,7 @@ func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (*listCall
 	if err := s.readable(ctx, in.OrderID); err != nil {
 		return nil, err
 	}
-	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, in.After, in.Limit)
+	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,9 @@ func TestCancel(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 		found := false
+		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t, 200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
+			t.Errorf("%+v", newest)
+		}
 		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
 			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
 		}

@@ -77,6 +77,37 @@ func (in *listDeliveriesRequest) binding() []string {
 	return []string{"deliveries", in.EndpointID, in.State, in.OrderID, in.Item}
 }
 
+var listDeliveriesOfOrderOperation = failing(huma.Operation{
+	OperationID: "listDeliveriesOfOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}/deliveries", Tags: []string{"webhooks"},
+	Summary: "List the deliveries of an order, at all webhook endpoints",
+	Description: "Those of its newest events first. The first one of each endpoint that is not finished is there, too, whatever the limit: the others of the order wait for it. " +
+		"For older ones, list the deliveries of an endpoint with this orderId.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listDeliveriesOfOrderRequest struct {
+	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many deliveries to answer with at most, beside those that others wait for."`
+}
+
+type listDeliveriesOfOrderAnswer struct {
+	Body struct {
+		Deliveries []delivery `json:"deliveries" nullable:"false"`
+	} `nameHint:"DeliveriesOfOrder"`
+}
+
+func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOfOrderRequest) (*listDeliveriesOfOrderAnswer, error) {
+	if !possible(in.OrderID) {
+		return nil, orders.ErrNotFound
+	}
+	rows, err := s.webhooks.DeliveriesOf(ctx, in.OrderID, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &listDeliveriesOfOrderAnswer{}
+	out.Body.Deliveries = each(rows, deliveryOf)
+	return out, nil
+}
+
 var getDeliveryOperation = failing(huma.Operation{
 	OperationID: "getDelivery", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}", Tags: []string{"webhooks"},
 	Summary:     "Read a delivery",

@@ -39,7 +39,7 @@ func exampleEndpoints() any {
 
 func exampleDelivery(change func(*webhooks.Delivery)) delivery {
 	d := webhooks.Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
-		DeliveryNo: 1042, EventID: "evt_17_4", Type: "order.completed", Subject: webhooks.OrderSubject(17), OrderID: "order-123", CreatedAt: exampleTime,
+		EndpointNo: 1, DeliveryNo: 1042, EventID: "evt_17_4", Type: "order.completed", Subject: webhooks.OrderSubject(17), OrderID: "order-123", CreatedAt: exampleTime,
 	}}
 	change(&d)
 	return deliveryOf(&d)
@@ -61,6 +61,13 @@ func skipped(d *webhooks.Delivery) {
 	exhausted(d)
 	d.State, d.FinishedAt = webhooks.Skipped, new(exampleTime.Add(80*time.Hour))
 	d.Changes = []db.WebhookChangesOfDeliveryRow{{At: *d.FinishedAt, Verb: "skipped", Actor: "token:operations", Reason: new("entered by hand")}}
+}
+
+func exampleDeliveriesOfOrder() any {
+	var list listDeliveriesOfOrderAnswer
+	list.Body.Deliveries = []delivery{exampleDelivery(exhausted)}
+	list.Body.Deliveries[0].Log = nil
+	return list.Body
 }
 
 func exampleDeliveries() any {

@@ -89,6 +89,7 @@ var examples = map[string]example{
 		Answer:  testOutcome{Delivered: true, EventID: "evt_test_4xq7m2kdtnfv6hbj", At: exampleTime, Status: 204, LatencyMs: 23},
 		Problem: "not_found",
 	},
+	"listDeliveriesOfOrder": {Query: "?limit=10", Answer: exampleDeliveriesOfOrder(), Problem: "not_found"},
 	"listDeliveries":        {Query: "?state=exhausted&limit=10", Answer: exampleDeliveries(), Problem: "not_found"},
 	"getDelivery":           {Answer: exampleDelivery(exhausted), Problem: "not_found"},
 	"resendDelivery":        {Body: `{"reason":"the shop was down","requestId":"endpoint-6"}`, Answer: exampleDelivery(resent), Problem: "not_found"},

@@ -68,6 +68,7 @@ var rules = map[string]rule{
 	"disableWebhookEndpoint": needs(access.Admin),
 	"testWebhookEndpoint":    needs(access.Admin),
 	"listDeliveries":         needs(access.Read),
+	"listDeliveriesOfOrder":  needs(access.Read),
 	"getDelivery":            needs(access.Read),
 	"resendDelivery":         needs(access.Operate),
 	"skipDelivery":           needs(access.Operate),

@@ -165,6 +165,7 @@ func (s *server) webhookRoutes() {
 	post[endpointVerbRequest[*enableBody], webhookEndpointAnswer](s, enableOperation, s.enableEndpoint)                   // POST   /api/webhook-endpoints/{endpointId}/enable: send to it again
 	post[endpointVerbRequest[*askBody], webhookEndpointAnswer](s, disableOperation, s.disableEndpoint)                    // POST   /api/webhook-endpoints/{endpointId}/disable: send nothing
 	post[testRequest, testAnswer](s, testOperation, s.testEndpoint)                                                       // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
+	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)                                                      // GET    /api/orders/{orderId}/deliveries: of its newest events
 	list(s, listDeliveriesOperation, s.listDeliveries)                                                                    // GET    /api/webhook-endpoints/{endpointId}/deliveries: newest first
 	get(s, getDeliveryOperation, s.getDelivery)                                                                           // GET    /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: with its attempts
 	post[deliveryVerbRequest[*askBody], deliveryAnswer](s, resendOperation, s.resendDelivery)                             // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more

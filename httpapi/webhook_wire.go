@@ -34,6 +34,7 @@ type webhookEndpoint struct {
 
 // delivery is an event for an endpoint.
 type delivery struct {
+	EndpointID  string     `json:"endpointId" doc:"The endpoint that it is for." example:"whe_1"`
 	Delivery    int64      `json:"delivery" minimum:"1" doc:"Its number at this endpoint."`
 	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt." example:"evt_1042_5"`
 	Type        string     `json:"type" example:"order.completed"`
@@ -82,7 +83,7 @@ func webhookEndpointOf(e *db.WebhookEndpoint) webhookEndpoint {
 
 func deliveryOf(d *webhooks.Delivery) delivery {
 	return delivery{
-		Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type, OrderID: d.OrderID, Item: d.Item(), State: d.State,
+		EndpointID: webhooks.EndpointID(d.EndpointNo), Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type, OrderID: d.OrderID, Item: d.Item(), State: d.State,
 		CreatedAt: d.CreatedAt.UTC(), DueAt: utc(d.DueAt), AttemptedAt: utc(d.AttemptedAt), FinishedAt: utc(d.FinishedAt),
 		Attempts: d.Attempts, Status: d.Status,
 		Log: each(d.Log, attemptOf), Changes: each(d.Changes, deliveryChangeOf),

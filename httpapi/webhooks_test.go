@@ -95,6 +95,27 @@ func TestDeliveriesPageByPage(t *testing.T) {
 	}
 }
 
+// TestDeliveriesOfAnOrderOverHTTP at all endpoints.
+func TestDeliveriesOfAnOrderOverHTTP(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.process(t, body("orderId", `"o"`)).wantStatus(t, http.StatusOK)
+	const path = "/api/orders/o/deliveries"
+	if a := b.get(t, path); a.status != http.StatusOK || a.body != `{"deliveries":[]}` {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	b.exec(t, `INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 2)`)
+	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject) SELECT e, s, s, s, 'order.completed', 'evt_' || s, 'order ' || order_no
+		FROM orders, generate_series(1, 2) AS e, generate_series(1, 3) AS s`)
+	page := b.get(t, path+"?limit=1").wantStatus(t, http.StatusOK)
+	got := each(page.Deliveries, func(d *delivery) string { return d.EndpointID + " " + decimalText(d.Delivery) + " " + d.OrderID })
+	if want := "whe_1 3 o, whe_1 1 o, whe_2 1 o"; strings.Join(got, ", ") != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	b.get(t, "/api/orders/none/deliveries").wantProblem(t, http.StatusNotFound, "not_found")
+	b.get(t, path+"?limit=0").wantProblem(t, http.StatusUnprocessableEntity, "invalid_parameter")
+}
+
 // TestWhoChangesEndpoints: the caller, on behalf of somebody only with the role for it.
 func TestWhoChangesEndpoints(t *testing.T) {
 	t.Parallel()

@@ -50,24 +50,39 @@ func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, err
 	return rows[0], nil
 }
 
-// Transitions reads the history of an order after the given seq, oldest first. Errors: ErrNotFound, ErrUnavailable.
-func (r *Reader) Transitions(ctx context.Context, orderID string, after, limit int32) ([]db.Transition, error) {
+// Span chooses numbered rows of an order: those between two numbers, which are left out themselves.
+type Span struct {
+	After, Before int32
+	Descending    bool  // the largest number first
+	Limit         int32 // how many at most
+}
+
+// Transitions reads the history of an order, by seq. Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) Transitions(ctx context.Context, orderID string, s Span) (rows []db.Transition, err error) {
 	order, err := r.Get(ctx, orderID)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case s.Descending:
+		rows, err = Read(ctx, r, r.query.TransitionsOfNewest, db.TransitionsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
+	default:
+		rows, err = Read(ctx, r, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
 	}
-	rows, err := Read(ctx, r, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read history", err)
 }
 
-// Calls reads the calls of an order with a larger number than the given one, by number. Numbers below zero are
-// those of calls that undid what was reported too late. Errors: ErrNotFound, ErrUnavailable.
-func (r *Reader) Calls(ctx context.Context, orderID string, after, limit int32) ([]db.StepCall, error) {
+// Calls reads the calls of an order, by number. Numbers below zero are those of calls that moved no order.
+// Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.StepCall, err error) {
 	order, err := r.Get(ctx, orderID)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case s.Descending:
+		rows, err = Read(ctx, r, r.query.CallsOfNewest, db.CallsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
+	default:
+		rows, err = Read(ctx, r, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
 	}
-	rows, err := Read(ctx, r, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: after, Most: limit})
 	return rows, Unavailable("read calls", err)
 }
 

@@ -47,8 +47,8 @@ func TestReadFromADatabaseThatIsAway(t *testing.T) {
 	for name, read := range map[string]func() error{
 		"an order":    func() error { _, err := r.Get(t.Context(), "order"); return err },
 		"a list":      func() error { _, _, err := r.List(t.Context(), orders.Filter{Limit: 1}); return err },
-		"the history": func() error { _, err := r.Transitions(t.Context(), "order", 0, 1); return err },
-		"the calls":   func() error { _, err := r.Calls(t.Context(), "order", 0, 1); return err },
+		"the history": func() error { _, err := r.Transitions(t.Context(), "order", orders.Span{Limit: 1}); return err },
+		"the calls":   func() error { _, err := r.Calls(t.Context(), "order", orders.Span{Limit: 1}); return err },
 		"an item":     func() error { _, err := r.StockOf(t.Context(), "widget"); return err },
 		"all items":   func() error { _, err := r.StockList(t.Context(), "", 1); return err },
 	} {

@@ -86,9 +86,13 @@ UPDATE pawl.step_calls AS t SET finished_at = now(), fenced = true, outcome = @o
 WHERE t.order_no = @order_no AND t.call = @call AND t.fence = @fence AND t.finished_at IS NULL;
 
 -- name: CallsOf :many
--- The calls of an order, oldest first.
+-- The calls of an order, the smallest number first.
 SELECT t.* FROM pawl.step_calls AS t
-WHERE t.order_no = @order_no AND t.call > @after ORDER BY t.call LIMIT @most;
+WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call LIMIT @most;
+
+-- name: CallsOfNewest :many
+SELECT t.* FROM pawl.step_calls AS t
+WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call DESC LIMIT @most;
 
 -- name: CallsPreflight :many
 -- What must be known before a call. For the key of each step asked about: an answer that came without a call and was not

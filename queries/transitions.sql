@@ -1,8 +1,14 @@
 -- name: TransitionsOf :many
 SELECT t.* FROM pawl.transitions AS t
-WHERE t.order_no = @order_no AND t.seq > @after
+WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT @most;
+
+-- name: TransitionsOfNewest :many
+-- The end of a history, newest first.
+SELECT t.* FROM pawl.transitions AS t
+WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
+ORDER BY t.seq DESC LIMIT @most;
 
 -- name: TransitionByRequest :one
 -- The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its

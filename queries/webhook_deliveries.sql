@@ -28,15 +28,37 @@ WITH page AS MATERIALIZED (
      AND CASE WHEN @state::text IN ('', d.state) THEN true END
    ORDER BY d.delivery_no DESC LIMIT @most)
 )
-SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
   coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
   coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d
 WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT p.delivery_no FROM page AS p))
 ORDER BY d.delivery_no DESC;
 
+-- name: WebhookDeliveriesOfSubject :many
+-- What was made of the newest events of an order for all endpoints; and of each endpoint the first delivery that is not finished,
+-- which the others wait for.
+WITH page AS MATERIALIZED (
+  SELECT n.endpoint_no, n.delivery_no FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+    SELECT d.endpoint_no, d.delivery_no, d.seq FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.subject = @subject::text ORDER BY d.delivery_no DESC LIMIT @most
+  ) AS n
+  WHERE e.state <> 'deleted' ORDER BY n.seq DESC, n.endpoint_no LIMIT @most
+), waited_for AS MATERIALIZED (
+  SELECT f.endpoint_no, f.delivery_no FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+    SELECT d.endpoint_no, d.delivery_no FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.subject = @subject::text AND d.finished_at IS NULL ORDER BY d.delivery_no LIMIT 1
+  ) AS f
+  WHERE e.state <> 'deleted'
+)
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, @order_id::text AS order_id
+FROM (SELECT p.endpoint_no, p.delivery_no FROM page AS p UNION SELECT w.endpoint_no, w.delivery_no FROM waited_for AS w) AS s
+JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = s.endpoint_no AND d.delivery_no = s.delivery_no
+ORDER BY d.seq DESC, d.endpoint_no, d.delivery_no DESC;
+
 -- name: WebhookDeliveryShow :one
-SELECT d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
+SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
   coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d JOIN pawl.webhook_endpoints AS e ON e.endpoint_no = d.endpoint_no
 WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = @delivery_no AND e.state <> 'deleted';

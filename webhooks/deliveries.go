@@ -67,6 +67,22 @@ func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter)
 	return all, orders.Unavailable("list deliveries", err)
 }
 
+// DeliveriesOf returns what was made of the newest events of an order, for all endpoints, newest event first; and of each endpoint the
+// first delivery that is not finished, for which the others of the order wait.
+func (s *Endpoints) DeliveriesOf(ctx context.Context, orderID string, limit int32) ([]Delivery, error) {
+	o, err := s.reader.Get(ctx, orderID)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesOfSubject, db.WebhookDeliveriesOfSubjectParams{
+		Subject: OrderSubject(o.OrderNo), OrderID: orderID, Most: limit})
+	all := make([]Delivery, len(rows))
+	for i, row := range rows {
+		all[i].WebhookDeliveriesListRow = db.WebhookDeliveriesListRow(row)
+	}
+	return all, orders.Unavailable("list deliveries of an order", err)
+}
+
 // Delivery returns one delivery with its attempts.
 func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo int64) (Delivery, error) {
 	no, _ := EndpointNo(endpointID)
@@ -79,7 +95,7 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 		return Delivery{}, orders.Unavailable("read delivery", err)
 	}
 	d := Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
-		DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject, State: row.State, Attempts: row.Attempts,
+		EndpointNo: row.EndpointNo, DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject, State: row.State, Attempts: row.Attempts,
 		CreatedAt: row.CreatedAt, DueAt: row.DueAt, AttemptedAt: row.AttemptedAt, FinishedAt: row.FinishedAt, OrderID: row.OrderID,
 	}}
 	if err := json.Unmarshal(row.Log, &d.Log); err != nil {

@@ -156,6 +156,41 @@ func TestDeliveriesAreListed(t *testing.T) {
 	}
 }
 
+// TestDeliveriesOfAnOrder at all endpoints: those of the newest events, and what holds them back, however old that is.
+func TestDeliveriesOfAnOrder(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	b.exec(t, `INSERT INTO orders (order_no, order_id, status, fence, owner, due_at, amount, currency, item) OVERRIDING SYSTEM VALUE
+		VALUES (7, 'order-7', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i'), (8, 'order-8', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i')`)
+	for _, deliveries := range [][]string{
+		{"1 order_7 delivered", "2 order_7 exhausted", "3 item_widget pending", "4 order_7 pending", "5 order_7 pending"},
+		{"9 order_7 delivered", "10 order_7 delivered", "11 order_7 delivered"},
+		{"5 order_7 delivered"},
+	} {
+		b.deliver(t, b.make(t, "http://127.0.0.1:9/").EndpointNo, deliveries...)
+	}
+	b.exec(t, `UPDATE webhook_deliveries SET seq = CASE WHEN endpoint_no = 2 THEN delivery_no - 8 ELSE delivery_no END`)
+	b.exec(t, `UPDATE webhook_endpoints SET state = 'deleted' WHERE endpoint_no = 3`)
+	for limit, want := range map[int32]string{50: "1/5 1/4 2/11 1/2 2/10 1/1 2/9", 2: "1/5 1/4 1/2", 4: "1/5 1/4 2/11 1/2"} {
+		rows, err := b.DeliveriesOf(t.Context(), "order-7", limit)
+		var got []string
+		for _, row := range rows {
+			if got = append(got, fmt.Sprintf("%d/%d", row.EndpointNo, row.DeliveryNo)); row.OrderID != "order-7" {
+				t.Errorf("%+v", row)
+			}
+		}
+		if strings.Join(got, " ") != want || err != nil {
+			t.Errorf("%d: %s, %v, want %s", limit, got, err, want)
+		}
+	}
+	if rows, err := b.DeliveriesOf(t.Context(), "order-8", 50); len(rows) > 0 || err != nil {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	if _, err := b.DeliveriesOf(t.Context(), "none", 50); !errors.Is(err, orders.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
 // TestDeliveryShowsItsHistory: attempts, and who asked for what and why.
 func TestDeliveryShowsItsHistory(t *testing.T) {
 	t.Parallel()

@@ -408,6 +408,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/orders/{orderId}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the deliveries of an order, at all webhook endpoints
+         * @description Those of its newest events first. The first one of each endpoint that is not finished is there, too, whatever the limit: the others of the order wait for it. For older ones, list the deliveries of an endpoint with this orderId. Needs the role read.
+         */
+        get: operations["listDeliveriesOfOrder"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/orders/{orderId}/pause": {
         parameters: {
             query?: never;
@@ -537,7 +557,7 @@ export interface paths {
         };
         /**
          * Read the history of an order
-         * @description One row for every write to the order, oldest first, without gaps. Needs the role submit or read.
+         * @description One row for every write to the order, oldest first, without gaps. A long history is read from its end with sort=newest, and on with before. Needs the role submit or read.
          */
         get: operations["listTransitions"];
         put?: never;
@@ -1063,6 +1083,9 @@ export interface components {
          * @example 99.99
          */
         Decimal: string;
+        DeliveriesOfOrder: {
+            deliveries: components["schemas"]["Delivery"][];
+        };
         Delivery: {
             /**
              * Format: date-time
@@ -1088,6 +1111,11 @@ export interface components {
              * @description When it is sent next. Absent where it is finished, and where one before it of its order is not.
              */
             dueAt?: string;
+            /**
+             * @description The endpoint that it is for.
+             * @example whe_1
+             */
+            endpointId: string;
             /**
              * @description The id of the event, and the webhook-id of every attempt.
              * @example evt_1042_5
@@ -4951,6 +4979,10 @@ export interface operations {
             query?: {
                 /** @description Only calls with a larger number. */
                 after?: number;
+                /** @description Only calls with a smaller number. */
+                before?: number;
+                /** @description newest: the largest number comes first. Numbers below zero fall with time. */
+                sort?: "oldest" | "newest";
                 /** @description How many rows to answer with at most. */
                 limit?: number;
             };
@@ -5308,6 +5340,126 @@ export interface operations {
                 };
             };
             /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listDeliveriesOfOrder: {
+        parameters: {
+            query?: {
+                /** @description How many deliveries to answer with at most, beside those that others wait for. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The id, percent-encoded. */
+                orderId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "endpointId": "whe_1",
+                     *           "delivery": 1042,
+                     *           "eventId": "evt_17_4",
+                     *           "type": "order.completed",
+                     *           "orderId": "order-123",
+                     *           "state": "exhausted",
+                     *           "createdAt": "2026-11-20T09:30:00.118Z",
+                     *           "attemptedAt": "2026-11-23T12:30:00.118Z",
+                     *           "attempts": 10,
+                     *           "status": 503
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeliveriesOfOrder"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -6852,6 +7004,10 @@ export interface operations {
             query?: {
                 /** @description Only rows with a larger seq. */
                 after?: number;
+                /** @description Only rows with a smaller seq. */
+                before?: number;
+                /** @description Which row comes first. */
+                sort?: "oldest" | "newest";
                 /** @description How many rows to answer with at most. */
                 limit?: number;
             };
@@ -7713,6 +7869,7 @@ export interface operations {
                      * @example {
                      *       "deliveries": [
                      *         {
+                     *           "endpointId": "whe_1",
                      *           "delivery": 1042,
                      *           "eventId": "evt_17_4",
                      *           "type": "order.completed",
@@ -7829,6 +7986,7 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "endpointId": "whe_1",
                      *       "delivery": 1042,
                      *       "eventId": "evt_17_4",
                      *       "type": "order.completed",
@@ -7966,6 +8124,7 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "endpointId": "whe_1",
                      *       "delivery": 1042,
                      *       "eventId": "evt_17_4",
                      *       "type": "order.completed",
@@ -8148,6 +8307,7 @@ export interface operations {
                 content: {
                     /**
                      * @example {
+                     *       "endpointId": "whe_1",
                      *       "delivery": 1042,
                      *       "eventId": "evt_17_4",
                      *       "type": "order.completed",
