@@ -26,6 +26,7 @@ import (
 //	        ├──→ doctor → engine, migrations, pgembed        cli/remote → client: a program like any other
 //	        ├──→ books → db          ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
+//	        ├──→ console → client, fsm/diagram               the API is its only way to an order
 //	        ├──→ demo → client, pgembed
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
@@ -50,12 +51,13 @@ var mayImport = map[string][]string{
 	"books":       {"fsm", "db"},
 	"access":      {"db"},
 	"httpapi":     {"access", "events", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine", "webhooks"},
+	"console":     {"client", "fsm", "fsm/diagram"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
 	"demo":        {"client", "pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
-	"cli":         {"access", "client", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
+	"cli":         {"access", "client", "console", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
 	"cli/output":  {},
 	"cli/remote":  {"client", "cli/output"},
 

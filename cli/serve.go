@@ -105,7 +105,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
-		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Console: consoleOf,
 	})
 	traces := startTracing(ctx, os.Getenv, log)
 	orders.Start()

@@ -175,7 +175,7 @@ func TestOperationsHaveAnAddress(t *testing.T) {
 		path                string
 		callers, operations int
 	}{
-		{"/metrics", 404, 200}, {"/livez", 200, 200}, {"/health", 503, 503}, {"/api/inventory", 200, 404}, {"/docs", 200, 404}, {"/problems/internal", 200, 200}, {"/nothing", 404, 404},
+		{"/metrics", 404, 200}, {"/livez", 200, 200}, {"/health", 503, 503}, {"/api/inventory", 200, 404}, {"/docs", 200, 200}, {"/problems/internal", 200, 200}, {"/nothing", 404, 404},
 	} {
 		for handler, want := range map[http.Handler]int{api: c.callers, forOperations: c.operations} {
 			if a := (&bundle{api: handler}).get(t, c.path); a.status != want {

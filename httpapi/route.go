@@ -36,13 +36,22 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 	switch {
 	case s.ops == s.mux:
 		return []*http.ServeMux{s.mux}
-	case pattern == "GET /metrics", slices.Equal(rules[s.operationOf(pattern)].roles, access.Roles{access.Admin}):
+	case slices.Contains(consolePatterns, pattern):
 		return []*http.ServeMux{s.ops}
-	case slices.Contains([]string{"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "/"}, pattern):
-		return []*http.ServeMux{s.mux, s.ops}
+	case pattern == "GET /metrics", slices.Equal(rules[s.operationOf(pattern)].roles, access.Roles{access.Admin}):
+		return []*http.ServeMux{s.ops, s.inside}
+	case slices.Contains(everywhere, pattern):
+		return []*http.ServeMux{s.mux, s.ops, s.inside}
 	default:
-		return []*http.ServeMux{s.mux}
+		return []*http.ServeMux{s.mux, s.inside}
 	}
+}
+
+// everywhere are the routes that an address for operations has, too: those of whoever looks whether it is there, and those
+// by which people sign in.
+var everywhere = []string{
+	"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "GET /{$}", "/",
+	"GET /login", "GET /login/{link}", "POST /login/{link}", "POST /logout", "GET /docs", "GET /openapi.yaml", "GET /openapi.json",
 }
 
 // answered turns errors into problems.

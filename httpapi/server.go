@@ -42,6 +42,9 @@ type Config struct {
 	Access *access.Control
 	// Webhooks are the endpoints that events are sent to. Nil means that nobody asks for them.
 	Webhooks *webhooks.Endpoints
+	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is an address
+	// for operations it is there only. Nil means there is none.
+	Console func(api http.Handler) http.Handler
 	// Log takes faults of the service, with the request id. Nil means nobody.
 	Log *slog.Logger
 
@@ -62,6 +65,7 @@ type server struct {
 	log      *slog.Logger
 	mux      *http.ServeMux // of the address for everybody
 	ops      *http.ServeMux // of the address for operations; the same one where there is none
+	inside   *http.ServeMux // of the console: everything; the same one again where there is no other address
 	hosts    hosts
 	checks   singleflight.Group // of health
 	proxies  []netip.Prefix
@@ -119,13 +123,16 @@ func newServer(e *engine.Engine, cfg Config) *server {
 
 		crossOrigin: http.NewCrossOriginProtection(),
 	}
-	if s.ops = s.mux; cfg.operations {
-		s.ops = http.NewServeMux()
+	if s.ops, s.inside = s.mux, s.mux; cfg.operations {
+		s.ops, s.inside = http.NewServeMux(), http.NewServeMux()
 	}
 	s.api = newAPI(s)
 	s.routes()
 	if cfg.Metrics != nil {
 		s.handleAnyQuery("GET /metrics", cfg.Metrics.ServeHTTP) // Prometheus
+	}
+	if cfg.Console != nil {
+		s.serveConsole(cfg.Console(console{s}))
 	}
 	s.publish()
 	return s
@@ -166,7 +173,7 @@ func (s *server) routes() {
 
 	s.webhookRoutes()
 	s.sessionRoutes()
-	s.handle("GET /{$}", http.RedirectHandler("/docs", http.StatusSeeOther).ServeHTTP) // people who type the address alone
-	s.handle("GET /problems/{code}", s.answered(s.problemPage))                        // people who follow the type of a problem
-	s.handleAnyQuery("/", s.answered(s.unknown))                                       // everybody else
+	s.handle("GET /{$}", s.home)                                // people who type the address alone
+	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
+	s.handleAnyQuery("/", s.answered(s.unknown))                // everybody else
 }

@@ -1,0 +1,62 @@
+// Package console is the web console of people who run the service: pages of links and forms, made on the server. It knows
+// the service by its public API alone, through the Go client, with the rights of whoever looks at it; so it can do nothing that
+// its user could not do with curl.
+//
+// A file is a screen. The state of a page is its URL. An order's id is in the query and never in the path: browsers take some
+// ids, such as "..", for a way up.
+package console
+
+import (
+	"net/http"
+
+	"github.com/klauspost/compress/gzhttp"
+
+	"pawl/client"
+)
+
+// Config says whose console it is.
+type Config struct {
+	// Client returns the API with the rights of whoever sends the request. See InMemory.
+	Client func(*http.Request) (*client.Client, error)
+}
+
+type console struct {
+	Config
+	mux    *http.ServeMux
+	assets assets
+}
+
+// New returns the handler of /console and all paths below it. Requests under names that are not the service's must have been
+// refused before. It is safe for concurrent use and keeps nothing of anybody.
+func New(cfg Config) http.Handler {
+	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
+	c.mux.Handle("GET /console/static/{name}", c.assets)
+	c.liveRoutes()
+	c.overviewRoutes()
+	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
+	return secured(http.NewCrossOriginProtection().Handler(gzhttp.GzipHandler(c.mux)))
+}
+
+// contentPolicy lets a page load what the service itself has, and nothing written into the page runs or counts as style.
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", contentPolicy)
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "same-origin") // without one, a browser does not say where a form was sent from
+		next.ServeHTTP(w, r)
+	})
+}
+
+// get serves a screen.
+func (c *console) get(path string, show func(*visit) error) {
+	c.mux.HandleFunc("GET "+path, c.answered(show))
+}
+
+// post serves the forms of a screen.
+func (c *console) post(path string, do func(*visit) error) {
+	c.mux.HandleFunc("POST "+path, c.answered(do))
+}

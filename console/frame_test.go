@@ -1,0 +1,101 @@
+package console_test
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"pawl/access"
+	"pawl/client"
+)
+
+func TestWhoSeesTheConsole(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/console").want(t, 200, "<bdi>local</bdi>", `aria-current="page"`, "Orders")
+	s.get(t, "/").want(t, 303)
+	name, value := s.token(t, "reader", access.Read)
+	name2, value2 := s.token(t, "shop", access.Submit)
+	s.get(t, "/console", name, value).want(t, 200, "token:reader", "Orders")
+	s.get(t, "/console", name2, value2).want(t, 200, "token:shop").lacks(t, "Orders")
+}
+
+func TestPagesLoadNothingForeign(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	page := s.get(t, "/console").want(t, 200).lacks(t, "<style", " style=", " onclick", "http://", "https://", "<script>")
+	policy := page.header.Get("Content-Security-Policy")
+	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %q", policy)
+	}
+	if page.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers %v", page.header)
+	}
+	_, rest, _ := strings.Cut(page.body, `src="/console/static/`)
+	name, _, _ := strings.Cut(rest, `"`)
+	script := s.get(t, "/console/static/"+name).want(t, 200, "EventSource")
+	if !strings.Contains(script.header.Get("Cache-Control"), "immutable") || !strings.HasPrefix(script.header.Get("Content-Type"), "text/javascript") {
+		t.Errorf("headers %v", script.header)
+	}
+	s.get(t, "/console/static/console.js", "If-None-Match", script.header.Get("Etag")).want(t, 304)
+	s.get(t, "/console/static/none.js").want(t, 404)
+}
+
+// A page of another site can have a browser send a form here.
+func TestFormsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.post(t, "/console/orders", nil, "Sec-Fetch-Site", "cross-site").want(t, 403)
+	s.post(t, "/console/orders", nil, "Origin", "https://elsewhere.example").want(t, 403)
+}
+
+func TestPagesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
+}
+
+// TestLive: a page hears of what happens, and one that shows an order of what happens to that alone.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
+	all, one := s.listen(t, "/console/live"), s.listen(t, "/console/live?order=big")
+	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
+	all.poked(t)
+	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"}); err != nil {
+		t.Fatal(err)
+	}
+	one.poked(t)
+	s.get(t, "/console/live?order=none").want(t, 404)
+}
+
+// listener hears what a page hears.
+type listener struct{ lines *bufio.Scanner }
+
+func (s *service) listen(t *testing.T, path string) listener {
+	t.Helper()
+	answer, err := http.Get(s.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	l := listener{bufio.NewScanner(answer.Body)}
+	if answer.StatusCode != http.StatusOK || !l.lines.Scan() {
+		text, _ := io.ReadAll(answer.Body)
+		t.Fatalf("%s: %s %s", path, answer.Status, text)
+	}
+	return l
+}
+
+func (l listener) poked(t *testing.T) {
+	t.Helper()
+	for l.lines.Scan() {
+		if l.lines.Text() == "event: poke" {
+			return
+		}
+	}
+	t.Fatal("no poke came:", l.lines.Err())
+}

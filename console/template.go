@@ -1,0 +1,107 @@
+package console
+
+import (
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"strings"
+	"time"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+// templates are the screens, each in the frame. layout.html is the frame, confirm.html and those that begin with _ are parts.
+var templates = parseTemplates()
+
+func parseTemplates() map[string]*template.Template {
+	frame := template.Must(template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/_*.html"))
+	files, err := fs.Glob(templateFiles, "templates/[a-z]*.html")
+	if err != nil {
+		panic("console: " + err.Error())
+	}
+	all := map[string]*template.Template{}
+	for _, file := range files {
+		name := strings.TrimSuffix(strings.TrimPrefix(file, "templates/"), ".html")
+		all[name] = template.Must(template.Must(frame.Clone()).ParseFS(templateFiles, file))
+	}
+	return all
+}
+
+// functions are what templates may call.
+var functions = template.FuncMap{
+	"ago": ago,
+	"id": func(id string) template.HTML {
+		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
+	},
+	"badge": badge,
+	"count": count,
+	"list":  func(values ...any) []any { return values },
+}
+
+// ago is a time, as how long ago it was. A script keeps it true; without one it is what it was when the page was made.
+func ago(at time.Time) template.HTML {
+	if at.IsZero() {
+		return ""
+	}
+	text, utc := distance(time.Since(at)), at.UTC()
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
+		utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), text))
+}
+
+// distance puts a time before now into words, or with a negative one a time that will come.
+func distance(d time.Duration) string {
+	form := "%s ago"
+	if d < 0 {
+		form, d = "in %s", -d
+	}
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf(form, fmt.Sprintf("%d s", int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf(form, fmt.Sprintf("%d min", int(d.Minutes())))
+	case d < 48*time.Hour:
+		return fmt.Sprintf(form, fmt.Sprintf("%d h", int(d.Hours())))
+	}
+	return fmt.Sprintf(form, fmt.Sprintf("%d days", int(d.Hours()/24)))
+}
+
+// badge shows a status, a hold or another word that stands for a state, in the colour of its class in console.css.
+func badge(word any) template.HTML {
+	text := template.HTMLEscapeString(fmt.Sprint(word))
+	if text == "" {
+		return ""
+	}
+	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
+}
+
+// countedTo is where the API stops counting.
+const countedTo = 10_000
+
+// count is a number of rows, which was counted up to a bound.
+func count(n any) string {
+	text := fmt.Sprint(n)
+	if text == fmt.Sprint(countedTo) {
+		return "10,000+"
+	}
+	if len(text) > 3 && len(text) < 7 {
+		return text[:len(text)-3] + "," + text[len(text)-3:]
+	}
+	return text
+}
+
+// visible shows what can't be seen: an id may hold characters that have no look, or that turn others around.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
+			fmt.Fprintf(&b, "\\u%04x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

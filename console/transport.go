@@ -1,0 +1,77 @@
+package console
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+
+	"pawl/client"
+)
+
+// InMemory returns the Client of a console in the same process as its API. A request of the console comes to the API as if the
+// person's browser had sent it: by the same connection, with the same credentials, from the same page. So the rules about roles,
+// sessions, addresses and other sites are the API's own.
+func InMemory(api http.Handler) func(*http.Request) (*client.Client, error) {
+	return func(person *http.Request) (*client.Client, error) {
+		return client.New("http://api.invalid", client.Options{
+			HTTPClient: &http.Client{Transport: inMemory{api, person}},
+			RetryFor:   -1, // the person sees what is wrong, and can try again
+		})
+	}
+}
+
+type inMemory struct {
+	api    http.Handler
+	person *http.Request
+}
+
+// personal are the headers that say who sends a request, and from where.
+var personal = []string{
+	"Authorization", "Cookie", "Origin", "Sec-Fetch-Site", "Forwarded", "Via", "X-Real-Ip",
+	"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port",
+}
+
+// RoundTrip answers a request with the handler.
+func (t inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	asked := r.Clone(r.Context())
+	for _, name := range personal {
+		if values := t.person.Header[name]; values != nil {
+			asked.Header[name] = values
+		}
+	}
+	asked.Host, asked.RemoteAddr, asked.TLS = t.person.Host, t.person.RemoteAddr, t.person.TLS
+	asked.RequestURI = asked.URL.RequestURI()
+	if asked.Body == nil {
+		asked.Body = http.NoBody
+	}
+	w := &answer{header: http.Header{}}
+	t.api.ServeHTTP(w, asked)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w.WriteHeader(http.StatusOK)
+	return &http.Response{
+		StatusCode: w.status, Status: http.StatusText(w.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: w.header, Body: io.NopCloser(&w.body), ContentLength: int64(w.body.Len()), Request: r,
+	}, nil
+}
+
+// answer keeps what the handler writes.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(b)
+}

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"pawl/client"
+)
+
+// visit is a request of a person.
+type visit struct {
+	console *console
+	w       http.ResponseWriter
+	r       *http.Request
+	api     *client.Client
+	me      *client.Caller
+}
+
+// may says whether the API would let the person do an operation, by its id in the description of the API.
+func (v *visit) may(operation string) bool { return slices.Contains(v.me.Operations, operation) }
+
+// query is a parameter of the page, or empty.
+func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
+
+// page is what a screen shows in the frame that all have.
+type page struct {
+	Title string
+	Data  any
+	// Order has the page live with one order; with everything that happens where it is empty.
+	Order string
+	// Still is a page that does not change while a person looks at it: a form, say.
+	Still bool
+}
+
+// frame is what the templates see.
+type frame struct {
+	page
+	Me       *client.Caller
+	Path     string // of the page
+	Live     string // where the page hears that it has changed
+	Reload   string // the URL of the page
+	Asset    func(name string) string
+	May      func(operation string) bool
+	SignedIn bool
+}
+
+// show answers with a template of that name.
+func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK, name, p) }
+
+func (v *visit) showAs(status int, name string, p page) error {
+	me := cmp.Or(v.me, &client.Caller{})
+	f := frame{
+		page: p, Me: me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path,
+		May:      func(operation string) bool { return slices.Contains(me.Operations, operation) },
+		SignedIn: v.r.Header.Get("Cookie") != "" && len(me.Roles) > 0,
+	}
+	if !p.Still && (p.Order != "" || f.May("listEvents")) {
+		f.Live = "/console/live"
+		if p.Order != "" {
+			f.Live += "?order=" + url.QueryEscape(p.Order)
+		}
+	}
+	var body bytes.Buffer
+	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
+		return err
+	}
+	header := v.w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Cache-Control", "no-store")
+	v.w.WriteHeader(status)
+	v.w.Write(body.Bytes()) //nolint:errcheck // the person has gone
+	return nil
+}
+
+// redirect leads to another page after a form was dealt with.
+func (v *visit) redirect(to string) error {
+	http.Redirect(v.w, v.r, to, http.StatusSeeOther)
+	return nil
+}
+
+// maxForm is how long a form may be, in bytes: a thousand ids of 255 characters, each of them perhaps escaped.
+const maxForm = 4 << 20
+
+// answered identifies the person, and shows what goes wrong.
+func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		v := &visit{console: c, w: w, r: r}
+		err := v.identify()
+		if err == nil {
+			err = serve(v)
+		}
+		if err != nil {
+			v.showError(err)
+		}
+	}
+}
+
+func (v *visit) identify() (err error) {
+	if v.api, err = v.console.Client(v.r); err != nil {
+		return err
+	}
+	v.me, err = v.api.GetCaller(v.r.Context())
+	return err
+}
+
+// errNoPage is the error of a path without a screen.
+var errNoPage = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusNotFound, Title: "There is no such page."}}
+
+// showError shows an error in the frame. What is not the API's is the console's fault, or the API can't be reached.
+func (v *visit) showError(err error) {
+	problem, ok := errors.AsType[*client.Problem](err)
+	if !ok {
+		problem = &client.Problem{ProblemBody: client.ProblemBody{
+			Status: http.StatusBadGateway, Title: "The service did not answer.", Detail: err.Error(),
+		}}
+	}
+	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Still: true, Data: problem}); err != nil {
+		http.Error(v.w, "This page could not be made: "+err.Error(), http.StatusInternalServerError)
+	}
+}
