@@ -31,10 +31,12 @@ type console struct {
 func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
 	c.mux.Handle("GET /console/static/{name}", c.assets)
-	c.liveRoutes()
 	c.overviewRoutes()
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
-	return secured(http.NewCrossOriginProtection().Handler(gzhttp.GzipHandler(c.mux)))
+	all := http.NewServeMux()
+	all.Handle("/", gzhttp.GzipHandler(c.mux))
+	all.HandleFunc("GET /console/live", c.answered((*visit).pokes)) // not compressed: that would wait for more to send
+	return secured(http.NewCrossOriginProtection().Handler(all))
 }
 
 // contentPolicy lets a page load what the service itself has, and nothing written into the page runs or counts as style.

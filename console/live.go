@@ -17,8 +17,6 @@ const (
 	waitLong  = "25s" // shorter than proxies wait for a sign of life
 )
 
-func (c *console) liveRoutes() { c.get("/console/live", (*visit).pokes) }
-
 // pokes answers with server-sent events until the person has gone, or the service does.
 func (v *visit) pokes() error {
 	next, err := v.changes()
