@@ -1,180 +1,109 @@
 package console_test
 
 import (
-	"context"
+	"bufio"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"pawl/access"
 	"pawl/client"
-	"pawl/console"
-	"pawl/db"
-	"pawl/dbtest"
-	"pawl/engine"
-	"pawl/events"
-	"pawl/httpapi"
-	"pawl/policy"
-	"pawl/policy/store"
-	"pawl/webhooks"
 )
 
-func TestMain(m *testing.M) {
-	httpapi.Document() // see httpapi's own tests
-	dbtest.Main(m)
+// TestWhoSeesWhat: a page offers what the API would let its user do.
+func TestWhoSeesWhat(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/").want(t, 303)
+	s.get(t, "/console").want(t, 200, "<bdi>local</bdi>", ">Orders<")
+	for _, person := range []struct {
+		roles       []access.Role
+		sees, lacks string
+	}{
+		{[]access.Role{access.Read}, ">Orders<", "Sign out"},
+		{[]access.Role{access.Stock}, ">Stock<", ">Orders<"},
+		{[]access.Role{access.Submit}, "<bdi>", ">Stock<"},
+	} {
+		name, value := s.token(t, string(person.roles[0]), person.roles...)
+		s.get(t, "/console", name, value).want(t, 200, "token:"+string(person.roles[0]), person.sees).lacks(t, person.lacks)
+	}
 }
 
-// patience is how long a test waits for what must come about, however busy the machine is.
-const patience = time.Minute
-
-// service is a real one, with its console. It is open, so that whoever is on this machine may do all, until it has a token.
-type service struct {
-	*dbtest.Database
-	url    string
-	api    *client.Client // with all rights, as long as the service is open
-	engine *engine.Engine
+func TestPagesLoadNothingForeign(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	page := s.get(t, "/console").want(t, 200).lacks(t, "<style", " style=", " onclick", "http://", "https://", "<script>")
+	policy := page.header.Get("Content-Security-Policy")
+	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %q", policy)
+	}
+	if page.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers %v", page.header)
+	}
+	_, rest, _ := strings.Cut(page.body, `src="/console/static/`)
+	name, _, _ := strings.Cut(rest, `"`)
+	script := s.get(t, "/console/static/"+name).want(t, 200, "EventSource")
+	if !strings.Contains(script.header.Get("Cache-Control"), "immutable") || !strings.HasPrefix(script.header.Get("Content-Type"), "text/javascript") {
+		t.Errorf("headers %v", script.header)
+	}
+	s.get(t, "/console/static/console.js", "If-None-Match", script.header.Get("Etag")).want(t, 304)
+	s.get(t, "/console/static/none.js").want(t, 404)
 }
 
-// setup starts a service. Orders of more than 500 USD wait for somebody's approval.
-func setup(t *testing.T) *service {
+// A page of another site can have a browser send a form here.
+func TestFormsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.post(t, "/console/orders", nil, "Sec-Fetch-Site", "cross-site").want(t, 403)
+	s.post(t, "/console/orders", nil, "Origin", "https://elsewhere.example").want(t, 403)
+}
+
+func TestPagesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
+}
+
+// TestLive: a page hears of what happens, and one that shows an order of what happens to that alone.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
+	all, one := s.listen(t, "/console/live"), s.listen(t, "/console/live?order=big")
+	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
+	all.poked(t)
+	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"}); err != nil {
+		t.Fatal(err)
+	}
+	one.poked(t)
+	s.get(t, "/console/live?order=none").want(t, 404)
+}
+
+// listener hears what a page hears.
+type listener struct{ lines *bufio.Scanner }
+
+func (s *service) listen(t *testing.T, path string) listener {
 	t.Helper()
-	return setupWith(t, "approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n")
-}
-
-// setupWith starts a service with a policy.
-func setupWith(t *testing.T, text string) *service {
-	t.Helper()
-	s := &service{Database: dbtest.New(t)}
-	pool, err := db.Open(t.Context(), s.URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
+	answer, err := http.Get(s.url + path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
-	query, ctx := db.New(pool), context.WithoutCancel(t.Context())
-	if _, err := store.Use(ctx, query, []byte(text), "test"); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { answer.Body.Close() })
+	l := listener{bufio.NewScanner(answer.Body)}
+	if answer.StatusCode != http.StatusOK || !l.lines.Scan() {
+		text, _ := io.ReadAll(answer.Body)
+		t.Fatalf("%s: %s %s", path, answer.Status, text)
 	}
-	control, err := access.New(ctx, query, access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(control.Stop)
-	s.engine = engine.New(pool, engine.Config{Bounds: policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}})
-	s.engine.Start()
-	t.Cleanup(func() {
-		if err := s.engine.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	relay := events.NewRelay(query, events.RelayConfig{})
-	relay.Start()
-	t.Cleanup(relay.Stop)
-	feed := events.NewReader(query, s.engine.Orders)
-	tail := events.NewTail(feed, events.TailConfig{})
-	tail.Start()
-	t.Cleanup(func() { tail.Stop(ctx) })
-	server := httptest.NewServer(httpapi.New(s.engine, httpapi.Config{
-		ResponseTimeout: patience, Events: tail, Access: control,
-		Webhooks: webhooks.NewEndpoints(query, s.engine.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: s.engine.Now}),
-		Console:  func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
-	}))
-	t.Cleanup(server.Close)
-	s.url = server.URL
-	if s.api, err = client.New(s.url, client.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return l
 }
 
-// process places an order, and fails the test where it can't.
-func (s *service) process(t *testing.T, body client.ProcessBody) *client.Order {
+func (l listener) poked(t *testing.T) {
 	t.Helper()
-	order, err := s.api.Process(t.Context(), body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return order
-}
-
-// token makes the service closed, and returns the header of somebody with some roles.
-func (s *service) token(t *testing.T, name string, roles ...access.Role) (header, value string) {
-	t.Helper()
-	issued, err := access.Create(t.Context(), db.New(s.Pool), access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "Authorization", "Bearer " + issued.Token
-}
-
-// shown is a page that came.
-type shown struct {
-	status int
-	header http.Header
-	body   string
-}
-
-// get asks for a page. Header is names and values in turn.
-func (s *service) get(t *testing.T, path string, header ...string) shown {
-	t.Helper()
-	return s.ask(t, http.MethodGet, path, nil, header)
-}
-
-// post sends a form, and does not follow where it leads.
-func (s *service) post(t *testing.T, path string, form url.Values, header ...string) shown {
-	t.Helper()
-	return s.ask(t, http.MethodPost, path, form, header)
-}
-
-func (s *service) ask(t *testing.T, method, path string, form url.Values, header []string) shown {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return shown{answer.StatusCode, answer.Header, string(body)}
-}
-
-// want fails the test unless the page has the status and all of the texts.
-func (p shown) want(t *testing.T, status int, texts ...string) shown {
-	t.Helper()
-	if p.status != status {
-		t.Fatalf("status %d, want %d: %s", p.status, status, p.body)
-	}
-	for _, text := range texts {
-		if !strings.Contains(p.body, text) {
-			t.Errorf("the page lacks %q: %s", text, p.body)
+	for l.lines.Scan() {
+		if l.lines.Text() == "event: poke" {
+			return
 		}
 	}
-	return p
-}
-
-// lacks fails the test if the page has one of the texts.
-func (p shown) lacks(t *testing.T, texts ...string) shown {
-	t.Helper()
-	for _, text := range texts {
-		if strings.Contains(p.body, text) {
-			t.Errorf("the page has %q: %s", text, p.body)
-		}
-	}
-	return p
+	t.Fatal("no poke came:", l.lines.Err())
 }

@@ -3,7 +3,7 @@ package httpapi
 import "net/http"
 
 // consolePatterns are those of the console.
-var consolePatterns = []string{"/console", "/console/"}
+var consolePatterns = []string{"GET /console", "GET /console/", "POST /console/"}
 
 // console answers what the console asks for its user: at this one handler there is all of the API, also where that has two addresses.
 type console struct{ *server }
@@ -23,9 +23,9 @@ func (s *server) home(w http.ResponseWriter, r *http.Request) {
 	to := "/docs"
 	if rec, ok := w.(*Recorder); ok {
 		at := r.Clone(r.Context())
-		at.URL.Path = consolePatterns[0]
+		at.URL.Path = "/console"
 		if _, pattern := rec.mux.Handler(at); pattern == consolePatterns[0] {
-			to = pattern
+			to = at.URL.Path
 		}
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)

@@ -44,6 +44,9 @@ var theContract = sync.OnceValue(func() *contract {
 var unlisted = map[string]string{
 	"":                     "application/problem+json",
 	"/":                    "application/problem+json",
+	"GET /console":         "text/html; charset=utf-8",
+	"GET /console/":        "",
+	"POST /console/":       "text/html; charset=utf-8",
 	"GET /{$}":             "text/html; charset=utf-8",
 	"GET /problems/{code}": "text/html; charset=utf-8",
 	"GET /docs":            "text/html; charset=utf-8",

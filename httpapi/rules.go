@@ -91,8 +91,9 @@ var rules = map[string]rule{
 	"GET /login/{link}":    {class: alwaysOpen}, // the link is the key
 	"POST /login/{link}":   {class: alwaysOpen},
 	"POST /logout":         {class: alwaysOpen},
-	"/console":             {class: alwaysOpen}, // it shows and does what the operations above let its user
-	"/console/":            {class: alwaysOpen},
+	"GET /console":         {class: alwaysOpen}, // it shows and does what the operations above let its user
+	"GET /console/":        {class: alwaysOpen},
+	"POST /console/":       {class: alwaysOpen},
 	"/":                    {class: alwaysOpen}, // that nothing is there
 }
 

@@ -162,7 +162,7 @@ func operationAt(b *bundle, pattern string) string {
 // TestEveryRuleHasARoute: a rule that nothing goes by is one that was forgotten. (A route without a rule panics.)
 func TestEveryRuleHasARoute(t *testing.T) {
 	t.Parallel()
-	s := newServer(nil, Config{Metrics: http.NotFoundHandler()})
+	s := newServer(nil, Config{Metrics: http.NotFoundHandler(), Console: func(http.Handler) http.Handler { return http.NotFoundHandler() }})
 	for _, pattern := range patterns(&bundle{api: s}) {
 		if _, found := s.mux.Handler(requestFor(t, pattern, nil)); found != pattern {
 			t.Errorf("the rule for %s is for no route, but %s", pattern, found)
