@@ -30,6 +30,13 @@ const (
 	BulkBodyStepReserve BulkBodyStep = "reserve"
 )
 
+// Defines values for BulkFilterFailureStep.
+const (
+	BulkFilterFailureStepCharge  BulkFilterFailureStep = "charge"
+	BulkFilterFailureStepConfirm BulkFilterFailureStep = "confirm"
+	BulkFilterFailureStepReserve BulkFilterFailureStep = "reserve"
+)
+
 // Defines values for BulkFilterHold.
 const (
 	BulkFilterHoldApproval  BulkFilterHold = "approval"
@@ -39,6 +46,12 @@ const (
 	BulkFilterHoldQueued    BulkFilterHold = "queued"
 	BulkFilterHoldRetry     BulkFilterHold = "retry"
 	BulkFilterHoldScheduled BulkFilterHold = "scheduled"
+)
+
+// Defines values for BulkFilterSort.
+const (
+	BulkFilterSortNewest BulkFilterSort = "newest"
+	BulkFilterSortOldest BulkFilterSort = "oldest"
 )
 
 // Defines values for CallOperation.
@@ -246,6 +259,19 @@ const (
 	ListOrdersParamsHoldScheduled ListOrdersParamsHold = "scheduled"
 )
 
+// Defines values for ListOrdersParamsFailureStep.
+const (
+	ListOrdersParamsFailureStepCharge  ListOrdersParamsFailureStep = "charge"
+	ListOrdersParamsFailureStepConfirm ListOrdersParamsFailureStep = "confirm"
+	ListOrdersParamsFailureStepReserve ListOrdersParamsFailureStep = "reserve"
+)
+
+// Defines values for ListOrdersParamsSort.
+const (
+	ListOrdersParamsSortNewest ListOrdersParamsSort = "newest"
+	ListOrdersParamsSortOldest ListOrdersParamsSort = "oldest"
+)
+
 // Defines values for ListCallsParamsSort.
 const (
 	ListCallsParamsSortNewest ListCallsParamsSort = "newest"
@@ -355,12 +381,24 @@ type BulkBodyStep string
 
 // BulkFilter defines model for BulkFilter.
 type BulkFilter struct {
+	// AmountFrom Of this amount or more, in whatever currency.
+	AmountFrom string `json:"amountFrom,omitempty,omitzero"`
+
+	// AmountTo Of this amount or less, in whatever currency.
+	AmountTo string `json:"amountTo,omitempty,omitzero"`
+
 	// CreatedFrom Created at this time or later (RFC 3339).
 	CreatedFrom time.Time `json:"createdFrom,omitempty,omitzero"`
 
 	// CreatedTo Created before this time (RFC 3339).
 	CreatedTo  time.Time `json:"createdTo,omitempty,omitzero"`
 	CustomerID string    `json:"customerId,omitempty,omitzero"`
+
+	// FailureCode Failed, or being undone, with this code.
+	FailureCode string `json:"failureCode,omitempty,omitzero"`
+
+	// FailureStep Failed, or being undone, because of this step.
+	FailureStep BulkFilterFailureStep `json:"failureStep,omitempty,omitzero"`
 
 	// Hold What the orders wait for.
 	Hold BulkFilterHold `json:"hold,omitempty,omitzero"`
@@ -372,12 +410,21 @@ type BulkFilter struct {
 	// Limit How many orders at most. 1000 when left out.
 	Limit int `json:"limit,omitempty,omitzero"`
 
+	// Sort Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+	Sort BulkFilterSort `json:"sort,omitempty,omitzero"`
+
 	// Status Any of these statuses.
 	Status []Status `json:"status,omitempty,omitzero"`
 }
 
+// BulkFilterFailureStep Failed, or being undone, because of this step.
+type BulkFilterFailureStep string
+
 // BulkFilterHold What the orders wait for.
 type BulkFilterHold string
+
+// BulkFilterSort Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+type BulkFilterSort string
 
 // BulkOutcome defines model for BulkOutcome.
 type BulkOutcome struct {
@@ -393,7 +440,7 @@ type BulkOutcome struct {
 	// Matched How many orders were asked.
 	Matched int64 `json:"matched"`
 
-	// Results One of each order, in the order of the ids, or newest first.
+	// Results One of each order, in the order of the ids or of the list.
 	Results []BulkResult `json:"results"`
 }
 
@@ -1583,11 +1630,26 @@ type ListOrdersParams struct {
 	// HoldReason Only orders whose holdReason begins so. Together with hold.
 	HoldReason string `form:"holdReason,omitempty" json:"holdReason,omitempty,omitzero"`
 
+	// FailureStep Only orders that failed, or are being undone, because of this step.
+	FailureStep ListOrdersParamsFailureStep `form:"failureStep,omitempty" json:"failureStep,omitempty,omitzero"`
+
+	// FailureCode Only orders that failed, or are being undone, with this code.
+	FailureCode string `form:"failureCode,omitempty" json:"failureCode,omitempty,omitzero"`
+
+	// AmountFrom Only orders of this amount or more, in whatever currency.
+	AmountFrom string `form:"amountFrom,omitempty" json:"amountFrom,omitempty,omitzero"`
+
+	// AmountTo Only orders of this amount or less, in whatever currency.
+	AmountTo string `form:"amountTo,omitempty" json:"amountTo,omitempty,omitzero"`
+
 	// CreatedFrom Only orders created at this time or later (RFC 3339).
 	CreatedFrom time.Time `form:"createdFrom,omitempty" json:"createdFrom,omitempty,omitzero"`
 
 	// CreatedTo Only orders created before this time (RFC 3339).
 	CreatedTo time.Time `form:"createdTo,omitempty" json:"createdTo,omitempty,omitzero"`
+
+	// Sort Which orders come first: those that were made last, or first.
+	Sort ListOrdersParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
 
 	// Limit How many orders to answer with at most.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
@@ -1598,6 +1660,12 @@ type ListOrdersParams struct {
 
 // ListOrdersParamsHold defines parameters for ListOrders.
 type ListOrdersParamsHold string
+
+// ListOrdersParamsFailureStep defines parameters for ListOrders.
+type ListOrdersParamsFailureStep string
+
+// ListOrdersParamsSort defines parameters for ListOrders.
+type ListOrdersParamsSort string
 
 // ProcessOrderParams defines parameters for ProcessOrder.
 type ProcessOrderParams struct {

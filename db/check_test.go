@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		{"a table that is a view now", `ALTER TABLE late_undos RENAME TO undos; CREATE VIEW late_undos AS SELECT DISTINCT * FROM undos`,
 			[]string{"LateUndo", "55000"}},
 		{"a function that is gone", `ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with`,
-			[]string{"starts_with(", "42883", "OrdersListHeld: "}},
+			[]string{"starts_with(", "42883", "OrdersFind: "}},
 		{"no schema at all", `DROP SCHEMA pawl CASCADE`, []string{"of ", "; and ", " more", "42P01"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

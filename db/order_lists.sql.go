@@ -8,6 +8,8 @@ package db
 import (
 	"context"
 	"time"
+
+	"github.com/govalues/decimal"
 )
 
 const orderNoAt = `-- name: OrderNoAt :one
@@ -32,20 +34,18 @@ type OrderNoAtRow struct {
 	FirstAfter int64
 }
 
-// Lists, newest first: order_no falls along the page, and is the cursor. One query for
-// each way to find the rows, because no index holds the status of an order. A page is
-// found first, by one index, and then read by number: the cost is that of a page. What
-// looks roundabout is there to keep it so: (item, order_no) is compared as a row, and
-// ordered by, because the planner would walk along the primary key otherwise.
-// Statuses are those to show: all of them where nobody chose. What a condition on them alone
-// leaves out is not run.
+// Lists, newest or oldest first: order_no falls or rises along the page, and is the cursor. The
+// numbers of a page are found first (OrdersFind), along one index, and the orders are read by
+// number then (OrdersRead): the cost is that of a page. No index holds the status of an order,
+// or its amount. So OrdersFind looks at some numbers behind the cursor, and says
+// which of these orders are meant and where it stopped. Whoever asks goes on from there, or gives up.
+//
+// What looks roundabout is there to keep it cheap: (item, order_no) is compared as a row, and
+// ordered by, because the planner would walk along the primary key otherwise. What a condition
+// on arguments alone leaves out is not run.
 //
 // Numbers rise with the time of creation, so a window of time is a range of numbers
-// (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
-// and the planner expects it to be true often enough to stop at a page.
-//
-// A page ends early where its orders would take more than some bytes: what many readers can
-// have the service hold in memory is bounded.
+// (OrderNoAt). The times are compared all the same.
 // Finds, by halving, where created_at passes a time: at the first number after last_before
 // stands an order that was created before it, at first_after one that was not, or none.
 func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, error) {
@@ -55,521 +55,184 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 	return i, err
 }
 
-const ordersList = `-- name: OrdersList :many
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.order_no > $2::bigint AND o.order_no < $3::bigint
-    AND CASE WHEN o.created_at >= $4::timestamptz AND o.created_at < $5::timestamptz
-      AND o.status = ANY($6::text[]) THEN true END
-  ORDER BY o.order_no DESC LIMIT $7
+const ordersFind = `-- name: OrdersFind :one
+WITH unfinished AS MATERIALIZED (
+  SELECT u.order_no, u.status, u.item FROM pawl.orders AS u
+  WHERE $12::text IN ('uncompleted', 'item') AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
+    AND (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+), looked AS (
+  (SELECT o.order_no FROM pawl.orders AS o
+   WHERE $12::text = 'number' AND NOT $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
+   ORDER BY o.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT o.order_no FROM pawl.orders AS o
+   WHERE $12::text = 'number' AND $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
+   ORDER BY o.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT h.order_no FROM pawl.orders AS h
+   WHERE $12::text = 'hold' AND NOT $11::boolean AND h.hold IS NOT NULL
+     AND (h.hold, h.order_no) > ($16::text, $13::bigint) AND (h.hold, h.order_no) < ($16::text, $14::bigint)
+   ORDER BY h.hold DESC, h.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT h.order_no FROM pawl.orders AS h
+   WHERE $12::text = 'hold' AND $11::boolean AND h.hold IS NOT NULL
+     AND (h.hold, h.order_no) > ($16::text, $13::bigint) AND (h.hold, h.order_no) < ($16::text, $14::bigint)
+   ORDER BY h.hold, h.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT c.order_no FROM pawl.orders AS c
+   WHERE $12::text = 'customer' AND NOT $11::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($16::text, $13::bigint) AND (c.customer_id, c.order_no) < ($16::text, $14::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT c.order_no FROM pawl.orders AS c
+   WHERE $12::text = 'customer' AND $11::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($16::text, $13::bigint) AND (c.customer_id, c.order_no) < ($16::text, $14::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT v.order_no FROM pawl.reservations AS v
+   WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
+     AND (v.item, v.order_no) > ($16::text, $13::bigint) AND (v.item, v.order_no) < ($16::text, $14::bigint)
+     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
+   ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT v.order_no FROM pawl.reservations AS v
+   WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
+     AND (v.item, v.order_no) > ($16::text, $13::bigint) AND (v.item, v.order_no) < ($16::text, $14::bigint)
+     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
+   ORDER BY v.item, v.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
+     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
+     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > ($16::text, $13::bigint) AND (f.item, f.order_no) < ($16::text, $14::bigint)
+   ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > ($16::text, $13::bigint) AND (f.item, f.order_no) < ($16::text, $14::bigint)
+   ORDER BY f.item, f.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
+     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
+     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > ($16::text, $13::bigint) AND (k.item, k.order_no) < ($16::text, $14::bigint)
+   ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > ($16::text, $13::bigint) AND (k.item, k.order_no) < ($16::text, $14::bigint)
+   ORDER BY k.item, k.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT u.order_no FROM unfinished AS u
+   WHERE u.status = ANY($1::text[]) AND u.order_no > $13::bigint AND u.order_no < $14::bigint
+     AND ($12::text <> 'item' OR u.item = $16::text)
+   ORDER BY CASE WHEN $11::boolean THEN u.order_no ELSE -u.order_no END LIMIT $15::integer)
+), page AS MATERIALIZED (
+  SELECT l.order_no FROM looked AS l GROUP BY l.order_no
+  ORDER BY CASE WHEN $11::boolean THEN l.order_no ELSE -l.order_no END LIMIT $15::integer
 )
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
-ORDER BY o.order_no DESC
+SELECT ARRAY(
+    SELECT p.order_no FROM page AS p
+    WHERE (
+      SELECT o.status = ANY($1::text[]) AND o.created_at >= $2::timestamptz AND o.created_at < $3::timestamptz
+        AND o.amount >= $4::pawl.money_amount AND o.amount <= $5::pawl.money_amount
+        AND ($6::text = '' OR o.item = $6::text) AND ($7::text = '' OR o.customer_id = $7::text)
+        AND ($8::text = '' OR starts_with(o.hold_reason, $8::text))
+        AND ($9::text = '' OR o.failure_step = $9::text)
+        AND ($10::text = '' OR o.failure_code = $10::text)
+      FROM pawl.orders AS o WHERE o.order_no = p.order_no)
+    ORDER BY CASE WHEN $11::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+  (SELECT count(*) FROM page AS p)::integer AS looked,
+  coalesce((SELECT CASE WHEN $11::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
-type OrdersListParams struct {
-	Bytes       int64
-	After       int64
-	Before      int64
+type OrdersFindParams struct {
+	Statuses    []string
 	CreatedFrom time.Time
 	CreatedTo   time.Time
-	Statuses    []string
-	Most        int32
-}
-
-// All orders, or those of some statuses with completed among them, as nearly all are: along
-// the primary key.
-func (q *Queries) OrdersList(ctx context.Context, arg OrdersListParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersList,
-		arg.Bytes,
-		arg.After,
-		arg.Before,
-		arg.CreatedFrom,
-		arg.CreatedTo,
-		arg.Statuses,
-		arg.Most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Order
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.SubmittedBy,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.Refunds,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-			&i.RefundList,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ordersListCustomer = `-- name: OrdersListCustomer :many
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.customer_id IS NOT NULL
-    AND (o.customer_id, o.order_no) > ($2::text, $3::bigint) AND (o.customer_id, o.order_no) < ($2::text, $4::bigint)
-    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz
-      AND o.status = ANY($7::text[])
-      AND ($8::text IS NULL OR o.item = $8::text) THEN true END
-  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $9
-)
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
-ORDER BY o.order_no DESC
-`
-
-type OrdersListCustomerParams struct {
-	Bytes       int64
-	CustomerID  string
-	After       int64
-	Before      int64
-	CreatedFrom time.Time
-	CreatedTo   time.Time
-	Statuses    []string
-	Item        *string
-	Most        int32
-}
-
-// Orders of a customer, and of these those of some statuses, or for an item.
-func (q *Queries) OrdersListCustomer(ctx context.Context, arg OrdersListCustomerParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListCustomer,
-		arg.Bytes,
-		arg.CustomerID,
-		arg.After,
-		arg.Before,
-		arg.CreatedFrom,
-		arg.CreatedTo,
-		arg.Statuses,
-		arg.Item,
-		arg.Most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Order
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.SubmittedBy,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.Refunds,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-			&i.RefundList,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ordersListHeld = `-- name: OrdersListHeld :many
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > ($2::text, $3::bigint) AND (o.hold, o.order_no) < ($2::text, $4::bigint)
-    AND CASE WHEN o.created_at >= $5::timestamptz AND o.created_at < $6::timestamptz
-      AND ($7::text = '' OR starts_with(o.hold_reason, $7::text))
-      AND o.status = ANY($8::text[])
-      AND ($9::text IS NULL OR o.item = $9::text)
-      AND ($10::text IS NULL OR o.customer_id = $10::text) THEN true END
-  ORDER BY o.hold DESC, o.order_no DESC LIMIT $11
-)
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
-ORDER BY o.order_no DESC
-`
-
-type OrdersListHeldParams struct {
-	Bytes       int64
-	Hold        string
-	After       int64
-	Before      int64
-	CreatedFrom time.Time
-	CreatedTo   time.Time
-	Reason      string
-	Statuses    []string
-	Item        *string
-	CustomerID  *string
-	Most        int32
-}
-
-// Orders held for one thing, also those whose reason begins with some words.
-func (q *Queries) OrdersListHeld(ctx context.Context, arg OrdersListHeldParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListHeld,
-		arg.Bytes,
-		arg.Hold,
-		arg.After,
-		arg.Before,
-		arg.CreatedFrom,
-		arg.CreatedTo,
-		arg.Reason,
-		arg.Statuses,
-		arg.Item,
-		arg.CustomerID,
-		arg.Most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Order
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.SubmittedBy,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.Refunds,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-			&i.RefundList,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ordersListItem = `-- name: OrdersListItem :many
-WITH reserved AS MATERIALIZED (
-  SELECT v.order_no FROM pawl.reservations AS v
-  WHERE 'completed' = ANY($2::text[])
-    AND (v.item, v.order_no) > ($3::text, $4::bigint) AND (v.item, v.order_no) < ($3::text, $5::bigint)
-    AND v.generation = (
-      SELECT u.generation FROM pawl.orders AS u
-      WHERE u.order_no = v.order_no AND u.created_at >= $6::timestamptz AND u.created_at < $7::timestamptz
-        AND u.status = ANY($2::text[]))
-  ORDER BY v.item DESC, v.order_no DESC LIMIT $8
-), failed AS MATERIALIZED (
-  SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY($2::text[])
-    AND (f.item, f.order_no) > ($3::text, $4::bigint) AND (f.item, f.order_no) < ($3::text, $5::bigint)
-    AND CASE WHEN f.created_at >= $6::timestamptz AND f.created_at < $7::timestamptz THEN true END
-  ORDER BY f.item DESC, f.order_no DESC LIMIT $8
-), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($2::text[])
-    AND (c.item, c.order_no) > ($3::text, $4::bigint) AND (c.item, c.order_no) < ($3::text, $5::bigint)
-    AND CASE WHEN c.created_at >= $6::timestamptz AND c.created_at < $7::timestamptz THEN true END
-  ORDER BY c.item DESC, c.order_no DESC LIMIT $8
-), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item, u.created_at FROM pawl.orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT $2::text[] <@ ARRAY['completed', 'failed', 'canceled']
-), page AS (
-  SELECT w.order_no FROM reserved AS w UNION SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
-  UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.item = $3::text AND z.status = ANY($2::text[])
-    AND z.order_no > $4::bigint AND z.order_no < $5::bigint
-    AND z.created_at >= $6::timestamptz AND z.created_at < $7::timestamptz
-  ORDER BY order_no DESC LIMIT $8
-)
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
-ORDER BY o.order_no DESC
-`
-
-type OrdersListItemParams struct {
-	Bytes       int64
-	Statuses    []string
+	AmountFrom  decimal.Decimal
+	AmountTo    decimal.Decimal
 	Item        string
+	CustomerID  string
+	Reason      string
+	FailureStep string
+	FailureCode string
+	Oldest      bool
+	By          string
 	After       int64
 	Before      int64
-	CreatedFrom time.Time
-	CreatedTo   time.Time
-	Most        int32
+	Looks       int32
+	Name        string
 }
 
-// Orders for an item: completed ones are among those that reserved it. The others ended
-// without it, or are on their way.
-func (q *Queries) OrdersListItem(ctx context.Context, arg OrdersListItemParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListItem,
-		arg.Bytes,
+type OrdersFindRow struct {
+	Found  []int64
+	Looked int32
+	Last   int64
+}
+
+// by says along what is looked: the primary key (number), the orders that wait for one thing
+// (hold), those of a customer, those that are not completed, or those for an item. Of these,
+// completed ones are among those that reserved it. Failed and canceled ones are found by what the final move
+// wrote. Orders in a state that does not last are due some time or held; all of them are looked at.
+// The numbers are the next ones of each way, so the next of all ways together are among them.
+func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersFindRow, error) {
+	row := q.db.QueryRow(ctx, ordersFind,
 		arg.Statuses,
-		arg.Item,
-		arg.After,
-		arg.Before,
 		arg.CreatedFrom,
 		arg.CreatedTo,
-		arg.Most,
+		arg.AmountFrom,
+		arg.AmountTo,
+		arg.Item,
+		arg.CustomerID,
+		arg.Reason,
+		arg.FailureStep,
+		arg.FailureCode,
+		arg.Oldest,
+		arg.By,
+		arg.After,
+		arg.Before,
+		arg.Looks,
+		arg.Name,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Order
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.OrderNo,
-			&i.CreatedAt,
-			&i.DueAt,
-			&i.FinishedAt,
-			&i.Owner,
-			&i.Fence,
-			&i.Generation,
-			&i.Quantity,
-			&i.Seq,
-			&i.TakeOvers,
-			&i.Status,
-			&i.Hold,
-			&i.HoldReason,
-			&i.StopRequested,
-			&i.Outcome,
-			&i.EndedAs,
-			&i.FailureStep,
-			&i.FailureCode,
-			&i.FailureDetail,
-			&i.OrderID,
-			&i.Currency,
-			&i.Item,
-			&i.Amount,
-			&i.Metadata,
-			&i.SubmittedBy,
-			&i.Policy,
-			&i.Calls,
-			&i.Retries,
-			&i.RetryWindowStartedAt,
-			&i.InDoubtSince,
-			&i.StartAt,
-			&i.CompleteBy,
-			&i.ReservationTtl,
-			&i.ReservedUntil,
-			&i.ApprovalUntil,
-			&i.ApprovedAt,
-			&i.PermitAt,
-			&i.CustomerID,
-			&i.PaymentMethod,
-			&i.ConcurrencyKey,
-			&i.Action,
-			&i.Refunds,
-			&i.ChargedAt,
-			&i.RefundedAt,
-			&i.ReservedAt,
-			&i.ReleasedAt,
-			&i.ChargeReference,
-			&i.ReserveReference,
-			&i.ChargeInDoubt,
-			&i.ReserveInDoubt,
-			&i.RefundList,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var i OrdersFindRow
+	err := row.Scan(&i.Found, &i.Looked, &i.Last)
+	return i, err
 }
 
-const ordersListUncompleted = `-- name: OrdersListUncompleted :many
-WITH failed AS MATERIALIZED (
-  SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY($2::text[])
-    AND (f.ended_as, f.order_no) > ('failed', $3::bigint) AND (f.ended_as, f.order_no) < ('failed', $4::bigint)
-    AND CASE WHEN f.created_at >= $5::timestamptz AND f.created_at < $6::timestamptz THEN true END
-  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $7
-), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY($2::text[])
-    AND (c.ended_as, c.order_no) > ('canceled', $3::bigint) AND (c.ended_as, c.order_no) < ('canceled', $4::bigint)
-    AND CASE WHEN c.created_at >= $5::timestamptz AND c.created_at < $6::timestamptz THEN true END
-  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT $7
-), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.created_at FROM pawl.orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT $2::text[] <@ ARRAY['completed', 'failed', 'canceled']
-), page AS (
-  SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
-  UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.status = ANY($2::text[]) AND z.order_no > $3::bigint AND z.order_no < $4::bigint
-    AND z.created_at >= $5::timestamptz AND z.created_at < $6::timestamptz
-  ORDER BY order_no DESC LIMIT $7
-)
+const ordersRead = `-- name: OrdersRead :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), $1::bigint)))
-ORDER BY o.order_no DESC
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within($1::bigint[], $2::bigint)))
+ORDER BY array_position($1::bigint[], o.order_no)
 `
 
-type OrdersListUncompletedParams struct {
-	Bytes       int64
-	Statuses    []string
-	After       int64
-	Before      int64
-	CreatedFrom time.Time
-	CreatedTo   time.Time
-	Most        int32
+type OrdersReadParams struct {
+	OrderNos []int64
+	Bytes    int64
 }
 
-// Orders of some statuses without completed: failed and canceled ones by the index of what
-// the final move wrote. Those in a state that does not last are due some time or held; they
-// are few, and all of them are looked at.
-func (q *Queries) OrdersListUncompleted(ctx context.Context, arg OrdersListUncompletedParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, ordersListUncompleted,
-		arg.Bytes,
-		arg.Statuses,
-		arg.After,
-		arg.Before,
-		arg.CreatedFrom,
-		arg.CreatedTo,
-		arg.Most,
-	)
+// Reads orders by number, in this order. It ends early where they would take more than some bytes: what
+// many readers can have the service hold in memory is bounded.
+func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, ordersRead, arg.OrderNos, arg.Bytes)
 	if err != nil {
 		return nil, err
 	}

@@ -86,13 +86,16 @@ func lean(o orders.Order) orders.Order {
 
 // listed are the ids of the orders that a filter chooses, page by page.
 func (e *Engine) listed(ctx context.Context, f orders.Filter) (orderIDs []string, err error) {
-	for more, most := true, f.Limit; more && f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
-		var page []orders.Order
-		if page, more, err = e.Orders.List(ctx, f); err != nil {
+	for most := f.Limit; f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
+		page, next, err := e.Orders.List(ctx, f)
+		if err != nil {
 			return nil, err
 		}
 		for i := range page {
-			orderIDs, f.Before = append(orderIDs, page[i].OrderID), page[i].OrderNo
+			orderIDs = append(orderIDs, page[i].OrderID)
+		}
+		if f.After = next; next == 0 {
+			break
 		}
 	}
 	return orderIDs, nil

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -64,9 +67,21 @@ func (b *bundle) expected(t testing.TB, f orders.Filter) []string {
 	}
 	ids := column[string](t, b.Pool, `SELECT o.order_id FROM orders AS o
 		WHERE (coalesce(cardinality($1::text[]), 0) = 0 OR o.status = ANY($1)) AND ($2 = '' OR o.item = $2) AND o.created_at >= $3 AND o.created_at < $4
-		AND ($5 = 0 OR o.order_no < $5) AND ($6 = '' OR o.customer_id = $6) AND ($7 = '' OR o.hold = $7)
-		ORDER BY o.order_no DESC`, f.Statuses, f.Item, f.CreatedFrom, to, f.Before, f.CustomerID, f.Hold)
+		AND ($5 = 0 OR CASE WHEN $8 THEN o.order_no > $5 ELSE o.order_no < $5 END) AND ($6 = '' OR o.customer_id = $6) AND ($7 = '' OR o.hold = $7)
+		AND ($9 = '' OR o.failure_step = $9) AND ($10 = '' OR o.failure_code = $10) AND o.amount BETWEEN $11 AND $12
+		ORDER BY o.order_no DESC`, f.Statuses, f.Item, f.CreatedFrom, to, f.After, f.CustomerID, f.Hold, f.Oldest,
+		f.FailureStep, f.FailureCode, amountOr(f.AmountFrom, "0"), amountOr(f.AmountTo, "1e14"))
+	if f.Oldest {
+		slices.Reverse(ids)
+	}
 	return ids[:min(len(ids), int(f.Limit))]
+}
+
+func amountOr(amount *decimal.Decimal, otherwise string) string {
+	if amount == nil {
+		return otherwise
+	}
+	return amount.String()
 }
 
 func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids []string) {
@@ -102,9 +117,9 @@ func TestList(t *testing.T) {
 	for _, statuses := range someStatuses() {
 		for _, item := range []string{"", "widget", "gadget", "none", "nobody's"} {
 			for _, window := range [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}} {
-				for _, before := range []int64{0, middle} {
-					for _, limit := range []int32{3, 200} {
-						f := orders.Filter{Statuses: statuses, Item: item, CreatedFrom: window[0], CreatedTo: window[1], Before: before, Limit: limit}
+				for _, after := range []int64{0, middle} {
+					for _, f := range []orders.Filter{{Limit: 3}, {Limit: 3, Oldest: true}, {Limit: 200}} {
+						f.Statuses, f.Item, f.CreatedFrom, f.CreatedTo, f.After = statuses, item, window[0], window[1], after
 						if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
 							t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
 						}
@@ -112,6 +127,72 @@ func TestList(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Filters that no index serves choose among what another one finds, from either end.
+func TestListByAmountOrFailure(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.populate(t)
+	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
+	b.exec(t, `UPDATE orders SET amount = order_no % 7 + 0.5`)
+	amount := func(text string) *decimal.Decimal { return new(decimal.MustParse(text)) }
+	for _, chosen := range []orders.Filter{
+		{AmountFrom: amount("3.5")}, {AmountTo: amount("3.49")}, {AmountFrom: amount("2"), AmountTo: amount("4.5")}, {AmountTo: amount("0")},
+		{FailureStep: "reserve"}, {FailureCode: "out_of_stock"}, {FailureStep: "charge"}, {FailureCode: "of_nobody"},
+		{FailureStep: "reserve", FailureCode: "out_of_stock", AmountFrom: amount("1")},
+	} {
+		for _, statuses := range [][]fsm.State{nil, {fsm.Failed}, {fsm.Completed, fsm.Failed}, {fsm.Charging, fsm.Canceled}} {
+			for _, by := range []orders.Filter{{}, {Item: "none"}, {CustomerID: "ann"}, {Hold: fsm.HoldPaused}} {
+				for _, oldest := range []bool{false, true} {
+					f := chosen
+					f.Statuses, f.Item, f.CustomerID, f.Hold, f.Oldest, f.Limit = statuses, by.Item, by.CustomerID, by.Hold, oldest, 5
+					if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
+						t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
+					}
+				}
+			}
+		}
+	}
+}
+
+// However many orders there are of which none is meant, one page looks at some of them only, and the next goes on there.
+func TestListLooksAtSomeOrders(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
+	b.exec(t, `INSERT INTO orders (order_id, currency, item, amount, status, hold, hold_reason)
+		SELECT n::text, 'USD', 'widget', CASE WHEN n IN (1, 25000) THEN 500 ELSE 1 END, 'charging', 'attention', 'retry_after: later' FROM generate_series(1, 25000) AS n`)
+	for _, f := range []orders.Filter{{}, {Hold: fsm.HoldAttention}, {Oldest: true}, {Hold: fsm.HoldAttention, HoldReason: "retry_after", Oldest: true}} {
+		f.AmountFrom, f.Limit = new(decimal.MustParse("100")), 10
+		var pages [][]string
+		for next := int64(1); next != 0; f.After = next {
+			var page []orders.Order
+			var err error
+			if page, next, err = b.engine.Orders.List(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+			var ids []string
+			for i := range page {
+				ids = append(ids, page[i].OrderID)
+			}
+			pages = append(pages, ids)
+		}
+		want := [][]string{{"25000"}, nil, {"1"}}
+		if f.Oldest {
+			slices.Reverse(want)
+		}
+		if !reflect.DeepEqual(pages, want) {
+			t.Errorf("%+v: %q", f, pages)
+		}
+	}
+	found, err := b.engine.DoAll(t.Context(), engine.Bulk{
+		Request: engine.Request{Verb: orders.Cancel, DryRun: true},
+		Filter:  &orders.Filter{AmountFrom: new(decimal.MustParse("100")), Limit: 10},
+	})
+	if err != nil || len(found) != 2 {
+		t.Errorf("in bulk: %+v, %v", found, err)
 	}
 }
 
@@ -175,15 +256,19 @@ func TestListCursor(t *testing.T) {
 	for _, f := range []orders.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Statuses: []fsm.State{fsm.Completed}}, {Limit: 200}} {
 		came := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE status = 'completed'`)
 		seen, last := map[string]int{}, int64(0)
-		for page, _ := b.list(t, f); len(page) > 0; page, _ = b.list(t, f) {
+		for next := int64(1); next != 0; f.After = next {
+			var page []orders.Order
+			var err error
+			if page, next, err = b.engine.Orders.List(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
 			for _, order := range page {
-				if no := order.OrderNo; last > 0 && f.Before > 0 && no >= last {
+				if no := order.OrderNo; last > 0 && no >= last {
 					t.Errorf("%+v: %d follows %d", f, no, last)
 				}
 				last = order.OrderNo
 				seen[order.OrderID]++
 			}
-			f.Before = last
 		}
 		if len(seen) < came {
 			t.Errorf("%+v: %d of %d orders", f, len(seen), came)
@@ -273,7 +358,7 @@ func TestListWindows(t *testing.T) {
 			from := now.Add(-time.Duration(n*60) * time.Second)
 			f := orders.Filter{CreatedFrom: from, CreatedTo: from.Add(length), Limit: 50}
 			f.Statuses = [][]fsm.State{nil, {fsm.Canceled, fsm.Failed}, {fsm.Completed}, {fsm.Failed}}[n%4]
-			f.Item = []string{"", "item 1", "nobody's"}[n%3]
+			f.Item, f.Oldest = []string{"", "item 1", "nobody's"}[n%3], n%5 == 0
 			for range 4 { // and the pages after it
 				page, ids := b.list(t, f)
 				if want := b.expected(t, f); !slices.Equal(ids, want) {
@@ -282,7 +367,7 @@ func TestListWindows(t *testing.T) {
 				if len(page) == 0 {
 					break
 				}
-				f.Before = page[len(page)-1].OrderNo
+				f.After = page[len(page)-1].OrderNo
 			}
 		}
 	}

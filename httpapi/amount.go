@@ -6,6 +6,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/govalues/decimal"
+
+	"pawl/iso4217"
 )
 
 // maxWhole is how many integer digits an amount may have. With the four fraction
@@ -96,4 +98,16 @@ func decimalOf(coefficient []byte, scale int) decimal.Decimal {
 	}
 	point := len(coefficient) - scale
 	return decimal.MustParse(string(coefficient[:point]) + "." + string(coefficient[point:]))
+}
+
+// amountBound is the least or the largest amount of a filter, as text. It is empty where there is none.
+type amountBound string
+
+// decimal is nil where there is no bound, or none that an amount can have: the schema, or check, has refused that.
+func (b amountBound) decimal() *decimal.Decimal {
+	amount, code, _ := parseAmount([]byte(b), iso4217.MostDigits)
+	if code != "" {
+		return nil
+	}
+	return &amount
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"regexp"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -22,7 +23,7 @@ type bulkRequest struct {
 type bulkBody struct {
 	_          struct{}    `additionalProperties:"true"`
 	IDs        []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
-	Filter     *bulkFilter `json:"filter,omitempty" doc:"Which orders, newest first. At least one field must be given beside limit."`
+	Filter     *bulkFilter `json:"filter,omitempty" doc:"Which orders. At least one field must be given beside sort and limit."`
 	OnBehalfOf string      `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
 	Reason     string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history. Required to settle a step."`
 	RequestID  string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once to each order."`
@@ -34,14 +35,19 @@ type bulkBody struct {
 }
 
 type bulkFilter struct {
-	Status      []state    `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
-	CustomerID  string     `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
-	Hold        string     `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
-	HoldReason  string     `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"How its reason begins. Together with hold."`
-	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255"`
-	CreatedFrom *time.Time `json:"createdFrom,omitempty" doc:"Created at this time or later (RFC 3339)."`
-	CreatedTo   *time.Time `json:"createdTo,omitempty" doc:"Created before this time (RFC 3339)."`
-	Limit       int32      `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"How many orders at most. 1000 when left out."`
+	Status      []state     `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
+	CustomerID  string      `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
+	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
+	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"How its reason begins. Together with hold."`
+	Item        string      `json:"item,omitempty" minLength:"1" maxLength:"255"`
+	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm" doc:"Failed, or being undone, because of this step."`
+	FailureCode string      `json:"failureCode,omitempty" minLength:"1" maxLength:"255" doc:"Failed, or being undone, with this code."`
+	AmountFrom  amountBound `json:"amountFrom,omitempty" doc:"Of this amount or more, in whatever currency."`
+	AmountTo    amountBound `json:"amountTo,omitempty" doc:"Of this amount or less, in whatever currency."`
+	CreatedFrom *time.Time  `json:"createdFrom,omitempty" doc:"Created at this time or later (RFC 3339)."`
+	CreatedTo   *time.Time  `json:"createdTo,omitempty" doc:"Created before this time (RFC 3339)."`
+	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out."`
+	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"How many orders at most. 1000 when left out."`
 }
 
 type bulkAnswer struct {
@@ -52,7 +58,7 @@ type bulkAnswer struct {
 type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
 	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
-	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids, or newest first."`
+	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids or of the list."`
 	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
@@ -95,7 +101,9 @@ func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 	if f := got.object("filter"); f != nil {
 		b.Filter = &orders.Filter{
 			CustomerID: f.text("customerId"), Item: f.text("item"), Hold: f.text("hold"), HoldReason: f.text("holdReason"),
-			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"),
+			FailureStep: f.text("failureStep"), FailureCode: f.text("failureCode"),
+			AmountFrom: amountBound(f.text("amountFrom")).decimal(), AmountTo: amountBound(f.text("amountTo")).decimal(),
+			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"), Oldest: f.text("sort") == oldestFirst,
 			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),
 		}
 		for _, status := range f.list("status") {
@@ -106,11 +114,20 @@ func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 	return b
 }
 
+var amountForm = regexp.MustCompile(amountPattern)
+
 // checkFilter refuses a filter that says less than was meant.
 func checkFilter(d *decoder, f fields) {
 	chosen := len(f)
-	if f.has("limit") {
-		chosen--
+	for _, name := range []string{"sort", "limit"} {
+		if f.has(name) {
+			chosen--
+		}
+	}
+	for _, name := range []string{"amountFrom", "amountTo"} {
+		if f.text(name) != "" && !amountForm.MatchString(f.text(name)) {
+			d.fault("/filter/"+name, "not_decimal", "must be "+anAmount)
+		}
 	}
 	switch {
 	case f.text("holdReason") != "" && f.text("hold") == "":

@@ -80,20 +80,26 @@ func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Ord
 
 var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
-	Summary:     "List orders, newest first",
-	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit.",
+	Summary: "List orders, newest first",
+	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit. " +
+		"So may one whose filter leaves out much: at most 10,000 orders are looked at for a page, and the next page goes on behind them.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
-	Status      []state   `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in one of these statuses, with commas between them."`
-	CustomerID  string    `query:"customerId" doc:"Only orders of this customer."`
-	Item        string    `query:"item" doc:"Only orders for this item."`
-	Hold        string    `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this."`
-	HoldReason  string    `query:"holdReason" doc:"Only orders whose holdReason begins so. Together with hold."`
-	CreatedFrom time.Time `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
-	CreatedTo   time.Time `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
-	Limit       int32     `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many orders to answer with at most."`
-	Cursor      string    `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
+	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in one of these statuses, with commas between them."`
+	CustomerID  string      `query:"customerId" doc:"Only orders of this customer."`
+	Item        string      `query:"item" doc:"Only orders for this item."`
+	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this."`
+	HoldReason  string      `query:"holdReason" doc:"Only orders whose holdReason begins so. Together with hold."`
+	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm" doc:"Only orders that failed, or are being undone, because of this step."`
+	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`
+	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of this amount or more, in whatever currency."`
+	AmountTo    amountBound `query:"amountTo" doc:"Only orders of this amount or less, in whatever currency."`
+	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
+	CreatedTo   time.Time   `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
+	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Which orders come first: those that were made last, or first."`
+	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many orders to answer with at most."`
+	Cursor      string      `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
 }
 
 type listOrdersAnswer struct {
@@ -108,13 +114,13 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 	if err != nil {
 		return nil, err
 	}
-	rows, more, err := s.engine.Orders.List(ctx, filter)
+	rows, next, err := s.engine.Orders.List(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
 	out := &listOrdersAnswer{}
-	if more {
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[len(rows)-1].OrderNo))
+	if next > 0 {
+		out.Body.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	out.Body.Orders = each(rows, orderOf)
 	return out, nil
@@ -123,7 +129,8 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOr
 func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	f := orders.Filter{
 		CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
-		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Limit: in.Limit,
+		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
+		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
 	}
 	for _, status := range in.Status {
 		f.Statuses = append(f.Statuses, fsm.State(status))
@@ -133,7 +140,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	}
 	position, ok := openCursor(in.binding(), in.Cursor)
 	var number bool
-	if f.Before, number = parseInteger([]byte(position)); !ok || !number || f.Before <= 0 {
+	if f.After, number = parseInteger([]byte(position)); !ok || !number || f.After <= 0 {
 		return f, errCursor()
 	}
 	return f, nil
@@ -148,6 +155,8 @@ func (in *listOrdersRequest) check() error {
 		return invalidParameter("customerId", "invalid", "must be the id of a customer")
 	case in.HoldReason != "" && !storable(in.HoldReason):
 		return invalidParameter("holdReason", "invalid", "must have up to 255 characters, without control characters")
+	case in.FailureCode != "" && !storable(in.FailureCode):
+		return invalidParameter("failureCode", "invalid", "must have up to 255 characters, without control characters")
 	case in.HoldReason != "" && in.Hold == "":
 		return invalidParameter("hold", "required", "is missing: holdReason needs it")
 	}
@@ -156,5 +165,9 @@ func (in *listOrdersRequest) check() error {
 
 // binding ties a cursor to the filters it was made with.
 func (in *listOrdersRequest) binding() []string {
-	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String()}
+	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
+		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort}
 }
+
+// oldestFirst is the order of a list that is not the usual one.
+const oldestFirst = "oldest"

@@ -150,10 +150,17 @@ func TestListOrders(t *testing.T) {
 		"item=item-1&createdFrom=" + at:         "o5 o3",
 		"item=item-1&createdTo=" + at:           "o1",
 		"createdFrom=" + at + "&status=completed&limit=2": "o6 o5",
+		"sort=oldest":                                      "o0 o1 o2 o3 o4 o5 o6 stuck",
+		"sort=oldest&limit=3&item=item-1":                  "o1 o3 o5",
+		"amountFrom=4&sort=oldest":                         "o4 o5 o6",
+		"amountFrom=2.5&amountTo=4.0":                      "o4 o3",
+		"amountTo=0":                                       "o0",
+		"failureCode=out_of_stock":                         "",
+		"failureStep=reserve":                              "",
 	} {
 		t.Run("?"+query, func(t *testing.T) {
 			t.Parallel()
-			if got, next := b.list(t, query); got != want || (next != "") != strings.Contains(query, "limit") {
+			if got, next := b.list(t, query); got != want || (next != "") != strings.Contains(query, "limit=2") {
 				t.Errorf("got %q with cursor %q, want %q", got, next, want)
 			}
 		})
@@ -163,6 +170,8 @@ func TestListOrders(t *testing.T) {
 		"createdTo=2026-01-01": "createdTo", "item=s3cret%00": "item", "item=%FF": "item", "stauts=failed": "stauts",
 		"status=failed,": "status", "status=failed,s3cret": "status", "status=failed&status=canceled": "status", "customerId=%FF": "customerId",
 		"customerId=s3cret%20": "customerId", "holdReason=s3cret": "hold", "holdReason=%00&hold=retry": "holdReason",
+		"sort=s3cret": "sort", "failureStep=s3cret": "failureStep", "failureCode=%00": "failureCode", "amountFrom=-1": "amountFrom", "amountFrom=s3cret": "amountFrom",
+		"amountTo=1e3": "amountTo", "amountTo=1.00001": "amountTo", "amountTo=1234567890123456": "amountTo", "amountFrom=0x1": "amountFrom",
 	} {
 		t.Run("?"+query+" is refused, and not echoed", func(t *testing.T) {
 			t.Parallel()
@@ -213,6 +222,12 @@ func TestListOrdersPageByPage(t *testing.T) {
 	if got := []string{first, second, third, next}; !slices.Equal(got, []string{"o6 o5 o4", "o3 o2 o1", "o0", ""}) {
 		t.Errorf("%q", got)
 	}
+	first, next = b.list(t, "limit=5&sort=oldest")
+	second, last := b.list(t, "limit=5&sort=oldest&cursor="+next)
+	if got := []string{first, second, last}; !slices.Equal(got, []string{"o0 o1 o2 o3 o4", "o5 o6 meanwhile", ""}) {
+		t.Errorf("%q", got)
+	}
+	b.get(t, "/api/orders?limit=5&cursor="+next).wantProblem(t, 422, "invalid_parameter")
 }
 
 func TestACursorOfAnotherListIsRefused(t *testing.T) {

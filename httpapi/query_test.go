@@ -192,7 +192,7 @@ func TestDetailsOfParameters(t *testing.T) {
 		"hold=forever":           `expected value to be one of "retry, callback, scheduled, queued, approval, paused, attention"`,
 		"status=failed,finished": `expected value to be one of "pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled"`,
 		"holdReason=x":           "is missing: holdReason needs it",
-		"Status=failed":          "is not known: this route takes status, customerId, item, hold, holdReason, createdFrom, createdTo, limit, cursor",
+		"Status=failed":          "is not known: this route takes status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, createdFrom, createdTo, sort, limit, cursor",
 	} {
 		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
 		if len(p.Errors) != 1 || p.Errors[0].Detail != detail {

@@ -64,6 +64,19 @@ func (object) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 }
 
+const (
+	amountPattern    = `^[0-9]{1,15}(\.[0-9]{1,4})?$`
+	anAmount         = "a decimal with up to 15 digits before the point, and up to 4 after it"
+	amountBoundLimit = 20
+)
+
+// Schema is that of a decimal in a string that an amount can be.
+func (amountBound) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Pattern: amountPattern, MinLength: new(1), MaxLength: new(amountBoundLimit)}
+	s.PrecomputeMessages()
+	return s
+}
+
 // amountInput documents what parseAmount reads.
 type amountInput struct{}
 

@@ -104,12 +104,12 @@ FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
 
--- The orders of a page, newest first, as long as they fit into so many bytes; the last of them may be too long for it.
+-- The orders of a page, in its order, as long as they fit into so many bytes; the last of them may be too long for it.
 -- Only what is stored compressed is unpacked to be measured.
 CREATE FUNCTION pawl.orders_within(page bigint[], bytes bigint) RETURNS SETOF bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT s.order_no FROM (
-    SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY m.order_no DESC) AS total
+    SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
       SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
         + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END, 0) AS size

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/db"
 	"pawl/fsm"
 )
@@ -16,45 +18,70 @@ type Filter struct {
 	Statuses               []fsm.State // any of them
 	CustomerID             string
 	Item                   string
-	Hold                   string    // what the order waits for
-	HoldReason             string    // with Hold: how its reason begins
-	CreatedFrom, CreatedTo time.Time // from is included, to is not
-	Before                 int64     // only orders with a lower number: the cursor
-	Limit                  int32     // 1 or more
+	Hold                   string           // what the order waits for
+	HoldReason             string           // with Hold: how its reason begins
+	FailureStep            string           // of orders that failed, or are being undone
+	FailureCode            string           // likewise
+	AmountFrom, AmountTo   *decimal.Decimal // both are included, in whatever currency; nil: any
+	CreatedFrom, CreatedTo time.Time        // from is included, to is not
+	Oldest                 bool             // the oldest first
+	After                  int64            // the cursor: the number of the order behind which to go on
+	Limit                  int32            // 1 or more
 }
 
-// pageBytes is after how many bytes a page ends, even if more orders were asked for. Most take none that count.
-const pageBytes = 1 << 20
+const (
+	// pageBytes is after how many bytes a page ends, even if more orders were asked for. Most take none that count.
+	pageBytes = 1 << 20
+	// looksAtMost is how many orders are looked at for one page. No index finds those of an amount, say, and there
+	// may be none among a million.
+	looksAtMost = 10_000
+)
 
-// List reads a page of orders, newest first, and tells whether there are more behind it. It reads the tables the moves
-// write, so a caller sees its own orders. A page of large orders ends early: it is about a megabyte long at most.
-func (r *Reader) List(ctx context.Context, f Filter) (page []Order, more bool, err error) {
+// List reads a page of orders, newest first, or oldest first. Next is the cursor of the next page, and 0 behind the last one. A
+// page may have fewer orders than asked for, even none, and a next one all the same: it ends where it is about a megabyte long,
+// and where enough orders were looked at. It reads the tables the moves write, so a caller sees its own orders.
+func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, err error) {
 	w, err := r.window(ctx, f)
 	if err != nil {
-		return nil, false, Unavailable("find orders by time", err)
+		return nil, 0, Unavailable("find orders by time", err)
 	}
-	limit := int(f.Limit)
-	f.Limit++ // is there one more?
-	page, err = r.page(ctx, f, w)
-	switch {
-	case err != nil:
-		return nil, false, Unavailable("list orders", err)
-	case len(page) > limit:
-		return page[:limit], true, nil
-	case sizeOf(page) < pageBytes/2: // by any measure it did not end early
-		return page, false, nil
+	numbers, next, err := r.find(ctx, f, w)
+	if err != nil || len(numbers) == 0 {
+		return nil, next, Unavailable("find orders", err)
 	}
-	f.Limit, w.before = 1, page[len(page)-1].OrderNo
-	next, err := r.page(ctx, f, w)
-	return page, len(next) > 0, Unavailable("list orders", err)
+	page, err = Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
+	if len(page) > 0 && len(page) < len(numbers) {
+		next = page[len(page)-1].OrderNo
+	}
+	return page, next, Unavailable("list orders", err)
 }
 
-// sizeOf is about how many bytes those parts of orders take that can be large.
-func sizeOf(page []Order) (size int) {
-	for i := range page {
-		size += len(page[i].Metadata) + len(page[i].Action) + len(page[i].RefundList)
+// find returns the numbers of a page, and behind which one to go on. It looks at as many orders as the page has first, and at
+// eight times as many after each time that they were not enough.
+func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64, next int64, err error) {
+	limit := int(f.Limit)
+	q := f.query(w)
+	q.Looks = f.Limit + 1 // is there one more?
+	for left := int32(looksAtMost); ; q.Looks = min(8*q.Looks, left) {
+		found, err := Read(ctx, r, r.query.OrdersFind, q)
+		if err != nil {
+			return nil, 0, err
+		}
+		numbers, left = append(numbers, found.Found...), left-found.Looked
+		switch {
+		case len(numbers) > limit:
+			return numbers[:limit], numbers[limit-1], nil
+		case found.Looked < q.Looks:
+			return numbers, 0, nil
+		case left <= 0:
+			return numbers, found.Last, nil
+		}
+		if f.Oldest {
+			q.After = found.Last
+		} else {
+			q.Before = found.Last
+		}
 	}
-	return size
 }
 
 // window is where the orders of a list lie: their numbers and their times.
@@ -72,7 +99,12 @@ const numberDelay = 35 * time.Second
 // window narrows the numbers to the time of creation, so that a page of last year is
 // not looked for from today.
 func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
-	w := window{before: cmp.Or(f.Before, math.MaxInt64), from: f.CreatedFrom, to: f.CreatedTo}
+	w := window{before: math.MaxInt64, from: f.CreatedFrom, to: f.CreatedTo}
+	if f.Oldest {
+		w.after = f.After
+	} else {
+		w.before = cmp.Or(f.After, w.before)
+	}
 	if f.CreatedTo.IsZero() {
 		w.to = never
 	} else {
@@ -87,50 +119,52 @@ func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 		if err != nil {
 			return window{}, err
 		}
-		w.after = at.LastBefore
+		w.after = max(w.after, at.LastBefore)
 	}
 	return w, nil
 }
 
-// page picks the statement by the index that serves the filter.
-func (r *Reader) page(ctx context.Context, f Filter, w window) ([]Order, error) {
-	statuses := statusesOf(f)
+// query picks the way to look by the index that serves the filter.
+func (f *Filter) query(w window) db.OrdersFindParams {
+	q := db.OrdersFindParams{
+		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
+		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest,
+		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
+	}
+	if f.AmountFrom != nil {
+		q.AmountFrom = *f.AmountFrom
+	}
+	if f.AmountTo != nil {
+		q.AmountTo = *f.AmountTo
+	}
 	switch {
 	case f.Hold != "":
-		return Read(ctx, r, r.query.OrdersListHeld, db.OrdersListHeldParams{Hold: f.Hold, Reason: f.HoldReason,
-			Statuses: statuses, Item: optional(f.Item), CustomerID: optional(f.CustomerID),
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
+		q.By, q.Name = "hold", f.Hold
 	case f.CustomerID != "":
-		return Read(ctx, r, r.query.OrdersListCustomer, db.OrdersListCustomerParams{CustomerID: f.CustomerID,
-			Statuses: statuses, Item: optional(f.Item),
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
+		q.By, q.Name = "customer", f.CustomerID
 	case f.Item != "":
-		return Read(ctx, r, r.query.OrdersListItem, db.OrdersListItemParams{Item: f.Item, Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
-	case !slices.Contains(statuses, string(fsm.Completed)):
-		return Read(ctx, r, r.query.OrdersListUncompleted, db.OrdersListUncompletedParams{Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
+		q.By, q.Name = "item", f.Item
+	case !slices.Contains(q.Statuses, string(fsm.Completed)):
+		q.By = "uncompleted"
 	default:
-		return Read(ctx, r, r.query.OrdersList, db.OrdersListParams{Statuses: statuses,
-			After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to, Most: f.Limit, Bytes: pageBytes})
+		q.By = "number"
 	}
+	return q
 }
 
-// statusesOf are the statuses that a filter lets through.
-func statusesOf(f Filter) (statuses []string) {
+// largest is the largest amount there can be.
+var largest = decimal.MustParse("999999999999999.9999")
+
+// statusesOf are the statuses that a filter lets through. No completed order has a failure.
+func statusesOf(f *Filter) (statuses []string) {
 	chosen := f.Statuses
 	if len(chosen) == 0 {
 		chosen = fsm.States()
 	}
 	for _, status := range chosen {
-		statuses = append(statuses, string(status))
+		if status != fsm.Completed || f.FailureStep == "" && f.FailureCode == "" {
+			statuses = append(statuses, string(status))
+		}
 	}
 	return statuses
-}
-
-func optional(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }

@@ -1,17 +1,15 @@
--- Lists, newest first: order_no falls along the page, and is the cursor. One query for
--- each way to find the rows, because no index holds the status of an order. A page is
--- found first, by one index, and then read by number: the cost is that of a page. What
--- looks roundabout is there to keep it so: (item, order_no) is compared as a row, and
--- ordered by, because the planner would walk along the primary key otherwise.
--- Statuses are those to show: all of them where nobody chose. What a condition on them alone
--- leaves out is not run.
+-- Lists, newest or oldest first: order_no falls or rises along the page, and is the cursor. The
+-- numbers of a page are found first (OrdersFind), along one index, and the orders are read by
+-- number then (OrdersRead): the cost is that of a page. No index holds the status of an order,
+-- or its amount. So OrdersFind looks at some numbers behind the cursor, and says
+-- which of these orders are meant and where it stopped. Whoever asks goes on from there, or gives up.
+--
+-- What looks roundabout is there to keep it cheap: (item, order_no) is compared as a row, and
+-- ordered by, because the planner would walk along the primary key otherwise. What a condition
+-- on arguments alone leaves out is not run.
 --
 -- Numbers rise with the time of creation, so a window of time is a range of numbers
--- (OrderNoAt). The times are compared all the same, but in a CASE: no index serves it,
--- and the planner expects it to be true often enough to stop at a page.
---
--- A page ends early where its orders would take more than some bytes: what many readers can
--- have the service hold in memory is bounded.
+-- (OrderNoAt). The times are compared all the same.
 
 -- name: OrderNoAt :one
 -- Finds, by halving, where created_at passes a time: at the first number after last_before
@@ -30,118 +28,122 @@ WITH RECURSIVE halves AS (
 )
 SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h;
 
--- name: OrdersList :many
--- All orders, or those of some statuses with completed among them, as nearly all are: along
--- the primary key.
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
-      AND o.status = ANY(@statuses::text[]) THEN true END
-  ORDER BY o.order_no DESC LIMIT @most
+-- name: OrdersFind :one
+-- by says along what is looked: the primary key (number), the orders that wait for one thing
+-- (hold), those of a customer, those that are not completed, or those for an item. Of these,
+-- completed ones are among those that reserved it. Failed and canceled ones are found by what the final move
+-- wrote. Orders in a state that does not last are due some time or held; all of them are looked at.
+-- The numbers are the next ones of each way, so the next of all ways together are among them.
+WITH unfinished AS MATERIALIZED (
+  SELECT u.order_no, u.status, u.item FROM pawl.orders AS u
+  WHERE @by::text IN ('uncompleted', 'item') AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
+    AND (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
+), looked AS (
+  (SELECT o.order_no FROM pawl.orders AS o
+   WHERE @by::text = 'number' AND NOT @oldest::boolean AND o.order_no > @after::bigint AND o.order_no < @before::bigint
+   ORDER BY o.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT o.order_no FROM pawl.orders AS o
+   WHERE @by::text = 'number' AND @oldest::boolean AND o.order_no > @after::bigint AND o.order_no < @before::bigint
+   ORDER BY o.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT h.order_no FROM pawl.orders AS h
+   WHERE @by::text = 'hold' AND NOT @oldest::boolean AND h.hold IS NOT NULL
+     AND (h.hold, h.order_no) > (@name::text, @after::bigint) AND (h.hold, h.order_no) < (@name::text, @before::bigint)
+   ORDER BY h.hold DESC, h.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT h.order_no FROM pawl.orders AS h
+   WHERE @by::text = 'hold' AND @oldest::boolean AND h.hold IS NOT NULL
+     AND (h.hold, h.order_no) > (@name::text, @after::bigint) AND (h.hold, h.order_no) < (@name::text, @before::bigint)
+   ORDER BY h.hold, h.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT c.order_no FROM pawl.orders AS c
+   WHERE @by::text = 'customer' AND NOT @oldest::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > (@name::text, @after::bigint) AND (c.customer_id, c.order_no) < (@name::text, @before::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT c.order_no FROM pawl.orders AS c
+   WHERE @by::text = 'customer' AND @oldest::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > (@name::text, @after::bigint) AND (c.customer_id, c.order_no) < (@name::text, @before::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT v.order_no FROM pawl.reservations AS v
+   WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND NOT @oldest::boolean
+     AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
+     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
+   ORDER BY v.item DESC, v.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT v.order_no FROM pawl.reservations AS v
+   WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND @oldest::boolean
+     AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
+     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
+   ORDER BY v.item, v.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as = 'failed'
+     AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as = 'failed'
+     AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > (@name::text, @after::bigint) AND (f.item, f.order_no) < (@name::text, @before::bigint)
+   ORDER BY f.item DESC, f.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT f.order_no FROM pawl.orders AS f
+   WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > (@name::text, @after::bigint) AND (f.item, f.order_no) < (@name::text, @before::bigint)
+   ORDER BY f.item, f.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as = 'canceled'
+     AND (k.ended_as, k.order_no) > ('canceled', @after::bigint) AND (k.ended_as, k.order_no) < ('canceled', @before::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
+     AND (k.ended_as, k.order_no) > ('canceled', @after::bigint) AND (k.ended_as, k.order_no) < ('canceled', @before::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > (@name::text, @after::bigint) AND (k.item, k.order_no) < (@name::text, @before::bigint)
+   ORDER BY k.item DESC, k.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT k.order_no FROM pawl.orders AS k
+   WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > (@name::text, @after::bigint) AND (k.item, k.order_no) < (@name::text, @before::bigint)
+   ORDER BY k.item, k.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT u.order_no FROM unfinished AS u
+   WHERE u.status = ANY(@statuses::text[]) AND u.order_no > @after::bigint AND u.order_no < @before::bigint
+     AND (@by::text <> 'item' OR u.item = @name::text)
+   ORDER BY CASE WHEN @oldest::boolean THEN u.order_no ELSE -u.order_no END LIMIT @looks::integer)
+), page AS MATERIALIZED (
+  SELECT l.order_no FROM looked AS l GROUP BY l.order_no
+  ORDER BY CASE WHEN @oldest::boolean THEN l.order_no ELSE -l.order_no END LIMIT @looks::integer
 )
-SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
-ORDER BY o.order_no DESC;
+SELECT ARRAY(
+    SELECT p.order_no FROM page AS p
+    WHERE (
+      SELECT o.status = ANY(@statuses::text[]) AND o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
+        AND o.amount >= @amount_from::pawl.money_amount AND o.amount <= @amount_to::pawl.money_amount
+        AND (@item::text = '' OR o.item = @item::text) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
+        AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
+        AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
+        AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
+      FROM pawl.orders AS o WHERE o.order_no = p.order_no)
+    ORDER BY CASE WHEN @oldest::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+  (SELECT count(*) FROM page AS p)::integer AS looked,
+  coalesce((SELECT CASE WHEN @oldest::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last;
 
--- name: OrdersListUncompleted :many
--- Orders of some statuses without completed: failed and canceled ones by the index of what
--- the final move wrote. Those in a state that does not last are due some time or held; they
--- are few, and all of them are looked at.
-WITH failed AS MATERIALIZED (
-  SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
-    AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
-    AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
-  ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @most
-), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
-    AND (c.ended_as, c.order_no) > ('canceled', @after::bigint) AND (c.ended_as, c.order_no) < ('canceled', @before::bigint)
-    AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
-  ORDER BY c.ended_as DESC, c.order_no DESC LIMIT @most
-), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.created_at FROM pawl.orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
-), page AS (
-  SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
-  UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.status = ANY(@statuses::text[]) AND z.order_no > @after::bigint AND z.order_no < @before::bigint
-    AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
-  ORDER BY order_no DESC LIMIT @most
-)
+-- name: OrdersRead :many
+-- Reads orders by number, in this order. It ends early where they would take more than some bytes: what
+-- many readers can have the service hold in memory is bounded.
 SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
-ORDER BY o.order_no DESC;
-
--- name: OrdersListItem :many
--- Orders for an item: completed ones are among those that reserved it. The others ended
--- without it, or are on their way.
-WITH reserved AS MATERIALIZED (
-  SELECT v.order_no FROM pawl.reservations AS v
-  WHERE 'completed' = ANY(@statuses::text[])
-    AND (v.item, v.order_no) > (@item::text, @after::bigint) AND (v.item, v.order_no) < (@item::text, @before::bigint)
-    AND v.generation = (
-      SELECT u.generation FROM pawl.orders AS u
-      WHERE u.order_no = v.order_no AND u.created_at >= @created_from::timestamptz AND u.created_at < @created_to::timestamptz
-        AND u.status = ANY(@statuses::text[]))
-  ORDER BY v.item DESC, v.order_no DESC LIMIT @most
-), failed AS MATERIALIZED (
-  SELECT f.order_no FROM pawl.orders AS f
-  WHERE f.ended_as = 'failed' AND 'failed' = ANY(@statuses::text[])
-    AND (f.item, f.order_no) > (@item::text, @after::bigint) AND (f.item, f.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN f.created_at >= @created_from::timestamptz AND f.created_at < @created_to::timestamptz THEN true END
-  ORDER BY f.item DESC, f.order_no DESC LIMIT @most
-), canceled AS MATERIALIZED (
-  SELECT c.order_no FROM pawl.orders AS c
-  WHERE c.ended_as = 'canceled' AND 'canceled' = ANY(@statuses::text[])
-    AND (c.item, c.order_no) > (@item::text, @after::bigint) AND (c.item, c.order_no) < (@item::text, @before::bigint)
-    AND CASE WHEN c.created_at >= @created_from::timestamptz AND c.created_at < @created_to::timestamptz THEN true END
-  ORDER BY c.item DESC, c.order_no DESC LIMIT @most
-), unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item, u.created_at FROM pawl.orders AS u
-  WHERE (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-    AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
-), page AS (
-  SELECT w.order_no FROM reserved AS w UNION SELECT x.order_no FROM failed AS x UNION SELECT y.order_no FROM canceled AS y
-  UNION SELECT z.order_no FROM unfinished AS z
-  WHERE z.item = @item::text AND z.status = ANY(@statuses::text[])
-    AND z.order_no > @after::bigint AND z.order_no < @before::bigint
-    AND z.created_at >= @created_from::timestamptz AND z.created_at < @created_to::timestamptz
-  ORDER BY order_no DESC LIMIT @most
-)
-SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
-ORDER BY o.order_no DESC;
-
--- name: OrdersListCustomer :many
--- Orders of a customer, and of these those of some statuses, or for an item.
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.customer_id IS NOT NULL
-    AND (o.customer_id, o.order_no) > (@customer_id::text, @after::bigint) AND (o.customer_id, o.order_no) < (@customer_id::text, @before::bigint)
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
-      AND o.status = ANY(@statuses::text[])
-      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text) THEN true END
-  ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most
-)
-SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
-ORDER BY o.order_no DESC;
-
--- name: OrdersListHeld :many
--- Orders held for one thing, also those whose reason begins with some words.
-WITH page AS MATERIALIZED (
-  SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.hold IS NOT NULL AND (o.hold, o.order_no) > (@hold::text, @after::bigint) AND (o.hold, o.order_no) < (@hold::text, @before::bigint)
-    AND CASE WHEN o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
-      AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
-      AND o.status = ANY(@statuses::text[])
-      AND (sqlc.narg('item')::text IS NULL OR o.item = sqlc.narg('item')::text)
-      AND (sqlc.narg('customer_id')::text IS NULL OR o.customer_id = sqlc.narg('customer_id')::text) THEN true END
-  ORDER BY o.hold DESC, o.order_no DESC LIMIT @most
-)
-SELECT o.* FROM pawl.full_orders AS o
-WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(ARRAY(SELECT p.order_no FROM page AS p), @bytes::bigint)))
-ORDER BY o.order_no DESC;
+WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
+ORDER BY array_position(@order_nos::bigint[], o.order_no);

@@ -297,7 +297,7 @@ export interface paths {
         };
         /**
          * List orders, newest first
-         * @description Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit. Needs the role read.
+         * @description Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit. So may one whose filter leaves out much: at most 10,000 orders are looked at for a page, and the next page goes on behind them. Needs the role read.
          */
         get: operations["listOrders"];
         put?: never;
@@ -916,7 +916,7 @@ export interface components {
             code?: string;
             /** @description To settle a step: why it is not done, for people. */
             detail?: string;
-            /** @description Which orders, newest first. At least one field must be given beside limit. */
+            /** @description Which orders. At least one field must be given beside sort and limit. */
             filter?: components["schemas"]["BulkFilter"];
             /** @description The orders. Or a filter. */
             ids?: string[];
@@ -945,6 +945,10 @@ export interface components {
             [key: string]: unknown;
         };
         BulkFilter: {
+            /** @description Of this amount or more, in whatever currency. */
+            amountFrom?: string;
+            /** @description Of this amount or less, in whatever currency. */
+            amountTo?: string;
             /**
              * Format: date-time
              * @description Created at this time or later (RFC 3339).
@@ -956,6 +960,13 @@ export interface components {
              */
             createdTo?: string;
             customerId?: string;
+            /** @description Failed, or being undone, with this code. */
+            failureCode?: string;
+            /**
+             * @description Failed, or being undone, because of this step.
+             * @enum {string}
+             */
+            failureStep?: "charge" | "reserve" | "confirm";
             /**
              * @description What the orders wait for.
              * @enum {string}
@@ -969,6 +980,11 @@ export interface components {
              * @description How many orders at most. 1000 when left out.
              */
             limit?: number;
+            /**
+             * @description Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+             * @enum {string}
+             */
+            sort?: "newest" | "oldest";
             /** @description Any of these statuses. */
             status?: components["schemas"]["Status"][];
         };
@@ -987,7 +1003,7 @@ export interface components {
              * @description How many orders were asked.
              */
             matched: number;
-            /** @description One of each order, in the order of the ids, or newest first. */
+            /** @description One of each order, in the order of the ids or of the list. */
             results: components["schemas"]["BulkResult"][];
         };
         BulkResult: {
@@ -4214,10 +4230,20 @@ export interface operations {
                 hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
                 /** @description Only orders whose holdReason begins so. Together with hold. */
                 holdReason?: string;
+                /** @description Only orders that failed, or are being undone, because of this step. */
+                failureStep?: "charge" | "reserve" | "confirm";
+                /** @description Only orders that failed, or are being undone, with this code. */
+                failureCode?: string;
+                /** @description Only orders of this amount or more, in whatever currency. */
+                amountFrom?: string;
+                /** @description Only orders of this amount or less, in whatever currency. */
+                amountTo?: string;
                 /** @description Only orders created at this time or later (RFC 3339). */
                 createdFrom?: string;
                 /** @description Only orders created before this time (RFC 3339). */
                 createdTo?: string;
+                /** @description Which orders come first: those that were made last, or first. */
+                sort?: "newest" | "oldest";
                 /** @description How many orders to answer with at most. */
                 limit?: number;
                 /** @description nextCursor of the page before, with the same filters. */
