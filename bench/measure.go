@@ -97,18 +97,25 @@ const giveRecordedSQL = "WITH stocked AS (" + giveSQL + `, version = i.version +
 	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
 	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'local', 'version ' || s.version FROM stocked AS s`
 
-// watched is watch, while the events are followed if that is wanted.
+// watched is watch, while the events are followed or the console is looked at, if that is wanted.
 func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from, to sample, err error) {
-	if !r.follow {
-		return r.watch(ctx, s, l)
-	}
-	f, err := follow(ctx, s, l)
-	if err != nil {
+	switch {
+	case r.follow:
+		f, err := follow(ctx, s, l)
+		if err != nil {
+			return from, to, err
+		}
+		from, to, err = r.watch(ctx, s, l)
+		out.EventLags = f.stop(from.at, to.at)
 		return from, to, err
+	case r.Console:
+		o := look(ctx, s, l)
+		from, to, err = r.watch(ctx, s, l)
+		pages, failed := o.stop(from.at, to.at)
+		out.Pages = pages
+		return from, to, errors.Join(err, failed)
 	}
-	from, to, err = r.watch(ctx, s, l)
-	out.EventLags = f.stop(from.at, to.at)
-	return from, to, err
+	return r.watch(ctx, s, l)
 }
 
 // watch waits for the warm-up and the window and samples at both ends of the window.

@@ -24,6 +24,7 @@ type options struct {
 
 	remote       bool
 	events       bool
+	console      bool
 	rate         float64 // orders per second
 	ledgerPolicy bool
 	token        bool
@@ -59,6 +60,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events come to somebody who follows them, with orders offered at --rate")
+	flags.BoolVar(&o.console, "console", false, "measure instead how long the pages of the console take, and what they cost 256 callers, with --stored orders in the table")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
@@ -83,7 +85,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.remote, o.events:
+	case o.remote, o.events, o.console:
 		return []string{"pawl"}
 	case o.targets.earlier == "" && !o.ledgerPolicy && !o.token && !o.keyed:
 		return []string{"baseline", "pawl"}
@@ -107,6 +109,9 @@ func (o options) names(only string) []string {
 func (o options) check() error {
 	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
 		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
+	}
+	if o.console && (o.stored == 0 || !slices.Contains(o.only, "pawl")) {
+		return errors.New("--console measures pawl, with orders stored")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

@@ -67,6 +67,9 @@ func (p *plan) all(ctx context.Context) error {
 	if p.events {
 		return p.withFollower(ctx)
 	}
+	if p.console {
+		return p.withConsole(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {

@@ -12,6 +12,7 @@ type setup struct {
 	Callers, Items int
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
+	Console        bool    // somebody looks at its pages
 }
 
 func (s setup) String() string {
@@ -45,7 +46,8 @@ type result struct {
 	Checkpoints      int64
 	Provider         *summary // nil: the ledger did every step
 	EventLags        lags     // of the events, if they were followed
-	OtherCPU         float64  // of the machine, used by processes that are no part of this
+	Pages            map[string]lags
+	OtherCPU         float64 // of the machine, used by processes that are no part of this
 
 	ServiceCPU, PostgresCPU, LoadCPU, ProviderCPU float64
 }
