@@ -1,44 +1,85 @@
-// What pages do beyond links and forms: they keep themselves up to date, their times, too, and have keys.
+// What pages do beyond links and forms: they keep themselves up to date, tell times as a person likes them, and have keys.
 import htmx from "./htmx.esm.min.js";
 
 const main = document.getElementById("main");
 
+// What a person has chosen. It is kept in the browser, if the browser keeps anything.
+const settings = {
+  get(name, otherwise) {
+    try { return localStorage.getItem(`pawl.${name}`) ?? otherwise; } catch { return otherwise; }
+  },
+  set(name, value) {
+    try { localStorage.setItem(`pawl.${name}`, value); } catch { /* it counts for this page alone */ }
+  },
+};
+
+// make makes an element: what it is, its attributes, and what is in it.
+function make(kind, attributes = {}, ...content) {
+  const element = document.createElement(kind);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...content);
+  return element;
+}
+
 // A page hears at data-live that something has changed, and loads its own URL anew. Nothing is asked for while nobody
-// looks, while the page is paused, or while a person fills in a form.
-let source, stale = false, loading = false;
+// looks, while the page is paused, or while a person fills in a form or has chosen rows.
+let source, stale = false, loading = false, lost = false;
 let paused = sessionStorage.getItem("paused") === "yes";
 
-const editing = () => main.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
-  || main.querySelector("input[type=checkbox]:checked, dialog[open]") !== null;
+const editing = () => main.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), select, textarea")
+  || [...main.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue || field.checked !== field.defaultChecked)
+  || document.querySelector("dialog[open]") !== null;
 
 async function refresh() {
-  if (loading || document.hidden || paused || editing()) {
-    stale = true;
-    return;
-  }
+  stale = true;
+  if (loading || document.hidden || paused || editing()) return label();
   [loading, stale] = [true, false];
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (answer.ok) {
+    lost = !answer.ok;
+    if (answer.ok && !document.hidden) {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+      keep(fresh);
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
-      tick();
+      arrange();
     }
+  } catch {
+    lost = true; // the stream comes back by itself, and then the page is loaded
+    stale = true;
   } finally {
     loading = false;
+    label();
+  }
+}
+
+// keep has a page that comes look as the one that goes: what was opened stays open.
+function keep(fresh) {
+  const name = (details) => details.querySelector("summary")?.textContent;
+  const before = [...main.querySelectorAll("details")];
+  for (const details of fresh.querySelectorAll("details")) {
+    const same = before.find((other) => name(other) === name(details));
+    if (same) details.open = same.open;
   }
 }
 
 function listen() {
-  const wanted = main.dataset.live && !document.hidden && !paused;
-  if (!wanted) {
+  if (!main.dataset.live || document.hidden || paused) {
     source?.close();
     source = undefined;
   } else if (!source) {
     source = new EventSource(main.dataset.live);
     source.addEventListener("poke", refresh);
-    source.addEventListener("open", () => stale && refresh());
+    source.addEventListener("open", () => { lost = false; stale ? refresh() : label(); });
+    source.addEventListener("error", () => {
+      [lost, stale] = [true, true];
+      if (source?.readyState === EventSource.CLOSED) { // it was refused; a connection that breaks comes back by itself
+        source = undefined;
+        setTimeout(listen, 10_000);
+      }
+      label();
+    });
   }
+  label();
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -46,40 +87,135 @@ document.addEventListener("visibilitychange", () => {
   listen();
 });
 main.addEventListener("focusout", () => setTimeout(() => stale && refresh()));
+main.addEventListener("change", () => stale && refresh());
 
-if (main.dataset.live) {
-  const button = document.createElement("button");
-  button.className = "quiet live";
-  const label = () => {
-    button.textContent = paused ? "Paused" : "Live";
-    button.setAttribute("aria-pressed", String(!paused));
-    button.title = paused ? "Go on keeping this page up to date" : "Stop keeping this page up to date";
-  };
-  button.addEventListener("click", () => {
-    paused = !paused;
-    sessionStorage.setItem("paused", paused ? "yes" : "no");
-    stale ||= !paused;
-    label();
-    listen();
-  });
-  label();
-  document.querySelector(".who").prepend(button);
+const liveButton = make("button", { class: "quiet live", type: "button" });
+liveButton.addEventListener("click", pause);
+
+function pause() {
+  paused = !paused;
+  sessionStorage.setItem("paused", paused ? "yes" : "no");
+  stale ||= !paused;
+  listen();
 }
-listen();
 
-// Times are as long ago as they are.
+// label says whether what is seen is what is.
+function label() {
+  const [state, text, title] = paused ? ["paused", "Paused", "Go on keeping this page up to date"]
+    : lost ? ["lost", "Not live", "The service does not answer, or you are signed out. The page tries again by itself; load it again to see what is wrong"]
+    : stale ? ["stale", "Changed", "Something has changed. It will be shown when you have left the form, or chosen nothing"]
+    : ["live", "Live", "Stop keeping this page up to date"];
+  liveButton.dataset.state = state;
+  liveButton.textContent = text;
+  liveButton.title = title;
+  liveButton.setAttribute("aria-pressed", String(!paused));
+}
+
+// Times are as long ago as they are, or in words of a clock.
 function distance(seconds) {
-  const [text, form] = [Math.abs(seconds), seconds < 0 ? (s) => `in ${s}` : (s) => `${s} ago`];
-  if (text < 1) return "now";
-  if (text < 60) return form(`${Math.floor(text)} s`);
-  if (text < 3600) return form(`${Math.floor(text / 60)} min`);
-  if (text < 172800) return form(`${Math.floor(text / 3600)} h`);
-  return form(`${Math.floor(text / 86400)} days`);
+  const [size, form] = [Math.abs(seconds), seconds < 0 ? (s) => `in ${s}` : (s) => `${s} ago`];
+  if (size < 1) return "now";
+  if (size < 60) return form(`${Math.floor(size)} s`);
+  if (size < 3600) return form(`${Math.floor(size / 60)} min`);
+  if (size < 172800) return form(`${Math.floor(size / 3600)} h`);
+  return form(`${Math.floor(size / 86400)} days`);
 }
+
+const clocks = {
+  ago: (at) => distance((Date.now() - at) / 1000),
+  UTC: (at) => at.toISOString().replace("T", " ").replace(/\.\d+Z/, " UTC"),
+  local: (at) => at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" }),
+};
 
 function tick() {
+  const clock = clocks[settings.get("times", "ago")] ?? clocks.ago;
   for (const time of main.querySelectorAll("time[datetime]")) {
-    time.textContent = distance((Date.now() - Date.parse(time.dateTime)) / 1000);
+    const at = new Date(time.dateTime), text = isNaN(at) ? time.textContent : clock(at);
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 setInterval(() => document.hidden || tick(), 5000);
+
+// arrange sees to what a page that has just come lacks: true times, and tables that can be scrolled by keys.
+function arrange() {
+  tick();
+  for (const box of main.querySelectorAll("table, pre")) {
+    const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+    if (scrolls && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
+  }
+}
+
+// Whoever chooses all rows chooses those that are shown.
+main.addEventListener("change", ({ target }) => {
+  if (!target.matches("thead input[type=checkbox]")) return;
+  for (const box of target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = target.checked;
+});
+
+// Keys. They can be turned off, for those who speak to their computer or press keys by accident.
+const keys = {
+  "/": ["search", search],
+  j: ["the next row", () => step(1)],
+  k: ["the row before", () => step(-1)],
+  Enter: ["open the row"], // its link has the focus
+  x: ["choose the row, or not", () => row()?.querySelector("input[type=checkbox]")?.click()],
+  p: ["pause, or go on being live", () => main.dataset.live && pause()],
+  "?": ["this help", help],
+};
+
+const row = () => document.activeElement.closest("tbody tr");
+
+// step goes to the next row with a link, or to the one before.
+function step(by) {
+  const rows = [...main.querySelectorAll("tbody tr")].filter((other) => other.querySelector("a") && other.checkVisibility());
+  const at = rows.indexOf(row());
+  rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
+}
+
+// search leads to the field of the page, or to the orders.
+function search() {
+  const field = main.querySelector("input[type=search]");
+  if (field) {
+    field.focus();
+    field.select();
+  } else if (document.querySelector('nav a[href="/console/orders"]')) {
+    location.assign("/console/orders#search");
+  }
+}
+
+function help() {
+  document.querySelector("dialog.help")?.remove();
+  const shown = Object.entries(keys).flatMap(([key, [what]]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, what)]);
+  const on = make("input", { type: "checkbox" });
+  on.checked = settings.get("keys", "on") === "on";
+  on.addEventListener("change", () => settings.set("keys", on.checked ? "on" : "off"));
+  const times = make("select", {}, ...[["ago", "how long ago"], ["UTC", "in UTC"], ["local", "of this computer"]].map(([value, text]) => make("option", { value }, text)));
+  times.value = settings.get("times", "ago");
+  times.addEventListener("change", () => { settings.set("times", times.value); tick(); });
+  const dialog = make("dialog", { class: "help", "aria-labelledby": "help-heading" },
+    make("h2", { id: "help-heading" }, "Keys"), make("dl", {}, ...shown),
+    make("p", {}, make("label", {}, on, "Keys are on")),
+    make("p", {}, make("label", {}, "Times ", times)),
+    make("form", { method: "dialog" }, make("button", {}, "Close")));
+  dialog.addEventListener("close", () => { dialog.remove(); if (stale) refresh(); });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  const at = event.target;
+  if (event.key === "Escape" && at.matches("input, textarea, select") && !at.closest("dialog")) return at.blur();
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (at.matches("input:not([type=checkbox], [type=radio]), textarea, select") || settings.get("keys", "on") !== "on") return;
+  const [, act] = Object.hasOwn(keys, event.key) ? keys[event.key] : [];
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+
+const helpButton = make("button", { class: "quiet", type: "button", "aria-haspopup": "dialog", title: "Keys and times" }, "Keys");
+helpButton.addEventListener("click", help);
+const who = document.querySelector(".who");
+who.prepend(...main.dataset.live ? [liveButton] : [], helpButton);
+if (location.hash === "#search") search();
+listen();
+arrange();
