@@ -3,13 +3,19 @@ package browser
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
-// screens are all pages of the console, each with what it must show.
-var screens = []struct{ name, path, shows string }{
-	{"docs", "/docs", "Pawl"},
-	{"login", "/login", "maria"},
+// screens are the pages of the console, and those beside it, each with what it must show of what fill has stored.
+var screens = []struct {
+	name, path string
+	shows      []string
+}{
+	{"docs", "/docs", []string{"Pawl API"}},
+	{"login", "/login", []string{"token:maria"}},
+	{"overview", "/console", []string{"Overview"}},
+	{"nothing", "/console/nothing", []string{"There is no such page."}},
 }
 
 // looks are those in which every screen is looked at. The colors of the first two differ, the shape of the last.
@@ -22,24 +28,54 @@ func TestScreens(t *testing.T) {
 		t.Run(screen.name, func(t *testing.T) {
 			t.Parallel()
 			b := maria(t)
-			for i, l := range looks {
+			b.look(looks[0])
+			b.visit(screen.path)
+			for _, text := range screen.shows {
+				b.shows(text)
+			}
+			for _, l := range looks {
 				b.look(l)
-				if i == 0 {
-					b.visit(screen.path)
-					b.shows(screen.shows)
-				}
 				if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
-					t.Errorf("%v: the page is %v wide", l, wide)
+					t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
 				}
 				for _, found := range b.axe() {
 					t.Errorf("%v: %s", l, found)
 				}
 			}
+			if strings.HasSuffix(screen.path, "nothing") {
+				b.forgive("404")
+			}
 		})
 	}
 }
 
-// axe says what axe-core finds, all rules but experimental ones.
+// TestFirstLoad: the page people begin with takes under 60 kB over the wire, and the next one next to nothing.
+func TestFirstLoad(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	b.visit("/console")
+	b.wait("is live", `document.querySelector(".live")?.dataset.state === "live"`)
+	first := b.bytes()
+	t.Logf("the first page takes %.1f kB", first/1000)
+	if first > 60_000 {
+		t.Errorf("the first page takes %.0f bytes: %q", first, b.sent())
+	}
+	b.visit("/console")
+	if second := b.bytes() - first; second > 20_000 {
+		t.Errorf("the second page takes %.0f bytes: %q", second, b.sent())
+	}
+}
+
+func (b *tab) bytes() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.received
+}
+
+// widest names what stands out on the right.
+const widest = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 120)).slice(0, 3).join("\n")`
+
+// axe says what axe-core finds.
 func (b *tab) axe() (found []string) {
 	b.t.Helper()
 	if !eval[bool](b, `"axe" in window`) {

@@ -99,7 +99,7 @@ func startService() error {
 		return err
 	}
 	service := exec.Command(shared.program, "serve", "--listen", "127.0.0.1", "--port", "0", "--data-dir", shared.data,
-		"--policy", policy, "--log-format", "text", "--log-level", "error", "--event-retention", "1h")
+		"--policy", policy, "--log-format", "text", "--log-level", "error", "--response-timeout", "2s")
 	service.Stderr = os.Stderr
 	out, err := service.StdoutPipe()
 	if err != nil {

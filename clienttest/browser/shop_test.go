@@ -7,14 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 )
 
 // shop is the provider that charges, and the receiver of webhooks. The item says what becomes of a charge.
-type shop struct {
-	server *httptest.Server
-	broken atomic.Bool // webhooks are answered 500
-}
+type shop struct{ server *httptest.Server }
 
 func startShop() error {
 	s := &shop{}
@@ -22,7 +18,8 @@ func startShop() error {
 	mux.HandleFunc("POST /charge", s.charge)
 	mux.HandleFunc("POST /undo", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, "{}") })
 	mux.HandleFunc("POST /refund", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, `{"reference":"re_1"}`) })
-	mux.HandleFunc("POST /hook", s.hook)
+	mux.HandleFunc("POST /hook", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, "{}") })
+	mux.HandleFunc("POST /broken", func(w http.ResponseWriter, _ *http.Request) { answer(w, 500, `{"error":"the database is away"}`) })
 	s.server = httptest.NewServer(mux)
 	shared.shop, shared.stops = s, append(shared.stops, s.server.Close)
 	return nil
@@ -60,14 +57,6 @@ func (s *shop) charge(w http.ResponseWriter, r *http.Request) {
 	default:
 		answer(w, 200, fmt.Sprintf(`{"reference":%s,"data":{"receipt":"R-77"}}`, quoted("ch_"+order.OrderID)))
 	}
-}
-
-func (s *shop) hook(w http.ResponseWriter, _ *http.Request) {
-	if s.broken.Load() {
-		answer(w, 500, `{"error":"the database is away"}`)
-		return
-	}
-	answer(w, 200, "{}")
 }
 
 func answer(w http.ResponseWriter, status int, body string) {

@@ -243,3 +243,6 @@ func (b *tab) look(l look) {
 		{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 	}})
 }
+
+// escaped is a text for the query of a URL.
+func escaped(text string) string { return url.QueryEscape(text) }
