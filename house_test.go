@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"events":      {"fsm", "db", "orders"},
 	"books":       {"fsm", "db"},
 	"access":      {"db"},
-	"httpapi":     {"access", "events", "fsm", "iso4217", "db", "policy", "provider", "orders", "engine", "webhooks"},
+	"httpapi":     {"access", "events", "fsm", "iso4217", "db", "policy", "policy/store", "provider", "orders", "engine", "webhooks"},
 	"console":     {"client", "fsm", "fsm/diagram"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},

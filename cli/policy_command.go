@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -42,7 +44,7 @@ func policyCommand() *cobra.Command {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}
 			}
-			if err := store.Activate(ctx, query, versions[0], actor); err != nil {
+			if err := store.Activate(ctx, query, store.Activation{Version: versions[0], Actor: actor}); err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
@@ -88,30 +90,37 @@ func parseVersions(args []string) (versions []int32, err error) {
 
 // listPolicies marks the active version with a star.
 func listPolicies(ctx context.Context, query *db.Queries, _ []int32, out io.Writer) error {
-	list, err := store.List(ctx, query)
+	list, err := store.List(ctx, query, math.MaxInt32, math.MaxInt32)
 	if err != nil {
 		return err
 	}
+	active, versions, err := store.Read(ctx, query, nil)
+	if err != nil {
+		return err
+	}
+	steps := map[int32]string{}
+	for _, v := range versions {
+		steps[v.Number] = executors(v.Policy)
+	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "version\tstored\tlast activated\tby\tcharge\treserve\tconfirm")
-	for _, row := range list {
+	for _, row := range slices.Backward(list) {
 		star, activated, actor := "", "never", ""
-		if row.Active {
+		if row.Version == active {
 			star = "*"
 		}
 		if row.ActivatedAt != nil {
-			activated, actor = row.ActivatedAt.UTC().Format(time.RFC3339), *row.Actor
+			activated, actor = row.ActivatedAt.UTC().Format(time.RFC3339), *row.ActivatedBy
 		}
 		fmt.Fprintf(table, "%d%s\t%s\t%s\t%.40q\t%s\n", row.Version, star,
-			row.CreatedAt.UTC().Format(time.RFC3339), activated, actor, executors(row.Source))
+			row.CreatedAt.UTC().Format(time.RFC3339), activated, actor, steps[row.Version])
 	}
 	return table.Flush()
 }
 
-// executors are what does the steps of a stored policy, in columns.
-func executors(source string) string {
-	p, err := policy.Parse([]byte(source))
-	if err != nil {
+// executors are what does the steps of a policy, in columns. Nil: this release can't run it.
+func executors(p *policy.Policy) string {
+	if p == nil {
 		return "(not for this release)"
 	}
 	columns := ""

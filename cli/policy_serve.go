@@ -47,7 +47,7 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 		log.Info("the policy is active", "version", used.Version)
 	}
 	if used.Version != used.Active {
-		log.Warn("the policy file was stored before and is not the active version", "version", used.Version, "active", used.Active,
+		log.Warn("the policy file was active before and is not the active version", "version", used.Version, "active", used.Active,
 			"to_activate", fmt.Sprintf("pawl policy activate %d", used.Version))
 	}
 	p, err := policy.Parse(of.source)

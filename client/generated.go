@@ -142,6 +142,30 @@ const (
 	OrderStopRequestedPause    OrderStopRequested = "pause"
 )
 
+// Defines values for PolicyExecutorsCharge.
+const (
+	PolicyExecutorsChargeHTTP      PolicyExecutorsCharge = "http"
+	PolicyExecutorsChargeLedger    PolicyExecutorsCharge = "ledger"
+	PolicyExecutorsChargeSimulator PolicyExecutorsCharge = "simulator"
+	PolicyExecutorsChargeStripe    PolicyExecutorsCharge = "stripe"
+)
+
+// Defines values for PolicyExecutorsConfirm.
+const (
+	PolicyExecutorsConfirmHTTP      PolicyExecutorsConfirm = "http"
+	PolicyExecutorsConfirmLedger    PolicyExecutorsConfirm = "ledger"
+	PolicyExecutorsConfirmSimulator PolicyExecutorsConfirm = "simulator"
+	PolicyExecutorsConfirmStripe    PolicyExecutorsConfirm = "stripe"
+)
+
+// Defines values for PolicyExecutorsReserve.
+const (
+	PolicyExecutorsReserveHTTP      PolicyExecutorsReserve = "http"
+	PolicyExecutorsReserveLedger    PolicyExecutorsReserve = "ledger"
+	PolicyExecutorsReserveSimulator PolicyExecutorsReserve = "simulator"
+	PolicyExecutorsReserveStripe    PolicyExecutorsReserve = "stripe"
+)
+
 // Defines values for ProblemCode.
 const (
 	ProblemCodeAlreadyAnswered       ProblemCode = "already_answered"
@@ -158,6 +182,7 @@ const (
 	ProblemCodeInvalidIdempotencyKey ProblemCode = "invalid_idempotency_key"
 	ProblemCodeInvalidInput          ProblemCode = "invalid_input"
 	ProblemCodeInvalidParameter      ProblemCode = "invalid_parameter"
+	ProblemCodeInvalidPolicy         ProblemCode = "invalid_policy"
 	ProblemCodeIssuerUnavailable     ProblemCode = "issuer_unavailable"
 	ProblemCodeMalformedJSON         ProblemCode = "malformed_json"
 	ProblemCodeMethodNotAllowed      ProblemCode = "method_not_allowed"
@@ -291,6 +316,15 @@ const (
 	ListDeliveriesParamsStatePending   ListDeliveriesParamsState = "pending"
 	ListDeliveriesParamsStateSkipped   ListDeliveriesParamsState = "skipped"
 )
+
+// ActivatePolicyBody defines model for ActivatePolicyBody.
+type ActivatePolicyBody struct {
+	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; kept with the activation.
+	Reason string `json:"reason,omitempty,omitzero"`
+}
 
 // AdjustInventoryBody defines model for AdjustInventoryBody.
 type AdjustInventoryBody struct {
@@ -777,11 +811,17 @@ type FieldError struct {
 	// Examples: too_many_fraction_digits
 	Code string `json:"code"`
 
+	// Column In a policy: its column.
+	Column int `json:"column,omitempty,omitzero"`
+
 	// Detail What is wrong, for people.
 	Detail string `json:"detail"`
 
 	// Header The header field.
 	Header string `json:"header,omitempty,omitzero"`
+
+	// Line In a policy: the line of the mistake.
+	Line int `json:"line,omitempty,omitzero"`
 
 	// Parameter The parameter of the path or the query string.
 	Parameter string `json:"parameter,omitempty,omitzero"`
@@ -988,6 +1028,71 @@ type OrderPage struct {
 	// NextCursor Absent on the last page. Opaque; it does not expire.
 	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
 	Orders     []Order `json:"orders"`
+}
+
+// PolicyExecutors defines model for PolicyExecutors.
+type PolicyExecutors struct {
+	Charge  PolicyExecutorsCharge  `json:"charge"`
+	Confirm PolicyExecutorsConfirm `json:"confirm"`
+	Reserve PolicyExecutorsReserve `json:"reserve"`
+}
+
+// PolicyExecutorsCharge defines model for PolicyExecutors.Charge.
+type PolicyExecutorsCharge string
+
+// PolicyExecutorsConfirm defines model for PolicyExecutors.Confirm.
+type PolicyExecutorsConfirm string
+
+// PolicyExecutorsReserve defines model for PolicyExecutors.Reserve.
+type PolicyExecutorsReserve string
+
+// PolicyList defines model for PolicyList.
+type PolicyList struct {
+	// Active The version that new orders start with. Absent: there has never been one, and the database does every step.
+	Active   int             `json:"active,omitempty,omitzero"`
+	Policies []PolicyVersion `json:"policies"`
+}
+
+// PolicyVersion defines model for PolicyVersion.
+type PolicyVersion struct {
+	// ActivatedAt When it was last made the active version. Absent: never.
+	ActivatedAt time.Time `json:"activatedAt,omitempty,omitzero"`
+
+	// ActivatedBy Who asked for that.
+	//
+	// Examples: token:operations
+	ActivatedBy string `json:"activatedBy,omitempty,omitzero"`
+
+	// Active New orders start with it.
+	Active    bool      `json:"active"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// CreatedBy Who stored it: serve, or as in the history of an order.
+	//
+	// Examples: token:operations
+	CreatedBy string `json:"createdBy"`
+
+	// DryRun True in the answer to a dry run: nothing was done.
+	DryRun bool `json:"dryRun,omitempty,omitzero"`
+
+	// IgnoredFields Fields of the request that are not known, and had no effect.
+	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+
+	// OnBehalfOf For whom activatedBy says that it asked.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Source The text, as it was stored. Not in lists.
+	//
+	// Examples: completeWithin: 48h
+	Source  string          `json:"source,omitempty,omitzero"`
+	Steps   PolicyExecutors `json:"steps,omitempty,omitzero"`
+	Version int             `json:"version"`
+
+	// Warnings In the answer to an activation: which steps the service that answers can't do with it, and why.
+	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
 // ProblemBody defines model for Problem.
@@ -1297,6 +1402,33 @@ type Steps struct {
 // StockMovements defines model for StockMovements.
 type StockMovements struct {
 	Movements []Movement `json:"movements"`
+}
+
+// StorePolicyBody defines model for StorePolicyBody.
+type StorePolicyBody struct {
+	// Source The policy, as YAML: what would be in the file of serve --policy.
+	//
+	// Examples: completeWithin: 48h
+	Source string `json:"source"`
+}
+
+// StoredPolicy defines model for StoredPolicy.
+type StoredPolicy struct {
+	// Created It is stored now, or as a dry run would be. False: the text is stored already.
+	Created bool `json:"created"`
+
+	// DryRun True in the answer to a dry run: nothing was done.
+	DryRun bool `json:"dryRun,omitempty,omitzero"`
+
+	// IgnoredFields Fields of the request that are not known, and had no effect.
+	IgnoredFields []string        `json:"ignoredFields,omitempty,omitzero"`
+	Steps         PolicyExecutors `json:"steps"`
+
+	// Version Absent after a dry run of a text that is not stored.
+	Version int `json:"version,omitempty,omitzero"`
+
+	// Warnings Which steps the service that answers can't do with it, and why. Their orders would wait for a person.
+	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
 // TestOutcome defines model for TestOutcome.
@@ -1847,6 +1979,36 @@ type ListTransitionsParams struct {
 // ListTransitionsParamsSort defines parameters for ListTransitions.
 type ListTransitionsParamsSort string
 
+// ListPoliciesParams defines parameters for ListPolicies.
+type ListPoliciesParams struct {
+	// Before Only versions below this one.
+	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Limit How many versions to answer with at most.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// StorePolicyParams defines parameters for StorePolicy.
+type StorePolicyParams struct {
+	// DryRun Check it, and store nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
+// ActivatePolicyParams defines parameters for ActivatePolicy.
+type ActivatePolicyParams struct {
+	// DryRun Say whether it could be activated, and do nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// IfMatch Only if no version was activated since this ETag of a policy.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
 	// IdempotencyKey Another way to give the requestId; in quotes or without.
@@ -2094,6 +2256,26 @@ func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *
 // ListTransitions is GET /api/orders/{orderId}/transitions: Read the history of an order.
 func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
 	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
+}
+
+// ListPolicies is GET /api/policies: List the versions of the policy.
+func (c *Client) ListPolicies(ctx context.Context, params *ListPoliciesParams, options ...CallOption) (*PolicyList, error) {
+	return call[PolicyList](ctx, c, request{http.MethodGet, "/api/policies", params, nil}, options)
+}
+
+// StorePolicy is POST /api/policies: Check a policy, and store it as a version.
+func (c *Client) StorePolicy(ctx context.Context, params *StorePolicyParams, body StorePolicyBody, options ...CallOption) (*StoredPolicy, error) {
+	return call[StoredPolicy](ctx, c, request{http.MethodPost, "/api/policies", params, body}, options)
+}
+
+// GetPolicy is GET /api/policies/{version}: Read a version of the policy.
+func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOption) (*PolicyVersion, error) {
+	return call[PolicyVersion](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/policies/%s", url.PathEscape(fmt.Sprint(version))), nil, nil}, options)
+}
+
+// ActivatePolicy is POST /api/policies/{version}/activate: Make a version the one that new orders start with.
+func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
+	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
 }
 
 // ListWebhookEndpoints is GET /api/webhook-endpoints: List all webhook endpoints.

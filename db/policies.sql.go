@@ -11,26 +11,32 @@ import (
 )
 
 const policiesList = `-- name: PoliciesList :many
-SELECT p.version, p.created_at, p.source, a.at AS activated_at, a.actor,
-  coalesce(a.activation_no = max(a.activation_no) OVER (), false)::boolean AS active
+SELECT p.version, p.created_at, p.created_by, a.at AS activated_at, a.actor AS activated_by, a.on_behalf_of, a.reason
 FROM pawl.policies AS p
 LEFT JOIN pawl.policy_activations AS a
   ON a.activation_no = (SELECT max(x.activation_no) FROM pawl.policy_activations AS x WHERE x.version = p.version)
-ORDER BY p.version
+WHERE p.version < $1::integer
+ORDER BY p.version DESC LIMIT $2
 `
+
+type PoliciesListParams struct {
+	Before int32
+	Most   int32
+}
 
 type PoliciesListRow struct {
 	Version     int32
 	CreatedAt   time.Time
-	Source      string
+	CreatedBy   string
 	ActivatedAt *time.Time
-	Actor       *string
-	Active      bool
+	ActivatedBy *string
+	OnBehalfOf  *string
+	Reason      *string
 }
 
-// All versions, each with when it was last made the active one.
-func (q *Queries) PoliciesList(ctx context.Context) ([]PoliciesListRow, error) {
-	rows, err := q.db.Query(ctx, policiesList)
+// Versions below one, the highest first, each with when it was last made the active one.
+func (q *Queries) PoliciesList(ctx context.Context, arg PoliciesListParams) ([]PoliciesListRow, error) {
+	rows, err := q.db.Query(ctx, policiesList, arg.Before, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +47,11 @@ func (q *Queries) PoliciesList(ctx context.Context) ([]PoliciesListRow, error) {
 		if err := rows.Scan(
 			&i.Version,
 			&i.CreatedAt,
-			&i.Source,
+			&i.CreatedBy,
 			&i.ActivatedAt,
-			&i.Actor,
-			&i.Active,
+			&i.ActivatedBy,
+			&i.OnBehalfOf,
+			&i.Reason,
 		); err != nil {
 			return nil, err
 		}
@@ -115,31 +122,59 @@ func (q *Queries) PoliciesUnknown(ctx context.Context, known []int32) ([]Policie
 	return items, nil
 }
 
-const policyActivate = `-- name: PolicyActivate :exec
-INSERT INTO pawl.policy_activations (version, actor)
-SELECT p.version, $1::text FROM pawl.policies AS p
-WHERE p.version = $2
-  AND p.version IS DISTINCT FROM (SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1)
+const policyActivate = `-- name: PolicyActivate :execrows
+INSERT INTO pawl.policy_activations (activation_no, version, actor, on_behalf_of, reason)
+SELECT $1::bigint + 1, $2::integer, $3::text, $4::text, $5::text
+ON CONFLICT (activation_no) DO NOTHING
 `
 
 type PolicyActivateParams struct {
-	Actor   string
-	Version int32
+	After      int64
+	Version    int32
+	Actor      string
+	OnBehalfOf *string
+	Reason     *string
 }
 
-// Makes a version the active one, and leaves the history alone where it is already.
-func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) error {
-	_, err := q.db.Exec(ctx, policyActivate, arg.Actor, arg.Version)
-	return err
+// Makes a version the active one, if none was activated since the activation with the given number.
+func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) (int64, error) {
+	result, err := q.db.Exec(ctx, policyActivate,
+		arg.After,
+		arg.Version,
+		arg.Actor,
+		arg.OnBehalfOf,
+		arg.Reason,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const policyActive = `-- name: PolicyActive :one
-SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
+SELECT a.version, a.activation_no FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
 `
 
-// The active version; no row when there has never been one.
-func (q *Queries) PolicyActive(ctx context.Context) (int32, error) {
+type PolicyActiveRow struct {
+	Version      int32
+	ActivationNo int64
+}
+
+// The active version, and the number of its activation; no row when there has never been one.
+func (q *Queries) PolicyActive(ctx context.Context) (PolicyActiveRow, error) {
 	row := q.db.QueryRow(ctx, policyActive)
+	var i PolicyActiveRow
+	err := row.Scan(&i.Version, &i.ActivationNo)
+	return i, err
+}
+
+const policyFind = `-- name: PolicyFind :one
+SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to($1::text, 'UTF8'))
+`
+
+// The version of a text; no row where it is not stored.
+func (q *Queries) PolicyFind(ctx context.Context, source string) (int32, error) {
+	row := q.db.QueryRow(ctx, policyFind, source)
 	var version int32
 	err := row.Scan(&version)
 	return version, err
@@ -160,8 +195,8 @@ const policyStore = `-- name: PolicyStore :many
 WITH given AS (
   SELECT g.source, sha256(convert_to(g.source, 'UTF8')) AS hash FROM (SELECT $1::text AS source) AS g
 ), stored AS (
-  INSERT INTO pawl.policies (hash, source)
-  SELECT g.hash, g.source FROM given AS g
+  INSERT INTO pawl.policies (hash, source, created_by)
+  SELECT g.hash, g.source, $2::text FROM given AS g
   WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash)
   ON CONFLICT (hash) DO NOTHING
   RETURNING policies.version
@@ -169,34 +204,28 @@ WITH given AS (
   SELECT s.version, true AS created FROM stored AS s
   UNION ALL
   SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash
-), activated AS (
-  INSERT INTO pawl.policy_activations (version, actor)
-  SELECT f.version, $2::text FROM found AS f
-  WHERE f.created OR NOT EXISTS (SELECT FROM pawl.policy_activations)
-  RETURNING policy_activations.version
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
-  EXISTS (SELECT FROM activated)::boolean AS activated
+  EXISTS (SELECT FROM pawl.policy_activations AS a WHERE a.version = f.version)::boolean AS ever_active
 FROM found AS f
 `
 
 type PolicyStoreParams struct {
-	Source string
-	Actor  string
+	Source    string
+	CreatedBy string
 }
 
 type PolicyStoreRow struct {
-	Version   int32
-	Created   bool
-	Activated bool
+	Version    int32
+	Created    bool
+	EverActive bool
 }
 
-// Stores a policy unless it is there, and activates a new one, and any one while none has
-// ever been active. No row: somebody stores it at this
+// Stores a policy unless it is there, and says whether it was ever active. No row: somebody stores it at this
 // moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
 // is found; those who store the same at one moment may still leave a gap.
 func (q *Queries) PolicyStore(ctx context.Context, arg PolicyStoreParams) ([]PolicyStoreRow, error) {
-	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.Actor)
+	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.CreatedBy)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +233,7 @@ func (q *Queries) PolicyStore(ctx context.Context, arg PolicyStoreParams) ([]Pol
 	var items []PolicyStoreRow
 	for rows.Next() {
 		var i PolicyStoreRow
-		if err := rows.Scan(&i.Version, &i.Created, &i.Activated); err != nil {
+		if err := rows.Scan(&i.Version, &i.Created, &i.EverActive); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

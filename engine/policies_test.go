@@ -63,7 +63,7 @@ func (s *shop) use(source []byte) (version int32) {
 
 func (s *shop) activate(version int32) {
 	s.t.Helper()
-	s.must(store.Activate(s.t.Context(), s.query, version, "ann"))
+	s.must(store.Activate(s.t.Context(), s.query, store.Activation{Version: version, Actor: "ann"}))
 }
 
 // isActive loads, and checks what new orders start with. Version 0: no policy.
@@ -127,7 +127,7 @@ func TestPolicyCommittedAfterAHigherVersion(t *testing.T) {
 	s := newShop(t)
 	tx, err := s.pool.Begin(t.Context())
 	s.must(err)
-	if _, err := store.Use(t.Context(), s.query.WithTx(tx), plan(1), "serve"); err != nil {
+	if _, err := store.Store(t.Context(), s.query.WithTx(tx), plan(1), "serve"); err != nil {
 		t.Fatal(err)
 	}
 	s.use(plan(2))
@@ -146,7 +146,7 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.use(plan(1))
-	s.must(s.exec(`INSERT INTO policies (source, hash) VALUES ($1, sha256(convert_to($1, 'UTF8')))`, "teleport: {}\n"))
+	s.must(s.exec(`INSERT INTO policies (source, hash, created_by) VALUES ($1, sha256(convert_to($1, 'UTF8')), 'test')`, "teleport: {}\n"))
 	newer := int32(2)
 	for range 3 {
 		s.isActive(1)
@@ -158,7 +158,7 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 		t.Errorf("said %d times:\n%s", n, s.said)
 	}
 	s.said.Reset()
-	s.must(s.exec(`INSERT INTO policy_activations (version, actor) VALUES (2, 'a newer release')`))
+	s.must(s.exec(`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'a newer release')`))
 	for range 3 {
 		s.must(s.load(t.Context()))
 		if version, p := s.active(); version == nil || *version != newer || p != nil {

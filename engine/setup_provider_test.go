@@ -65,7 +65,7 @@ func (b *bundle) activate(t testing.TB, policy string) int32 {
 	query := db.New(b.Pool)
 	used, err := store.Use(t.Context(), query, []byte(policy), "test")
 	if err == nil {
-		err = store.Activate(t.Context(), query, used.Version, "test")
+		err = store.Activate(t.Context(), query, store.Activation{Version: used.Version, Actor: "test"})
 	}
 	if err == nil {
 		err = b.engine.LoadPolicies(t.Context())

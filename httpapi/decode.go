@@ -16,6 +16,8 @@ type fieldError struct {
 	Detail    string  `json:"detail" doc:"What is wrong, for people."`
 	Stored    *string `json:"stored,omitempty" doc:"In a conflict: the value the order was stored with."`
 	Sent      *string `json:"sent,omitempty" doc:"In a conflict: the value in this request."`
+	Line      int32   `json:"line,omitempty" minimum:"1" doc:"In a policy: the line of the mistake."`
+	Column    int32   `json:"column,omitempty" minimum:"1" doc:"In a policy: its column."`
 }
 
 // decoder reads the members of one body and collects what is wrong with them, so

@@ -5,6 +5,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 // example is one request for an operation and what may come back. What is answered is made by the types that make the
@@ -99,6 +100,14 @@ var examples = map[string]example{
 
 	"getCaller": {Answer: exampleCaller(), Problem: "tls_required"},
 
+	"listPolicies": {Query: "?limit=10", Answer: examplePolicies(), Problem: "invalid_parameter"},
+	"getPolicy":    {Answer: examplePolicy(), Problem: "not_found"},
+	"storePolicy": {
+		Body: `{"source":"completeWithin: 48h\n"}`, Query: "?dryRun=true", Problem: "invalid_policy",
+		Answer: storedPolicy{Created: true, Steps: executorsOf(exampleVersion.Policy), DryRun: true},
+	},
+	"activatePolicy": {Header: `If-Match: "1"`, Body: `{"reason":"the deadline was agreed"}`, Answer: examplePolicy(), Problem: "precondition_failed"},
+
 	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
 	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},
 }
@@ -124,6 +133,7 @@ func exampleErrors() map[problemCode]error {
 	return map[problemCode]error{
 		"order_conflict": &orders.Conflict{Order: done, Differences: []orders.Difference{{Pointer: "/amount", Stored: "99.99", Sent: "100"}}},
 		"not_applicable": &orders.NotApplicable{Verb: orders.Cancel, Code: orders.RefusedState, Order: done},
+		"invalid_policy": policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "want ledger, http, stripe or simulator"}},
 		"stock_too_low":  &orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}},
 		"invalid_input": newProblem("invalid_input", "", fieldError{
 			Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the point"}),

@@ -68,6 +68,7 @@ func TestExamplesAreUnderstood(t *testing.T) {
 	b := setup(t)
 	b.call(t, "PUT /api/inventory/widget", examples["setInventory"].Body, examples["setInventory"].header()...).wantStatus(t, http.StatusOK)
 	b.process(t, examples["processOrder"].Body).wantStatus(t, http.StatusOK)
+	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('completeWithin: 48h', sha256('completeWithin: 48h'), 'test')`)
 	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, body) VALUES (1, 1042, 'order.completed', 'e', 's', 'exhausted', '{}')`)
 	s, ok := b.api.(*server)
 	if !ok {

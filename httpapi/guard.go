@@ -60,7 +60,7 @@ func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
 		return
 	}
 	d.Event, d.Detail = string(problem.Code), problem.Detail
-	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId")); d.Event == "forbidden" && possible(name) {
+	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"), r.PathValue("version")); d.Event == "forbidden" && possible(name) {
 		d.Subject = name // others could make up any number of them
 	}
 	s.access.Denied(d)

@@ -61,7 +61,7 @@ func sampleJSON(v any) string {
 // sampleRequest is the command that sends the example of an operation.
 func sampleRequest(op *huma.Operation) string {
 	shown := examples[op.OperationID]
-	path := strings.NewReplacer("{orderId}", "order-123", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq").Replace(op.Path)
+	path := strings.NewReplacer("{orderId}", "order-123", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq").Replace(op.Path)
 	command := "curl '" + docsOrigin + path + shown.Query + "'"
 	if op.Method == http.MethodPut || op.Method == http.MethodDelete {
 		command = strings.Replace(command, "curl", "curl -X "+op.Method, 1)

@@ -57,6 +57,7 @@ func newAPI(s *server) huma.API {
 				{Name: "providers", Description: "What providers send."},
 				{Name: "inventory", Description: "Stock of items."},
 				{Name: "events", Description: "What happened, as it happens."},
+				{Name: "policies", Description: "How orders are done."},
 				{Name: "webhooks", Description: "Where events are sent to, and what became of them."},
 				{Name: "service", Description: "Is it running?"},
 			},

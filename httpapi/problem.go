@@ -8,6 +8,7 @@ import (
 	"pawl/access"
 	"pawl/events"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 // problem is an answer that is not what was asked for (RFC 9457).
@@ -102,6 +103,7 @@ func (p *problem) explain(err error) {
 	var lacking *forbidden
 	var exceeded *access.Exceeded
 	var expired *events.Expired
+	var mistakes policy.Problems
 	switch {
 	case errors.As(err, &expired):
 		p.NextCursor = expired.Continue.String()
@@ -131,6 +133,8 @@ func (p *problem) explain(err error) {
 		}
 		p.AllowedActions = p.Order.AllowedActions
 		p.Detail = refusal.Error() + "."
+	case errors.As(err, &mistakes):
+		p.Errors = policyFaults(mistakes)
 	case errors.As(err, &low):
 		p.Errors = []fieldError{{Pointer: low.Pointer, Code: "below_reserved", Detail: "must leave at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
 	}

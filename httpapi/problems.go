@@ -9,6 +9,7 @@ import (
 	"pawl/engine"
 	"pawl/events"
 	"pawl/orders"
+	"pawl/policy"
 	"pawl/webhooks"
 )
 
@@ -50,6 +51,9 @@ var kinds = []kind{
 	{Code: "invalid_input", Status: http.StatusUnprocessableEntity,
 		Title:  "Fields of the body are missing or not valid.",
 		Advice: "Each entry of errors names a field and what it must be. Nothing of the request was stored."},
+	{Code: "invalid_policy", Status: http.StatusUnprocessableEntity, matches: as[policy.Problems],
+		Title:  "The text is not a policy, or not one of this release.",
+		Advice: "Each entry of errors names a mistake with its line and column. Nothing was stored or activated. pawl policy check finds the same in a file; docs/policy.md has the keys."},
 	{Code: "invalid_parameter", Status: http.StatusUnprocessableEntity,
 		Title:  "Parameters of the request are not valid.",
 		Advice: "Each entry of errors names a parameter or header field and what it must be."},
@@ -69,7 +73,7 @@ var kinds = []kind{
 		Title:  "The event or callback is not signed with the secret of its policy, or not within five minutes of now.",
 		Advice: "The webhookSecret of the policy's charge must be that of the endpoint at Stripe; a callback is signed as Standard Webhooks says, with the secret of the step. The clocks must agree."},
 	{Code: "not_found", Status: http.StatusNotFound, matches: is(orders.ErrNotFound),
-		Title:  "There is no such order, item, callback, webhook endpoint or delivery.",
+		Title:  "There is no such order, item, callback, policy, webhook endpoint or delivery.",
 		Advice: "Ids are compared byte by byte. In a path they must be percent-encoded."},
 	{Code: "unknown_route", Status: http.StatusNotFound,
 		Title:  "There is nothing at this path.",

@@ -74,6 +74,11 @@ var rules = map[string]rule{
 	"skipDelivery":           needs(access.Operate),
 	"recoverDeliveries":      needs(access.Operate),
 
+	"listPolicies":   needs(access.Read),
+	"getPolicy":      needs(access.Read),
+	"storePolicy":    needs(access.Admin),
+	"activatePolicy": needs(access.Admin),
+
 	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
 	"takeStripeEvent": {class: alwaysOpen}, // its signature is
 

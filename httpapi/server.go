@@ -172,6 +172,7 @@ func (s *server) routes() {
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 
 	s.webhookRoutes()
+	s.policyRoutes()
 	s.sessionRoutes()
 	s.handle("GET /{$}", s.home)                                // people who type the address alone
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem

@@ -7,16 +7,21 @@ CREATE TABLE pawl.policies (
   created_at timestamptz NOT NULL DEFAULT now(),
   hash       bytea NOT NULL UNIQUE,
   source     text NOT NULL,
+  created_by text COLLATE "C" NOT NULL CHECK (created_by <> ''), -- the principal that stored it
   CONSTRAINT policies_source CHECK (source <> '' AND hash = sha256(convert_to(source, 'UTF8')))
 );
 
--- Which version new orders start with: that of the newest row.
+-- Which version new orders start with: that of the newest row. Its number is one more than that of the row that whoever
+-- activates it has seen, so of two who do so at one moment one finds that it is taken.
 CREATE TABLE pawl.policy_activations (
-  activation_no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  activation_no bigint PRIMARY KEY,
   version       integer NOT NULL REFERENCES pawl.policies,
   at            timestamptz NOT NULL DEFAULT now(),
-  actor         text NOT NULL CHECK (actor <> '')
+  actor         text NOT NULL CHECK (actor <> ''), -- the principal that asked for it
+  on_behalf_of  text,                              -- for whom it says that it asked
+  reason        text
 );
+CREATE INDEX policy_activations_version ON pawl.policy_activations (version, activation_no);
 
 -- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_policy_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

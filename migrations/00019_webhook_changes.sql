@@ -28,7 +28,9 @@ CREATE INDEX webhook_deliveries_skipped ON pawl.webhook_deliveries (endpoint_no,
 CREATE OR REPLACE VIEW books.access_log AS
 SELECT l.at, l.event, l.actor, NULL::text AS on_behalf_of, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
 UNION ALL
-SELECT a.at, 'policy_activated', a.actor, NULL, NULL, NULL, a.version::text, NULL, 1 FROM pawl.policy_activations a
+SELECT p.created_at, 'policy_stored', p.created_by, NULL, NULL, NULL, p.version::text, NULL, 1 FROM pawl.policies p
+UNION ALL
+SELECT a.at, 'policy_activated', a.actor, a.on_behalf_of, NULL, NULL, a.version::text, a.reason, 1 FROM pawl.policy_activations a
 UNION ALL
 SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no
@@ -43,7 +45,9 @@ FROM pawl.webhook_changes c;
 CREATE OR REPLACE VIEW books.access_log AS
 SELECT l.at, l.event, l.actor, NULL::text AS on_behalf_of, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
 UNION ALL
-SELECT a.at, 'policy_activated', a.actor, NULL, NULL, NULL, a.version::text, NULL, 1 FROM pawl.policy_activations a
+SELECT p.created_at, 'policy_stored', p.created_by, NULL, NULL, NULL, p.version::text, NULL, 1 FROM pawl.policies p
+UNION ALL
+SELECT a.at, 'policy_activated', a.actor, a.on_behalf_of, NULL, NULL, a.version::text, a.reason, 1 FROM pawl.policy_activations a
 UNION ALL
 SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no

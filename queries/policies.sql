@@ -1,13 +1,12 @@
 -- name: PolicyStore :many
--- Stores a policy unless it is there, and activates a new one, and any one while none has
--- ever been active. No row: somebody stores it at this
+-- Stores a policy unless it is there, and says whether it was ever active. No row: somebody stores it at this
 -- moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
 -- is found; those who store the same at one moment may still leave a gap.
 WITH given AS (
   SELECT g.source, sha256(convert_to(g.source, 'UTF8')) AS hash FROM (SELECT @source::text AS source) AS g
 ), stored AS (
-  INSERT INTO pawl.policies (hash, source)
-  SELECT g.hash, g.source FROM given AS g
+  INSERT INTO pawl.policies (hash, source, created_by)
+  SELECT g.hash, g.source, @created_by::text FROM given AS g
   WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash)
   ON CONFLICT (hash) DO NOTHING
   RETURNING policies.version
@@ -15,26 +14,24 @@ WITH given AS (
   SELECT s.version, true AS created FROM stored AS s
   UNION ALL
   SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash
-), activated AS (
-  INSERT INTO pawl.policy_activations (version, actor)
-  SELECT f.version, @actor::text FROM found AS f
-  WHERE f.created OR NOT EXISTS (SELECT FROM pawl.policy_activations)
-  RETURNING policy_activations.version
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
-  EXISTS (SELECT FROM activated)::boolean AS activated
+  EXISTS (SELECT FROM pawl.policy_activations AS a WHERE a.version = f.version)::boolean AS ever_active
 FROM found AS f;
 
--- name: PolicyActivate :exec
--- Makes a version the active one, and leaves the history alone where it is already.
-INSERT INTO pawl.policy_activations (version, actor)
-SELECT p.version, @actor::text FROM pawl.policies AS p
-WHERE p.version = @version
-  AND p.version IS DISTINCT FROM (SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1);
+-- name: PolicyFind :one
+-- The version of a text; no row where it is not stored.
+SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to(@source::text, 'UTF8'));
+
+-- name: PolicyActivate :execrows
+-- Makes a version the active one, if none was activated since the activation with the given number.
+INSERT INTO pawl.policy_activations (activation_no, version, actor, on_behalf_of, reason)
+SELECT sqlc.arg('after')::bigint + 1, @version::integer, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text
+ON CONFLICT (activation_no) DO NOTHING;
 
 -- name: PolicyActive :one
--- The active version; no row when there has never been one.
-SELECT a.version FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1;
+-- The active version, and the number of its activation; no row when there has never been one.
+SELECT a.version, a.activation_no FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1;
 
 -- name: PolicyGet :one
 SELECT p.source FROM pawl.policies AS p WHERE p.version = @version;
@@ -46,13 +43,13 @@ SELECT p.version, p.source FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce(@known::integer[], '{}')) ORDER BY p.version;
 
 -- name: PoliciesList :many
--- All versions, each with when it was last made the active one.
-SELECT p.version, p.created_at, p.source, a.at AS activated_at, a.actor,
-  coalesce(a.activation_no = max(a.activation_no) OVER (), false)::boolean AS active
+-- Versions below one, the highest first, each with when it was last made the active one.
+SELECT p.version, p.created_at, p.created_by, a.at AS activated_at, a.actor AS activated_by, a.on_behalf_of, a.reason
 FROM pawl.policies AS p
 LEFT JOIN pawl.policy_activations AS a
   ON a.activation_no = (SELECT max(x.activation_no) FROM pawl.policy_activations AS x WHERE x.version = p.version)
-ORDER BY p.version;
+WHERE p.version < @before::integer
+ORDER BY p.version DESC LIMIT @most;
 
 -- name: PoliciesOfLate :many
 -- The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.

@@ -21,7 +21,8 @@ type Version struct {
 // Read returns the active version, 0 when there has never been one, and all versions that are not among those known. The
 // active one is among them or known. Mostly that is two statements that find nothing.
 func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, added []Version, err error) {
-	if active, err = Active(ctx, query); err != nil { // first, or it could be newer than the versions that are read
+	current, err := Active(ctx, query) // first, or it could be newer than the versions that are read
+	if err != nil {
 		return 0, nil, err
 	}
 	rows, err := query.PoliciesUnknown(ctx, known)
@@ -33,7 +34,7 @@ func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, 
 		v.Policy, v.Err = policy.Parse([]byte(row.Source))
 		added = append(added, v)
 	}
-	return active, added, nil
+	return current.Version, added, nil
 }
 
 // OfLate returns the versions that are active, or were within the longest time that an order waits for an event.
@@ -45,16 +46,22 @@ func OfLate(ctx context.Context, query *db.Queries) ([]int32, error) {
 	return versions, nil
 }
 
-// Active returns the active version, 0 when there has never been one.
-func Active(ctx context.Context, query *db.Queries) (int32, error) {
-	version, err := query.PolicyActive(ctx)
+// Current is the active version.
+type Current struct {
+	Version int32 // 0: there has never been one
+	No      int64 // the number of its activation: how often a version was made the active one
+}
+
+// Active returns the active version.
+func Active(ctx context.Context, query *db.Queries) (Current, error) {
+	row, err := query.PolicyActive(ctx)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
+		return Current{}, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read active policy: %w", err)
+		return Current{}, fmt.Errorf("read active policy: %w", err)
 	}
-	return version, nil
+	return Current{row.Version, row.ActivationNo}, nil
 }
 
 // Source returns the text of a version as it was given. The error is ErrNotFound where there is no such version.
@@ -69,11 +76,20 @@ func Source(ctx context.Context, query *db.Queries, version int32) (string, erro
 	return source, nil
 }
 
-// List returns all versions, the lowest first, each with when and by whom it was last activated.
-func List(ctx context.Context, query *db.Queries) ([]db.PoliciesListRow, error) {
-	list, err := query.PoliciesList(ctx)
+// List returns up to a number of versions below one, the highest first, each with when and by whom it was last activated.
+func List(ctx context.Context, query *db.Queries, below, most int32) ([]db.PoliciesListRow, error) {
+	list, err := query.PoliciesList(ctx, db.PoliciesListParams{Before: below, Most: most})
 	if err != nil {
 		return nil, fmt.Errorf("list policies: %w", err)
 	}
 	return list, nil
+}
+
+// Find returns the version of a text, 0 where it is not stored.
+func Find(ctx context.Context, query *db.Queries, source []byte) (int32, error) {
+	version, err := query.PolicyFind(ctx, string(source))
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("find policy: %w", err)
+	}
+	return version, nil
 }

@@ -46,7 +46,7 @@ func plan(minutes int) []byte { return fmt.Appendf(nil, "reservationTtl: %dm\n",
 // insert stores a version as no program does: it was never active.
 func (s *shop) insert(source string) {
 	s.t.Helper()
-	s.must(s.exec(`INSERT INTO policies (source, hash) VALUES ($1, sha256(convert_to($1, 'UTF8')))`, source))
+	s.must(s.exec(`INSERT INTO policies (source, hash, created_by) VALUES ($1, sha256(convert_to($1, 'UTF8')), 'test')`, source))
 }
 
 func (s *shop) use(source []byte) store.Used {
@@ -58,16 +58,16 @@ func (s *shop) use(source []byte) store.Used {
 
 func (s *shop) activate(version int32) {
 	s.t.Helper()
-	s.must(store.Activate(s.t.Context(), s.query, version, "ann"))
+	s.must(store.Activate(s.t.Context(), s.query, store.Activation{Version: version, Actor: "ann"}))
 }
 
 // isActive checks what new orders start with. Version 0: no policy.
 func (s *shop) isActive(want int32) {
 	s.t.Helper()
-	version, err := store.Active(s.t.Context(), s.query)
+	active, err := store.Active(s.t.Context(), s.query)
 	s.must(err)
-	if version != want {
-		s.t.Errorf("active is %d, want version %d", version, want)
+	if active.Version != want {
+		s.t.Errorf("active is %d, want version %d", active.Version, want)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestVersionOfANewerRelease(t *testing.T) {
 	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
 		t.Errorf("%+v", added)
 	}
-	if err := store.Activate(t.Context(), s.query, 1, "ann"); !errors.As(err, &all) {
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &all) {
 		t.Errorf("it can be activated: %v", err)
 	}
 	s.isActive(0)
@@ -237,7 +237,7 @@ func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
 func TestActivateWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if err := store.Activate(t.Context(), s.query, 7, "ann"); !errors.Is(err, store.ErrNotFound) {
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 7, Actor: "ann"}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
 	s.isActive(0)
@@ -256,12 +256,68 @@ func TestVersionsAreNeverChanged(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		`INSERT INTO policies (source, hash) VALUES ('x', sha256('y'))`, `INSERT INTO policies (source, hash) VALUES ('', sha256(''))`,
-		`INSERT INTO policy_activations (version, actor) VALUES (2, 'eve')`, `INSERT INTO policy_activations (version, actor) VALUES (1, '')`,
+		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('y'), 'eve')`, `INSERT INTO policies (source, hash, created_by) VALUES ('', sha256(''), 'eve')`,
+		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('x'), '')`,
+		`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'eve')`, `INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 1, '')`,
 	} {
 		if err := s.exec(sql); err == nil {
 			t.Errorf("%s: accepted", sql)
 		}
 	}
 	s.isActive(1)
+}
+
+// TestStoreLeavesTheActiveVersion: what a person stores is not used before somebody says so; a service that is started with
+// it says so.
+func TestStoreLeavesTheActiveVersion(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	for _, created := range []bool{true, false} {
+		got, err := store.Store(t.Context(), s.query, plan(2), "ann")
+		s.must(err)
+		if want := (store.Stored{Version: 2, Created: created}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	s.isActive(1)
+	if got, want := s.use(plan(2)), (store.Used{Version: 2, Activated: true, Active: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, err := store.Store(t.Context(), s.query, plan(1), "ann"); err != nil || !got.EverActive || got.Created {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.isActive(2)
+}
+
+// TestActivationsAtOneMoment: of those who have seen the same policy active, one wins, and the others are told.
+func TestActivationsAtOneMoment(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(0))
+	for i := range 4 {
+		_, err := store.Store(t.Context(), s.query, plan(i+1), "ann")
+		s.must(err)
+	}
+	seen, err := store.Active(t.Context(), s.query)
+	s.must(err)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i := range errs {
+		wg.Go(func() {
+			errs[i] = store.Activate(t.Context(), s.query, store.Activation{Version: int32(i + 2), Actor: "ann", OnBehalfOf: "bob", Reason: "tried", After: &seen.No})
+		})
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, store.ErrActivated) {
+			t.Error(err)
+		}
+	}
+	if history := s.history(); won != 1 || strings.Count(history, "ann") != 1 {
+		t.Errorf("%d won; history %s", won, history)
+	}
 }

@@ -568,6 +568,70 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the versions of the policy
+         * @description Newest first, without their texts. New orders start with the active version; an order keeps the one that it started with. Needs the role read.
+         */
+        get: operations["listPolicies"];
+        put?: never;
+        /**
+         * Check a policy, and store it as a version
+         * @description It is not activated by that. A text that is stored already keeps its version. With dryRun it is checked only. Every mistake is answered with its line and column, as `pawl policy check` prints them. Needs the role admin.
+         */
+        post: operations["storePolicy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/policies/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a version of the policy
+         * @description With its text. A policy names secrets and holds none. Needs the role read.
+         */
+        get: operations["getPolicy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/policies/{version}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a version the one that new orders start with
+         * @description An older one, too. Orders that have started keep theirs. The replica that answers goes by it at once, others within seconds. Where it is active already, nothing is done. Needs the role admin.
+         */
+        post: operations["activatePolicy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/webhook-endpoints": {
         parameters: {
             query?: never;
@@ -864,6 +928,14 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        ActivatePolicyBody: {
+            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; kept with the activation. */
+            reason?: string;
+        } & {
+            [key: string]: unknown;
+        };
         AdjustInventoryBody: {
             /**
              * Format: int64
@@ -1321,10 +1393,20 @@ export interface components {
              * @example too_many_fraction_digits
              */
             code: string;
+            /**
+             * Format: int32
+             * @description In a policy: its column.
+             */
+            column?: number;
             /** @description What is wrong, for people. */
             detail: string;
             /** @description The header field. */
             header?: string;
+            /**
+             * Format: int32
+             * @description In a policy: the line of the mistake.
+             */
+            line?: number;
             /** @description The parameter of the path or the query string. */
             parameter?: string;
             /**
@@ -1546,6 +1628,62 @@ export interface components {
             nextCursor?: string;
             orders: components["schemas"]["Order"][];
         };
+        PolicyExecutors: {
+            /** @enum {string} */
+            charge: "ledger" | "http" | "stripe" | "simulator";
+            /** @enum {string} */
+            confirm: "ledger" | "http" | "stripe" | "simulator";
+            /** @enum {string} */
+            reserve: "ledger" | "http" | "stripe" | "simulator";
+        };
+        PolicyList: {
+            /**
+             * Format: int32
+             * @description The version that new orders start with. Absent: there has never been one, and the database does every step.
+             */
+            active?: number;
+            policies: components["schemas"]["PolicyVersion"][];
+        };
+        PolicyVersion: {
+            /**
+             * Format: date-time
+             * @description When it was last made the active version. Absent: never.
+             */
+            activatedAt?: string;
+            /**
+             * @description Who asked for that.
+             * @example token:operations
+             */
+            activatedBy?: string;
+            /** @description New orders start with it. */
+            active: boolean;
+            /** Format: date-time */
+            createdAt: string;
+            /**
+             * @description Who stored it: serve, or as in the history of an order.
+             * @example token:operations
+             */
+            createdBy: string;
+            /** @description True in the answer to a dry run: nothing was done. */
+            dryRun?: boolean;
+            /** @description Fields of the request that are not known, and had no effect. */
+            ignoredFields?: string[];
+            /** @description For whom activatedBy says that it asked. */
+            onBehalfOf?: string;
+            /** @description Why. */
+            reason?: string;
+            /**
+             * @description The text, as it was stored. Not in lists.
+             * @example completeWithin: 48h
+             */
+            source?: string;
+            /** @description What does each step. Absent where the service that answers can't run this version, or has not read it yet. */
+            steps?: components["schemas"]["PolicyExecutors"];
+            /** Format: int32 */
+            version: number;
+            /** @description In the answer to an activation: which steps the service that answers can't do with it, and why. */
+            warnings?: string[];
+        };
         Problem: {
             /** @description The verbs that apply to the order as it is, or to a refund of it. */
             allowedActions?: string[];
@@ -1578,7 +1716,7 @@ export interface components {
          * @description What happened, for programs. Stable.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
@@ -1843,6 +1981,31 @@ export interface components {
         StockMovements: {
             movements: components["schemas"]["Movement"][];
         };
+        StorePolicyBody: {
+            /**
+             * @description The policy, as YAML: what would be in the file of serve --policy.
+             * @example completeWithin: 48h
+             */
+            source: string;
+        } & {
+            [key: string]: unknown;
+        };
+        StoredPolicy: {
+            /** @description It is stored now, or as a dry run would be. False: the text is stored already. */
+            created: boolean;
+            /** @description True in the answer to a dry run: nothing was done. */
+            dryRun?: boolean;
+            /** @description Fields of the request that are not known, and had no effect. */
+            ignoredFields?: string[];
+            steps: components["schemas"]["PolicyExecutors"];
+            /**
+             * Format: int32
+             * @description Absent after a dry run of a text that is not stored.
+             */
+            version?: number;
+            /** @description Which steps the service that answers can't do with it, and why. Their orders would wait for a person. */
+            warnings?: string[];
+        };
         TestOutcome: {
             /** @description Its beginning, up to 1 KiB. */
             answer?: string;
@@ -2063,7 +2226,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2227,7 +2390,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2391,7 +2554,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2555,7 +2718,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2719,7 +2882,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -2883,7 +3046,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ],
                      *       "dryRun": true
@@ -3050,7 +3213,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, webhook endpoint or delivery."
+                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
                      *         }
                      *       ]
                      *     }
@@ -7125,6 +7288,565 @@ export interface operations {
                 };
             };
             /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listPolicies: {
+        parameters: {
+            query?: {
+                /** @description Only versions below this one. */
+                before?: number;
+                /** @description How many versions to answer with at most. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "policies": [
+                     *         {
+                     *           "version": 1,
+                     *           "active": true,
+                     *           "createdAt": "2026-11-20T09:30:00.118Z",
+                     *           "createdBy": "token:operations",
+                     *           "activatedAt": "2026-11-20T09:30:00.118Z",
+                     *           "activatedBy": "token:operations",
+                     *           "reason": "the deadline was agreed",
+                     *           "steps": {
+                     *             "charge": "ledger",
+                     *             "reserve": "ledger",
+                     *             "confirm": "ledger"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "active": 1
+                     *     }
+                     */
+                    "application/json": components["schemas"]["PolicyList"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    storePolicy: {
+        parameters: {
+            query?: {
+                /** @description Check it, and store nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "source": "completeWithin: 48h\n"
+                 *     }
+                 */
+                "application/json": components["schemas"]["StorePolicyBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created": true,
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "dryRun": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["StoredPolicy"];
+                };
+            };
+            /** @description Problem: malformed_json. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_policy, invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getPolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The version. */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "version": 1,
+                     *       "active": true,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations",
+                     *       "activatedAt": "2026-11-20T09:30:00.118Z",
+                     *       "activatedBy": "token:operations",
+                     *       "reason": "the deadline was agreed",
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "source": "completeWithin: 48h\n"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["PolicyVersion"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    activatePolicy: {
+        parameters: {
+            query?: {
+                /** @description Say whether it could be activated, and do nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description Only if no version was activated since this ETag of a policy. */
+                "If-Match"?: string;
+                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                Prefer?: string;
+            };
+            path: {
+                /** @description The version. */
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "reason": "the deadline was agreed"
+                 *     }
+                 */
+                "application/json": components["schemas"]["ActivatePolicyBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "version": 1,
+                     *       "active": true,
+                     *       "createdAt": "2026-11-20T09:30:00.118Z",
+                     *       "createdBy": "token:operations",
+                     *       "activatedAt": "2026-11-20T09:30:00.118Z",
+                     *       "activatedBy": "token:operations",
+                     *       "reason": "the deadline was agreed",
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "source": "completeWithin: 48h\n"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["PolicyVersion"];
+                };
+            };
+            /** @description Problem: malformed_json, invalid_idempotency_key. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: not_found. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: request_timeout. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: precondition_failed. */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: body_too_large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: unsupported_media_type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_input, invalid_policy, invalid_parameter. */
             422: {
                 headers: {
                     [name: string]: unknown;

@@ -1,0 +1,28 @@
+package httpapi
+
+import (
+	"pawl/db"
+	"pawl/engine"
+	"pawl/policy"
+)
+
+var exampleVersion = engine.PolicyVersion{
+	PoliciesListRow: db.PoliciesListRow{
+		Version: 1, CreatedAt: exampleTime, CreatedBy: "token:operations",
+		ActivatedAt: &exampleTime, ActivatedBy: new("token:operations"), Reason: new("the deadline was agreed"),
+	},
+	Active: true,
+	Policy: &policy.Policy{
+		Charge: policy.Step{Executor: policy.Ledger}, Reserve: policy.Step{Executor: policy.Ledger}, Confirm: policy.Step{Executor: policy.Ledger},
+	},
+	Source: "completeWithin: 48h\n",
+}
+
+func examplePolicy() policyVersion { return policyVersionOf(&exampleVersion) }
+
+func examplePolicies() any {
+	var list listPoliciesAnswer
+	list.Body.Policies, list.Body.Active = []policyVersion{examplePolicy()}, exampleVersion.Version
+	list.Body.Policies[0].Source = ""
+	return list.Body
+}

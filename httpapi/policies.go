@@ -1,0 +1,189 @@
+package httpapi
+
+import (
+	"context"
+	"math"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/orders"
+	"pawl/policy/store"
+)
+
+var listPoliciesOperation = failing(huma.Operation{
+	OperationID: "listPolicies", Method: http.MethodGet, Path: "/api/policies", Tags: []string{"policies"},
+	Summary:     "List the versions of the policy",
+	Description: "Newest first, without their texts. New orders start with the active version; an order keeps the one that it started with.",
+}, "invalid_parameter", "unavailable", "internal")
+
+type listPoliciesRequest struct {
+	Before int32 `query:"before" minimum:"1" doc:"Only versions below this one."`
+	Limit  int32 `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many versions to answer with at most."`
+}
+
+type listPoliciesAnswer struct {
+	ETag string `header:"ETag" doc:"Raised by every activation."`
+	Body struct {
+		Policies []policyVersion `json:"policies" nullable:"false"`
+		Active   int32           `json:"active,omitempty" minimum:"1" doc:"The version that new orders start with. Absent: there has never been one, and the database does every step."`
+	} `nameHint:"PolicyList"`
+}
+
+func (s *server) listPolicies(ctx context.Context, in *listPoliciesRequest) (*listPoliciesAnswer, error) {
+	below := in.Before
+	if below == 0 {
+		below = math.MaxInt32
+	}
+	rows, active, err := s.engine.Policies(ctx, below, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &listPoliciesAnswer{ETag: policyTag(active)}
+	out.Body.Policies, out.Body.Active = each(rows, policyVersionOf), active.Version
+	return out, nil
+}
+
+var getPolicyOperation = failing(huma.Operation{
+	OperationID: "getPolicy", Method: http.MethodGet, Path: "/api/policies/{version}", Tags: []string{"policies"},
+	Summary:     "Read a version of the policy",
+	Description: "With its text. A policy names secrets and holds none.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type getPolicyRequest struct {
+	Version int32 `path:"version" minimum:"1" maximum:"2147483646" doc:"The version."`
+}
+
+type policyVersionAnswer struct {
+	ETag string `header:"ETag" doc:"Raised by every activation, of any version."`
+	Body policyVersion
+}
+
+func (s *server) getPolicy(ctx context.Context, in *getPolicyRequest) (*policyVersionAnswer, error) {
+	v, active, err := s.engine.Policy(ctx, in.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &policyVersionAnswer{ETag: policyTag(active), Body: policyVersionOf(&v)}, nil
+}
+
+var storePolicyOperation = failing(huma.Operation{
+	OperationID: "storePolicy", Method: http.MethodPost, Path: "/api/policies", Tags: []string{"policies"},
+	Summary: "Check a policy, and store it as a version",
+	Description: "It is not activated by that. A text that is stored already keeps its version. With dryRun it is checked only. " +
+		"Every mistake is answered with its line and column, as `pawl policy check` prints them.",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
+	"unavailable", "internal")
+
+// storePolicyRequest documents what storePolicy reads.
+type storePolicyRequest struct {
+	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing."`
+	Prefer string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body   storePolicyBody
+}
+
+type storePolicyBody struct {
+	_      struct{} `additionalProperties:"true"`
+	Source string   `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
+}
+
+type storePolicyAnswer struct {
+	Body storedPolicy
+}
+
+var storePolicySchema = schemaOf[storePolicyBody]()
+
+func (s *server) storePolicy(w http.ResponseWriter, r *http.Request) error {
+	body, err := readBody(w, r, storePolicySchema, nil)
+	if err != nil {
+		return err
+	}
+	dry, err := dryRun(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	stored, err := s.engine.StorePolicy(ctx, []byte(body.text("source")), principalOf(w).Name, dry)
+	if err != nil {
+		return err
+	}
+	return answerJSON(w, &storedPolicy{
+		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Unusable), DryRun: dry, IgnoredFields: body.ignored(),
+	})
+}
+
+var activatePolicyOperation = failing(huma.Operation{
+	OperationID: "activatePolicy", Method: http.MethodPost, Path: "/api/policies/{version}/activate", Tags: []string{"policies"},
+	Summary: "Make a version the one that new orders start with",
+	Description: "An older one, too. Orders that have started keep theirs. The replica that answers goes by it at once, others within seconds. " +
+		"Where it is active already, nothing is done.",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
+	"not_found", "invalid_idempotency_key", "precondition_failed", "unavailable", "internal")
+
+// activatePolicyRequest documents what activatePolicy reads.
+type activatePolicyRequest struct {
+	Version int32  `path:"version" minimum:"1" maximum:"2147483646" doc:"The version."`
+	DryRun  bool   `query:"dryRun" doc:"Say whether it could be activated, and do nothing."`
+	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag of a policy."`
+	Prefer  string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Body    *activatePolicyBody
+}
+
+type activatePolicyBody struct {
+	_          struct{} `additionalProperties:"true"`
+	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the activation."`
+}
+
+var activatePolicySchema = schemaOf[activatePolicyBody]()
+
+func (s *server) activatePolicy(w http.ResponseWriter, r *http.Request) error {
+	a, ignored, err := readActivation(w, r)
+	if err != nil {
+		return err
+	}
+	dry, err := dryRun(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	v, active, err := s.engine.ActivatePolicy(ctx, a, dry)
+	if err != nil {
+		return err
+	}
+	out := policyVersionOf(&v)
+	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(s.engine.Unusable(v.Policy)), dry, ignored
+	w.Header().Set("ETag", policyTag(active))
+	return answerJSON(w, &out)
+}
+
+// policyRoutes are those of policies.
+func (s *server) policyRoutes() {
+	list(s, listPoliciesOperation, s.listPolicies)                                                 // GET  /api/policies: versions, newest first
+	get(s, getPolicyOperation, s.getPolicy)                                                        // GET  /api/policies/{version}: one, with its text
+	post[storePolicyRequest, storePolicyAnswer](s, storePolicyOperation, s.storePolicy)            // POST /api/policies: check and store one
+	post[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
+}
+
+// policyTag is the ETag of all policies. Before the first activation it is that of a version from 1 on, too.
+func policyTag(active store.Current) string { return entityTag(active.No + 1) }
+
+func readActivation(w http.ResponseWriter, r *http.Request) (a store.Activation, ignored []string, err error) {
+	by, body, err := readAsked(w, r, activatePolicySchema, nil)
+	if err != nil {
+		return a, nil, err
+	}
+	a = store.Activation{Actor: by.Actor, OnBehalfOf: by.OnBehalfOf, Reason: by.Reason}
+	version, ok := parseInteger([]byte(r.PathValue("version")))
+	if !ok || version < 1 || version >= math.MaxInt32 {
+		return a, nil, orders.ErrNotFound
+	}
+	a.Version = int32(version)
+	tag, err := ifMatch(r.Header.Get("If-Match"), 64)
+	if tag != nil {
+		a.After = new(*tag - 1)
+	}
+	return a, body.ignored(), err
+}

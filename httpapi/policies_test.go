@@ -1,0 +1,153 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"pawl/access"
+)
+
+// policyBody is the body that stores a policy.
+func policyBody(t testing.TB, source string) string {
+	t.Helper()
+	body, err := json.Marshal(map[string]string{"source": source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// policyIn is a policy as an answer has it.
+func policyIn(t testing.TB, a answer) (p policyVersion) {
+	t.Helper()
+	if a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if err := json.Unmarshal([]byte(a.body), &p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestPolicyOverHTTP: checked, stored, listed, read, and activated, each by a request of its own; and new orders go by it at once.
+func TestPolicyOverHTTP(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const first, second = "reservationTtl: 30m\n", "completeWithin: 48h\nconfirm: {executor: http, url: 'http://127.0.0.1:1/', secret: 'env:DATABASE_URL'}\n"
+	none := b.get(t, "/api/policies")
+	if none.body != `{"policies":[]}` {
+		t.Errorf("before the first: %s", none.body)
+	}
+	dry := b.call(t, "POST /api/policies?dryRun=true", policyBody(t, first))
+	if dry.status != http.StatusOK || dry.body != `{"created":true,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"},"dryRun":true}` {
+		t.Errorf("%d %s", dry.status, dry.body)
+	}
+	if n := b.count(t, `SELECT count(*) FROM policies`); n != 0 {
+		t.Errorf("a dry run has stored %d", n)
+	}
+	for i, created := range []string{"true", "false"} {
+		stored := b.call(t, "POST /api/policies", policyBody(t, first))
+		if want := `{"version":1,"created":` + created + `,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"}}`; stored.body != want {
+			t.Errorf("time %d: %s", i+1, stored.body)
+		}
+	}
+	stored := b.call(t, "POST /api/policies", policyBody(t, second))
+	if !strings.Contains(stored.body, `"version":2`) || !strings.Contains(stored.body, `"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`) {
+		t.Errorf("%s", stored.body)
+	}
+	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 0 {
+		t.Error("storing has activated a policy")
+	}
+	b.activatesPolicies(t, none.header.Get("ETag"))
+	if p := policyIn(t, b.get(t, "/api/policies/2")); p.Source != second || p.Active || p.Steps.Confirm != "http" || p.CreatedBy != access.Local.Name {
+		t.Errorf("%+v", p)
+	}
+	list := b.get(t, "/api/policies?limit=1")
+	if !strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) || !strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
+		t.Errorf("%s", list.body)
+	}
+	if list = b.get(t, "/api/policies?before=2"); !strings.HasPrefix(list.body, `{"policies":[{"version":1,"active":true`) {
+		t.Errorf("%s", list.body)
+	}
+	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE actor = 'local' AND (event = 'policy_stored' OR event = 'policy_activated' AND subject = '1' AND detail = 'agreed')`); n != 3 {
+		t.Errorf("the access log has %d of 3 rows", n)
+	}
+}
+
+// activatesPolicies makes version 1 the active one, with the ETag that was read before anything was active.
+func (b *bundle) activatesPolicies(t *testing.T, tag string) {
+	t.Helper()
+	dry := b.call(t, "POST /api/policies/1/activate?dryRun=true", "", "If-Match", tag)
+	if p := policyIn(t, dry); p.Active || !p.DryRun || dry.header.Get("ETag") != tag {
+		t.Errorf("%v %s", dry.header, dry.body)
+	}
+	done := b.call(t, "POST /api/policies/1/activate", `{"reason":"agreed"}`, "If-Match", tag)
+	if p := policyIn(t, done); !p.Active || p.ActivatedBy != "local" || p.Reason != "agreed" || done.header.Get("ETag") == tag {
+		t.Errorf("%v %s", done.header, done.body)
+	}
+	o := b.process(t, `{"orderId":"by-policy-1","amount":1,"item":"i"}`)
+	if !strings.Contains(o.body, `"policy":1`) {
+		t.Errorf("the next order does not go by it: %s", o.body)
+	}
+	policyIn(t, b.call(t, "POST /api/policies/1/activate", "", "If-Match", tag)) // it came again
+	b.call(t, "POST /api/policies/2/activate", "", "If-Match", tag).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
+	b.call(t, "POST /api/policies/2/activate?dryRun=true", "", "If-Match", tag).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
+	warned := policyIn(t, b.call(t, "POST /api/policies/2/activate?dryRun=true", ""))
+	if len(warned.Warnings) != 1 || !strings.Contains(warned.Warnings[0], "confirm") {
+		t.Errorf("warnings %q", warned.Warnings)
+	}
+	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 1 {
+		t.Errorf("%d activations", n)
+	}
+}
+
+// TestPoliciesThatAreRefused: each mistake with its place, and nothing of a value that may be a secret.
+func TestPoliciesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('teleport: {}', sha256('teleport: {}'), 'a newer release')`)
+	for _, target := range []string{"POST /api/policies", "POST /api/policies?dryRun=true"} {
+		p := b.call(t, target, policyBody(t, "charge:\n  executor: paypal\n  secret: sk_live_1234\n")).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
+		if len(p.Errors) == 0 || p.Errors[0].Line != 2 || p.Errors[0].Column != 13 || !strings.HasPrefix(p.Errors[0].Detail, "charge.executor: want ") {
+			t.Errorf("%+v", p.Errors)
+		}
+		for _, source := range []string{"", "charge: [", "teleport: {}", "a: \x00", strings.Repeat("x: 1\n", 1000)} {
+			p := b.call(t, target, policyBody(t, source)).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
+			if len(p.Errors) == 0 || len(p.Errors) > maxFaults {
+				t.Errorf("%.20q: %d mistakes", source, len(p.Errors))
+			}
+		}
+		b.call(t, target, `{}`).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")
+		b.call(t, target, policyBody(t, "# "+strings.Repeat("x", maxBody))).wantProblem(t, http.StatusRequestEntityTooLarge, "body_too_large")
+	}
+	b.call(t, "POST /api/policies/1/activate", "").wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
+	for _, version := range []string{"2", "0", "x", "2147483647", "99999999999999999999"} {
+		b.call(t, "POST /api/policies/"+version+"/activate", "").wantProblem(t, http.StatusNotFound, "not_found")
+	}
+	b.get(t, "/api/policies/2").wantProblem(t, http.StatusNotFound, "not_found")
+	if p := policyIn(t, b.get(t, "/api/policies/1")); p.Steps != nil || p.Source != "teleport: {}" {
+		t.Errorf("%+v", p)
+	}
+	if n := b.count(t, `SELECT (SELECT count(*) FROM policies) + (SELECT count(*) FROM policy_activations)`); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestPoliciesAreForAdmins: who may read sees how orders are done, and only an admin says it.
+func TestPoliciesAreForAdmins(t *testing.T) {
+	t.Parallel()
+	b, sent, control := guarded(t)
+	b.call(t, "POST /api/policies", policyBody(t, "reservationTtl: 1m\n"), "Authorization", sent["admin"])
+	b.call(t, "POST /api/policies/1/activate", `{"onBehalfOf":"maria"}`, "Authorization", sent["admin"]).wantProblem(t, http.StatusForbidden, "forbidden")
+	b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["operate"]).wantProblem(t, http.StatusForbidden, "forbidden")
+	policyIn(t, b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["admin"]))
+	if p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"])); p.CreatedBy != "token:only-admin" || p.ActivatedBy != "token:only-admin" {
+		t.Errorf("%+v", p)
+	}
+	control.Stop()
+	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'forbidden' AND operation = 'activatePolicy' AND subject = '1'`); n != 1 {
+		t.Errorf("%d denials are logged", n)
+	}
+}
