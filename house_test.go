@@ -22,9 +22,9 @@ import (
 //	        │       │         ├───→ policy/store → policy, db   └──→ policy → fsm
 //	        │       │         └───→ batch
 //	        │       ├──→ orders
-//	        │       └──→ access → db
+//	        │       └──→ access, books → db
 //	        ├──→ doctor → engine, migrations, pgembed        cli/remote → client: a program like any other
-//	        ├──→ books → db          ledger, orders and executors do not know each other
+//	        ├──→ books               ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        ├──→ console → client, fsm/diagram               the API is its only way to an order
 //	        ├──→ demo → client, pgembed
@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"events":      {"fsm", "db", "orders"},
 	"books":       {"fsm", "db"},
 	"access":      {"db"},
-	"httpapi":     {"access", "events", "fsm", "iso4217", "db", "policy", "policy/store", "provider", "orders", "engine", "webhooks"},
+	"httpapi":     {"access", "books", "events", "fsm", "iso4217", "db", "policy", "policy/store", "provider", "orders", "engine", "webhooks"},
 	"console":     {"client", "fsm", "fsm/diagram"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},

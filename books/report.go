@@ -1,6 +1,7 @@
 package books
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/big"
@@ -24,17 +25,28 @@ type Report struct {
 type Check struct {
 	Name       string     `json:"name"`
 	Proves     string     `json:"proves"`  // one sentence, true when there are no violations
+	About      About      `json:"about"`   // what the ids of its offenders are
 	Checked    int64      `json:"checked"` // rows judged
 	Violations int64      `json:"violations"`
 	Offenders  []Offender `json:"offenders"` // the first of them, never nil
 	Warning    bool       `json:"warning"`   // its violations do not make the books wrong
 }
 
+// About says what the ids of a check's offenders are.
+type About string
+
+// What ids can be.
+const (
+	AboutOrders     About = "orders"
+	AboutItems      About = "items"
+	AboutCurrencies About = "currencies"
+	AboutNumbers    About = "numbers" // "order_no" and the number: there is no order
+	AboutKeys       About = "keys"    // order ids as the provider has them, or its keys
+)
+
 // Offender is one violation.
 type Offender struct {
-	// ID is an order id, an item (stock), a currency (money), or where there is no
-	// order, "order_no" and the number (orphans).
-	ID    string `json:"id"`
+	ID    string `json:"id"`    // see Check.About
 	Fault string `json:"fault"` // what is wrong, in words
 }
 
@@ -51,8 +63,16 @@ type Money struct {
 }
 
 // OK reports whether there is no violation. Warnings are none.
-func (r Report) OK() bool {
-	return !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Violations > 0 && !c.Warning })
+func (r Report) OK() bool { return len(r.wrong()) == 0 }
+
+// wrong names the checks that do not hold.
+func (r Report) wrong() (names []string) {
+	for _, c := range r.Checks {
+		if c.Violations > 0 && !c.Warning {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // The names of the checks.
@@ -91,7 +111,7 @@ var providerChecks = []Check{
 	{Name: references, Proves: "Where the provider tells its own name for what was done, it is the one in the books."},
 	{Name: single, Proves: "No order has two live charges at the provider."},
 	{Name: once, Proves: "Nothing happened twice under one key."},
-	{Name: known, Proves: "Every key at the provider was sent from these books."},
+	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
 }
 
@@ -115,10 +135,10 @@ func newLedger(most int32) *ledger {
 			{Name: undone, Proves: "Every refund and release in the history took back one charge or reservation, and nothing else was taken back."},
 			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Refunds that were asked for are of completed orders, within the charge and the units, and done where the books say so."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
-			{Name: money, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
-			{Name: stock, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, what it has sold is the sum of the others that stand, and what it has on hand is the sum of its stock movements less what was sold since the first of them. A tracked item never has more reserved than on hand."},
-			{Name: orphans, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
-			{Name: numbers, Proves: "Every order that another one was admitted after is there."},
+			{Name: money, About: AboutCurrencies, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
+			{Name: stock, About: AboutItems, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, what it has sold is the sum of the others that stand, and what it has on hand is the sum of its stock movements less what was sold since the first of them. A tracked item never has more reserved than on hand."},
+			{Name: orphans, About: AboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
+			{Name: numbers, About: AboutNumbers, Proves: "Every order that another one was admitted after is there."},
 			{Name: calls, Proves: "Every remote step that was done has its call and its answer, and what was answered done is in the books."},
 			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone, and no refund has been open for as long."},
 			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
@@ -173,8 +193,10 @@ func (l *ledger) sum(m Money) {
 func (l *ledger) report(took time.Duration) Report {
 	r := Report{Checks: l.checks, Orders: l.orders, Seconds: took.Seconds()}
 	for i := range r.Checks {
-		if r.Checks[i].Offenders == nil {
-			r.Checks[i].Offenders = []Offender{}
+		check := &r.Checks[i]
+		check.About = cmp.Or(check.About, AboutOrders)
+		if check.Offenders == nil {
+			check.Offenders = []Offender{}
 		}
 	}
 	r.Money = []Money{}

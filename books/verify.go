@@ -36,6 +36,8 @@ type Options struct {
 	// StuckAfter is how long an order may be due before it is reported that nobody
 	// picks it up: 5 minutes unless told.
 	StuckAfter time.Duration
+	// Connections is how many are used at the same time, 1 or 2: 2 unless told.
+	Connections int
 	// Provider, if set, is compared with the books.
 	Provider *Provider
 	// Progress, if set, is called with how much has been read of how much, in order
@@ -47,6 +49,9 @@ func (o Options) withDefaults() Options {
 	o.RangeSize = cmp.Or(max(o.RangeSize, 0), 50_000)
 	o.MaxOffenders = cmp.Or(max(o.MaxOffenders, 0), 20)
 	o.StuckAfter = cmp.Or(max(o.StuckAfter, 0), 5*time.Minute)
+	if o.Connections != 1 {
+		o.Connections = 2
+	}
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
@@ -179,10 +184,11 @@ func (v *verifier) stuck(ctx context.Context) error {
 	return v.ledger.enter(stuck, finding(found), err)
 }
 
-// prove runs all proofs over one range, side by side on two connections.
+// prove runs all proofs over one range, side by side if there are two connections for it.
 func (v *verifier) prove(ctx context.Context, r span) error {
 	v.proved = 0
 	groups, ctx := errgroup.WithContext(ctx)
+	groups.SetLimit(v.opt.Connections)
 	for _, proofs := range orderProofs {
 		groups.Go(func() error {
 			return v.snapshot(ctx, func(q *db.Queries) error { return v.run(ctx, q, proofs, r) })

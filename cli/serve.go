@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pawl/access"
+	"pawl/books"
 	"pawl/db"
 	"pawl/engine"
 	"pawl/events"
@@ -71,14 +72,11 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	pool, err := db.Open(ctx, database.url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
+	pool, err := openPool(ctx, cfg, database.url, registry)
 	if err != nil {
-		return notOpened(err)
+		return err
 	}
 	defer pool.Close()
-	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
-		return databaseError(err)
-	}
 	if err := usePolicy(ctx, db.New(pool), newPolicy{source, cfg.Bounds}, log); err != nil {
 		return err
 	}
@@ -101,9 +99,11 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
+	verification := books.NewVerification(pool, books.VerificationConfig{Now: orders.Now, Log: log})
+	defer verification.Stop()
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Events: edge.tail,
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Books: verification, Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
 		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Console: consoleOf,
 	})
@@ -141,6 +141,19 @@ func migrate(ctx context.Context, cfg *config, url string, log *slog.Logger) err
 		log.Info("the schema was migrated", "applied", applied)
 	}
 	return nil
+}
+
+// openPool opens the connections of the service to a database with the schema of this program.
+func openPool(ctx context.Context, cfg *config, url string, registry prometheus.Registerer) (*db.Pool, error) {
+	pool, err := db.Open(ctx, url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
+	if err != nil {
+		return nil, notOpened(err)
+	}
+	if err := engine.CheckSchema(ctx, pool, migrations.Version()); err != nil {
+		pool.Close()
+		return nil, databaseError(err)
+	}
+	return pool, nil
 }
 
 // answerTime is how much of the grace period is kept, half of it at most, for handing

@@ -267,6 +267,23 @@ const (
 	TransitionPaymentMethodChanged TransitionPaymentMethod = "changed"
 )
 
+// Defines values for VerificationState.
+const (
+	VerificationStateDone    VerificationState = "done"
+	VerificationStateFailed  VerificationState = "failed"
+	VerificationStateNone    VerificationState = "none"
+	VerificationStateRunning VerificationState = "running"
+)
+
+// Defines values for VerificationCheckAbout.
+const (
+	VerificationCheckAboutCurrencies VerificationCheckAbout = "currencies"
+	VerificationCheckAboutItems      VerificationCheckAbout = "items"
+	VerificationCheckAboutKeys       VerificationCheckAbout = "keys"
+	VerificationCheckAboutNumbers    VerificationCheckAbout = "numbers"
+	VerificationCheckAboutOrders     VerificationCheckAbout = "orders"
+)
+
 // Defines values for WebhookEndpointState.
 const (
 	WebhookEndpointStateDisabled WebhookEndpointState = "disabled"
@@ -1503,6 +1520,104 @@ type VerbBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
+// Verification defines model for Verification.
+type Verification struct {
+	// Done How much was read, in orders and items.
+	Done      int64              `json:"done"`
+	Report    VerificationReport `json:"report,omitempty,omitzero"`
+	StartedAt time.Time          `json:"startedAt,omitempty,omitzero"`
+
+	// StartedBy Who asked for it, as in the history of an order.
+	//
+	// Examples: token:operations
+	StartedBy string `json:"startedBy,omitempty,omitzero"`
+
+	// State Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+	State VerificationState `json:"state"`
+
+	// Total Of how much.
+	Total int64 `json:"total"`
+}
+
+// VerificationState Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+type VerificationState string
+
+// VerificationCheck defines model for VerificationCheck.
+type VerificationCheck struct {
+	// About What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+	About VerificationCheckAbout `json:"about"`
+
+	// Checked How many rows were judged.
+	Checked int64 `json:"checked"`
+
+	// Name Examples: completed
+	Name string `json:"name"`
+
+	// Offenders The first 20 violations.
+	Offenders []VerificationOffender `json:"offenders"`
+
+	// Proves One sentence. It is true where there are no violations.
+	Proves     string `json:"proves"`
+	Violations int64  `json:"violations"`
+
+	// Warning Violations do not make the books wrong.
+	Warning bool `json:"warning"`
+}
+
+// VerificationCheckAbout What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+type VerificationCheckAbout string
+
+// VerificationMoney defines model for VerificationMoney.
+type VerificationMoney struct {
+	// Authorized What stands and is not captured yet.
+	Authorized string `json:"authorized"`
+
+	// Charged Their sum, as a decimal.
+	//
+	// Examples: 99.99
+	Charged string `json:"charged"`
+
+	// Charges How many there are.
+	Charges int64 `json:"charges"`
+
+	// Currency Examples: USD
+	Currency string `json:"currency"`
+
+	// Kept What stands and took the money.
+	Kept string `json:"kept"`
+
+	// Refunded What was given back of it.
+	Refunded string `json:"refunded"`
+}
+
+// VerificationOffender defines model for VerificationOffender.
+type VerificationOffender struct {
+	// Fault What is wrong, in words.
+	Fault string `json:"fault"`
+
+	// ID Examples: order-123
+	ID string `json:"id"`
+}
+
+// VerificationReport defines model for VerificationReport.
+type VerificationReport struct {
+	// Checks What was proved, or not.
+	Checks     []VerificationCheck `json:"checks"`
+	FinishedAt time.Time           `json:"finishedAt"`
+
+	// Money What was charged and refunded, by currency.
+	Money []VerificationMoney `json:"money"`
+
+	// Orders How many orders there are, by status.
+	Orders map[string]int64 `json:"orders"`
+
+	// Right No check is violated, but for warnings.
+	Right bool `json:"right"`
+
+	// Seconds How long it took.
+	Seconds float64 `json:"seconds"`
+}
+
 // WebhookEndpoint defines model for WebhookEndpoint.
 type WebhookEndpoint struct {
 	CreatedAt time.Time `json:"createdAt"`
@@ -2276,6 +2391,16 @@ func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOpti
 // ActivatePolicy is POST /api/policies/{version}/activate: Make a version the one that new orders start with.
 func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
+}
+
+// GetVerification is GET /api/verification: How far the proof of the books is, and what the last one found.
+func (c *Client) GetVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
+	return call[Verification](ctx, c, request{http.MethodGet, "/api/verification", nil, nil}, options)
+}
+
+// StartVerification is POST /api/verification: Prove the books.
+func (c *Client) StartVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
+	return call[Verification](ctx, c, request{http.MethodPost, "/api/verification", nil, nil}, options)
 }
 
 // ListWebhookEndpoints is GET /api/webhook-endpoints: List all webhook endpoints.

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"time"
 
+	"pawl/books"
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/policy"
@@ -107,6 +108,9 @@ var examples = map[string]example{
 		Answer: storedPolicy{Created: true, Steps: executorsOf(exampleVersion.Policy), DryRun: true},
 	},
 	"activatePolicy": {Header: `If-Match: "1"`, Body: `{"reason":"the deadline was agreed"}`, Answer: examplePolicy(), Problem: "precondition_failed"},
+
+	"startVerification": {Accepted: exampleVerification(books.VerificationState{Running: true}), Problem: "stopping"},
+	"getVerification":   {Answer: exampleVerification(books.VerificationState{Done: 1025, Report: &exampleReport, ReportedAt: exampleStep}), Problem: "unavailable"},
 
 	"health": {Answer: map[string]string{"status": "ok"}, Problem: "unavailable"},
 	"livez":  {Answer: map[string]string{"status": "ok"}, Problem: "internal"},

@@ -150,13 +150,13 @@ func TestListOrders(t *testing.T) {
 		"item=item-1&createdFrom=" + at:         "o5 o3",
 		"item=item-1&createdTo=" + at:           "o1",
 		"createdFrom=" + at + "&status=completed&limit=2": "o6 o5",
-		"sort=oldest":                                      "o0 o1 o2 o3 o4 o5 o6 stuck",
-		"sort=oldest&limit=3&item=item-1":                  "o1 o3 o5",
-		"amountFrom=4&sort=oldest":                         "o4 o5 o6",
-		"amountFrom=2.5&amountTo=4.0":                      "o4 o3",
-		"amountTo=0":                                       "o0",
-		"failureCode=out_of_stock":                         "",
-		"failureStep=reserve":                              "",
+		"sort=oldest":                     "o0 o1 o2 o3 o4 o5 o6 stuck",
+		"sort=oldest&limit=3&item=item-1": "o1 o3 o5",
+		"amountFrom=4&sort=oldest":        "o4 o5 o6",
+		"amountFrom=2.5&amountTo=4.0":     "o4 o3",
+		"amountTo=0":                      "o0",
+		"failureCode=out_of_stock":        "",
+		"failureStep=reserve":             "",
 	} {
 		t.Run("?"+query, func(t *testing.T) {
 			t.Parallel()

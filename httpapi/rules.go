@@ -56,6 +56,9 @@ var rules = map[string]rule{
 	"adjustInventory":    needs(access.Stock),
 	"listStockMovements": needs(access.Read, access.Stock),
 
+	"startVerification": needs(access.Operate),
+	"getVerification":   needs(access.Read),
+
 	"listEvents": needs(access.Read),
 
 	"listWebhookEndpoints":   needs(access.Read),

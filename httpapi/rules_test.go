@@ -53,7 +53,7 @@ func (b *bundle) guard(t testing.TB) *access.Control {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.api = New(b.engine, Config{Access: control, ResponseTimeout: patience, Webhooks: b.webhooks})
+	b.api = New(b.engine, Config{Access: control, ResponseTimeout: patience, Webhooks: b.webhooks, Books: b.books})
 	t.Cleanup(pool.Close)
 	t.Cleanup(control.Stop)
 	return control

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"pawl/access"
+	"pawl/books"
 	"pawl/engine"
 	"pawl/events"
 	"pawl/iso4217"
@@ -42,6 +43,8 @@ type Config struct {
 	Access *access.Control
 	// Webhooks are the endpoints that events are sent to. Nil means that nobody asks for them.
 	Webhooks *webhooks.Endpoints
+	// Books proves the books. Nil means that nobody asks for it.
+	Books *books.Verification
 	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is an address
 	// for operations it is there only. Nil means there is none.
 	Console func(api http.Handler) http.Handler
@@ -59,6 +62,7 @@ type server struct {
 	tail     *events.Tail
 	streams  streamTimes
 	webhooks *webhooks.Endpoints
+	books    *books.Verification
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
 	wait     time.Duration
@@ -108,6 +112,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		tail:     cfg.Events,
 		streams:  streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)},
 		webhooks: cfg.Webhooks,
+		books:    cfg.Books,
 		clock:    e.Now,
 		currency: known,
 		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
@@ -171,6 +176,7 @@ func (s *server) routes() {
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
 
+	s.verificationRoutes()
 	s.webhookRoutes()
 	s.policyRoutes()
 	s.sessionRoutes()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/books"
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/engine"
@@ -32,6 +33,7 @@ type bundle struct {
 	api      http.Handler
 	tail     *events.Tail
 	webhooks *webhooks.Endpoints
+	books    *books.Verification
 	grace    time.Duration // for orders in flight, when the test ends
 }
 
@@ -71,8 +73,10 @@ func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Conf
 	cfg.Events = events.NewTail(reader, events.TailConfig{})
 	cfg.Events.Start()
 	cfg.Webhooks = webhooks.NewEndpoints(db.New(pool), e.Orders, webhooks.Options{Private: true, Latest: reader.Latest, Now: e.Now})
-	b.engine, b.tail, b.webhooks, b.api = e, cfg.Events, cfg.Webhooks, New(e, cfg)
+	cfg.Books = books.NewVerification(pool, books.VerificationConfig{})
+	b.engine, b.tail, b.webhooks, b.books, b.api = e, cfg.Events, cfg.Webhooks, cfg.Books, New(e, cfg)
 	t.Cleanup(func() {
+		cfg.Books.Stop()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), b.grace)
 		defer cancel()
 		cfg.Events.Stop(ctx)

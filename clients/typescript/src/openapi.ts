@@ -632,6 +632,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/verification": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How far the proof of the books is, and what the last one found
+         * @description Each server answers for itself, and keeps it in memory: another one, or this one after a start, knows nothing of it. Needs the role read.
+         */
+        get: operations["getVerification"];
+        put?: never;
+        /**
+         * Prove the books
+         * @description As `pawl verify` does: reads the whole database and looks for what must not be. The server that takes the request does it in the background, on one connection, unless it is at it already. It writes nothing. Needs the role operate.
+         */
+        post: operations["startVerification"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/webhook-endpoints": {
         parameters: {
             query?: never;
@@ -2076,6 +2100,99 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        Verification: {
+            /**
+             * Format: int64
+             * @description How much was read, in orders and items.
+             */
+            done: number;
+            /** @description What the last one that reached the end found: the one before, as long as one is running, or if the last one failed. Absent: none has. */
+            report?: components["schemas"]["VerificationReport"];
+            /** Format: date-time */
+            startedAt?: string;
+            /**
+             * @description Who asked for it, as in the history of an order.
+             * @example token:operations
+             */
+            startedBy?: string;
+            /**
+             * @description Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+             * @enum {string}
+             */
+            state: "none" | "running" | "done" | "failed";
+            /**
+             * Format: int64
+             * @description Of how much.
+             */
+            total: number;
+        };
+        VerificationCheck: {
+            /**
+             * @description What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+             * @enum {string}
+             */
+            about: "orders" | "items" | "currencies" | "numbers" | "keys";
+            /**
+             * Format: int64
+             * @description How many rows were judged.
+             */
+            checked: number;
+            /** @example completed */
+            name: string;
+            /** @description The first 20 violations. */
+            offenders: components["schemas"]["VerificationOffender"][];
+            /** @description One sentence. It is true where there are no violations. */
+            proves: string;
+            /** Format: int64 */
+            violations: number;
+            /** @description Violations do not make the books wrong. */
+            warning: boolean;
+        };
+        VerificationMoney: {
+            /** @description What stands and is not captured yet. */
+            authorized: string;
+            /**
+             * @description Their sum, as a decimal.
+             * @example 99.99
+             */
+            charged: string;
+            /**
+             * Format: int64
+             * @description How many there are.
+             */
+            charges: number;
+            /** @example USD */
+            currency: string;
+            /** @description What stands and took the money. */
+            kept: string;
+            /** @description What was given back of it. */
+            refunded: string;
+        };
+        VerificationOffender: {
+            /** @description What is wrong, in words. */
+            fault: string;
+            /** @example order-123 */
+            id: string;
+        };
+        VerificationReport: {
+            /** @description What was proved, or not. */
+            checks: components["schemas"]["VerificationCheck"][];
+            /** Format: date-time */
+            finishedAt: string;
+            /** @description What was charged and refunded, by currency. */
+            money: components["schemas"]["VerificationMoney"][];
+            /** @description How many orders there are, by status. */
+            orders: {
+                [key: string]: number;
+            };
+            /** @description No check is violated, but for warnings. */
+            right: boolean;
+            /**
+             * Format: double
+             * @description How long it took.
+             */
+            seconds: number;
         };
         WebhookEndpoint: {
             /** Format: date-time */
@@ -7877,6 +7994,233 @@ export interface operations {
                 };
             };
             /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getVerification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "done",
+                     *       "startedAt": "2026-11-20T09:30:00.118Z",
+                     *       "startedBy": "token:operations",
+                     *       "done": 1025,
+                     *       "total": 1025,
+                     *       "report": {
+                     *         "finishedAt": "2026-11-20T09:30:00.122Z",
+                     *         "seconds": 0.004,
+                     *         "right": false,
+                     *         "checks": [
+                     *           {
+                     *             "name": "stock",
+                     *             "proves": "A tracked item never has more reserved than on hand.",
+                     *             "about": "items",
+                     *             "checked": 1,
+                     *             "violations": 1,
+                     *             "offenders": [
+                     *               {
+                     *                 "id": "widget",
+                     *                 "fault": "3 reserved, 2 on hand"
+                     *               }
+                     *             ],
+                     *             "warning": false
+                     *           }
+                     *         ],
+                     *         "orders": {
+                     *           "completed": 1023,
+                     *           "failed": 1
+                     *         },
+                     *         "money": [
+                     *           {
+                     *             "currency": "USD",
+                     *             "charges": 1024,
+                     *             "charged": "102389.76",
+                     *             "refunded": "99.99",
+                     *             "authorized": "0",
+                     *             "kept": "102289.77"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Verification"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    startVerification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "running",
+                     *       "startedAt": "2026-11-20T09:30:00.118Z",
+                     *       "startedBy": "token:operations",
+                     *       "done": 0,
+                     *       "total": 1025
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Verification"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required, cross_origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
             503: {
                 headers: {
                     "Retry-After"?: string;

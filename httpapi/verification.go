@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/books"
+	"pawl/orders"
+)
+
+var startVerificationOperation = failing(huma.Operation{
+	OperationID: "startVerification", Method: http.MethodPost, Path: "/api/verification", Tags: []string{"service"}, DefaultStatus: http.StatusAccepted,
+	Summary: "Prove the books",
+	Description: "As `pawl verify` does: reads the whole database and looks for what must not be. The server that takes the request does it in the background, on one connection, " +
+		"unless it is at it already. It writes nothing.",
+}, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
+
+// startVerificationAnswer documents what startVerification answers.
+type startVerificationAnswer struct {
+	Body verification
+}
+
+func (s *server) startVerification(w http.ResponseWriter, _ *http.Request) error {
+	state, err := s.books.Start(principalOf(w).Name)
+	if errors.Is(err, books.ErrStopped) {
+		return orders.ErrStopping
+	}
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(http.StatusAccepted)
+	return writeJSON(w, verificationOf(state))
+}
+
+var getVerificationOperation = failing(huma.Operation{
+	OperationID: "getVerification", Method: http.MethodGet, Path: "/api/verification", Tags: []string{"service"},
+	Summary:     "How far the proof of the books is, and what the last one found",
+	Description: "Each server answers for itself, and keeps it in memory: another one, or this one after a start, knows nothing of it.",
+}, "invalid_parameter", "unavailable", "internal")
+
+type getVerificationAnswer struct {
+	Body verification
+}
+
+func (s *server) getVerification(context.Context, *struct{}) (*getVerificationAnswer, error) {
+	return &getVerificationAnswer{verificationOf(s.books.State())}, nil
+}
+
+// verificationRoutes are those of the proof of the books.
+func (s *server) verificationRoutes() {
+	post[struct{}, startVerificationAnswer](s, startVerificationOperation, s.startVerification) // POST /api/verification: prove the books
+	get(s, getVerificationOperation, s.getVerification)                                         // GET  /api/verification: how far that is, and what was found
+}
+
+// verification is how far a proof of the books is, and what came of the last one.
+type verification struct {
+	State     string     `json:"state" enum:"none,running,done,failed" doc:"Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why."`
+	StartedAt *time.Time `json:"startedAt,omitempty"`
+	StartedBy string     `json:"startedBy,omitempty" doc:"Who asked for it, as in the history of an order." example:"token:operations"`
+	Done      int64      `json:"done" minimum:"0" doc:"How much was read, in orders and items."`
+	Total     int64      `json:"total" minimum:"0" doc:"Of how much."`
+
+	Report *verificationReport `json:"report,omitempty" doc:"What the last one that reached the end found: the one before, as long as one is running, or if the last one failed. Absent: none has."`
+}
+
+// verificationReport is what a proof of the books found.
+type verificationReport struct {
+	FinishedAt time.Time           `json:"finishedAt"`
+	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
+	Right      bool                `json:"right" doc:"No check is violated, but for warnings."`
+	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"What was proved, or not."`
+	Orders     map[string]int64    `json:"orders" doc:"How many orders there are, by status."`
+	Money      []verificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
+}
+
+// verificationCheck is one thing that was proved, or not.
+type verificationCheck struct {
+	Name       string                 `json:"name" example:"completed"`
+	Proves     string                 `json:"proves" doc:"One sentence. It is true where there are no violations."`
+	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys" doc:"What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider."`
+	Checked    int64                  `json:"checked" minimum:"0" doc:"How many rows were judged."`
+	Violations int64                  `json:"violations" minimum:"0"`
+	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
+	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
+}
+
+// verificationOffender is one violation.
+type verificationOffender struct {
+	ID    string `json:"id" example:"order-123"`
+	Fault string `json:"fault" doc:"What is wrong, in words."`
+}
+
+// verificationMoney is the total of one currency.
+type verificationMoney struct {
+	Currency   string `json:"currency" example:"USD"`
+	Charges    int64  `json:"charges" minimum:"0" doc:"How many there are."`
+	Charged    string `json:"charged" doc:"Their sum, as a decimal." example:"99.99"`
+	Refunded   string `json:"refunded" doc:"What was given back of it."`
+	Authorized string `json:"authorized" doc:"What stands and is not captured yet."`
+	Kept       string `json:"kept" doc:"What stands and took the money."`
+}
+
+func verificationOf(s books.VerificationState) verification {
+	out := verification{State: "done", StartedBy: s.StartedBy, Done: s.Done, Total: s.Total}
+	switch {
+	case s.StartedAt.IsZero():
+		out.State = "none"
+		return out
+	case s.Running:
+		out.State = "running"
+	case s.Failed:
+		out.State = "failed"
+	}
+	out.StartedAt = utc(&s.StartedAt)
+	if s.Report != nil {
+		out.Report = verificationReportOf(s.Report, s.ReportedAt)
+	}
+	return out
+}
+
+func verificationReportOf(r *books.Report, at time.Time) *verificationReport {
+	return &verificationReport{
+		FinishedAt: at.UTC(), Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
+		Checks: each(r.Checks, func(c *books.Check) verificationCheck {
+			return verificationCheck{
+				Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
+				Offenders: each(c.Offenders, func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
+			}
+		}),
+		Money: each(r.Money, func(m *books.Money) verificationMoney { return verificationMoney(*m) }),
+	}
+}
