@@ -290,6 +290,12 @@ const (
 	WebhookEndpointStateEnabled  WebhookEndpointState = "enabled"
 )
 
+// Defines values for ListStockMovementsParamsSort.
+const (
+	ListStockMovementsParamsSortNewest ListStockMovementsParamsSort = "newest"
+	ListStockMovementsParamsSortOldest ListStockMovementsParamsSort = "oldest"
+)
+
 // Defines values for ListOrdersParamsHold.
 const (
 	ListOrdersParamsHoldApproval  ListOrdersParamsHold = "approval"
@@ -1856,9 +1862,18 @@ type ListStockMovementsParams struct {
 	// After Only rows with a larger version.
 	After int64 `form:"after,omitempty" json:"after,omitempty,omitzero"`
 
+	// Before Only rows with a smaller version.
+	Before int64 `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Sort Which row comes first.
+	Sort ListStockMovementsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
+
 	// Limit How many rows to answer with at most.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
+
+// ListStockMovementsParamsSort defines parameters for ListStockMovements.
+type ListStockMovementsParamsSort string
 
 // ListOrdersParams defines parameters for ListOrders.
 type ListOrdersParams struct {

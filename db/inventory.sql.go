@@ -181,17 +181,73 @@ func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementB
 
 const stockMovementsOf = `-- name: StockMovementsOf :many
 SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
-WHERE s.item = $1 AND s.version > $2 ORDER BY s.version LIMIT $3
+WHERE s.item = $1 AND s.version > $2 AND s.version < $3 ORDER BY s.version LIMIT $4
 `
 
 type StockMovementsOfParams struct {
-	Item  string
-	After int64
-	Most  int32
+	Item   string
+	After  int64
+	Before int64
+	Most   int32
 }
 
 func (q *Queries) StockMovementsOf(ctx context.Context, arg StockMovementsOfParams) ([]StockMovement, error) {
-	rows, err := q.db.Query(ctx, stockMovementsOf, arg.Item, arg.After, arg.Most)
+	rows, err := q.db.Query(ctx, stockMovementsOf,
+		arg.Item,
+		arg.After,
+		arg.Before,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StockMovement
+	for rows.Next() {
+		var i StockMovement
+		if err := rows.Scan(
+			&i.Version,
+			&i.At,
+			&i.Change,
+			&i.OnHand,
+			&i.Sold,
+			&i.Position,
+			&i.Item,
+			&i.Kind,
+			&i.Actor,
+			&i.OnBehalfOf,
+			&i.Reason,
+			&i.RequestID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const stockMovementsOfNewest = `-- name: StockMovementsOfNewest :many
+SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
+WHERE s.item = $1 AND s.version > $2 AND s.version < $3 ORDER BY s.version DESC LIMIT $4
+`
+
+type StockMovementsOfNewestParams struct {
+	Item   string
+	After  int64
+	Before int64
+	Most   int32
+}
+
+func (q *Queries) StockMovementsOfNewest(ctx context.Context, arg StockMovementsOfNewestParams) ([]StockMovement, error) {
+	rows, err := q.db.Query(ctx, stockMovementsOfNewest,
+		arg.Item,
+		arg.After,
+		arg.Before,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -79,12 +79,12 @@ func TestAdjustStock(t *testing.T) {
 			t.Errorf("the same request: %+v, %v", got, err)
 		}
 	})
-	moves, err := b.engine.Orders.StockMovements(t.Context(), "widget", 3, 2)
+	moves, err := b.engine.Orders.StockMovements(t.Context(), "widget", orders.StockSpan{After: 3, Limit: 2})
 	if err != nil || len(moves) != 2 || moves[0].Change != -2 || moves[0].OnHand != 8 || moves[0].Actor != "ann" ||
 		text(moves[0].Reason) != "delivery" || moves[0].RequestID != "1" || moves[1].Version != 5 {
 		t.Errorf("%v %+v", err, moves)
 	}
-	if _, err := b.engine.Orders.StockMovements(t.Context(), "nowhere", 0, 9); !errors.Is(err, orders.ErrNotFound) {
+	if _, err := b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9}); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
 	proveBooks(t, b.Pool)

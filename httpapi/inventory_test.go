@@ -193,6 +193,12 @@ func TestAdjustments(t *testing.T) {
 	if page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
 		t.Errorf("%+v", page)
 	}
+	if page := b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != moves[len(moves)-1].Version {
+		t.Errorf("the last one: %+v", page)
+	}
+	if page := b.get(t, "/api/inventory/widget/movements?sort=newest&before=2").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
+		t.Errorf("those before the second: %+v", page)
+	}
 	b.get(t, "/api/inventory/nowhere/movements").wantProblem(t, 404, "not_found")
 	b.get(t, "/api/inventory/a%00/movements").wantProblem(t, 404, "not_found")
 	for _, query := range []string{"after=-1", "limit=0", "limit=201", "cursor=x"} {

@@ -1,8 +1,10 @@
 package orders
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,12 +32,23 @@ func (r *Reader) StockList(ctx context.Context, after string, limit int32) ([]St
 	return rows, Unavailable("list stock", err)
 }
 
-// StockMovements reads up to limit changes of an item's stock that made a version after the given one, oldest first.
-// Errors: ErrNotFound, ErrUnavailable.
-func (r *Reader) StockMovements(ctx context.Context, item string, after int64, limit int32) ([]db.StockMovement, error) {
-	if _, err := r.StockOf(ctx, item); err != nil {
+// StockMovements reads the changes of an item's stock, by the version that they made. Errors: ErrNotFound, ErrUnavailable.
+func (r *Reader) StockMovements(ctx context.Context, item string, s StockSpan) (rows []db.StockMovement, err error) {
+	which := db.StockMovementsOfParams{Item: item, After: s.After, Before: cmp.Or(s.Before, math.MaxInt64), Most: s.Limit}
+	if _, err = r.StockOf(ctx, item); err != nil {
 		return nil, err
 	}
-	rows, err := Read(ctx, r, r.query.StockMovementsOf, db.StockMovementsOfParams{Item: item, After: after, Most: limit})
+	if s.Descending {
+		rows, err = Read(ctx, r, r.query.StockMovementsOfNewest, db.StockMovementsOfNewestParams(which))
+	} else {
+		rows, err = Read(ctx, r, r.query.StockMovementsOf, which)
+	}
 	return rows, Unavailable("read stock movements", err)
+}
+
+// StockSpan chooses changes of an item's stock: those between two versions, which are left out themselves.
+type StockSpan struct {
+	After, Before int64 // Before 0: up to now
+	Descending    bool  // the largest version first
+	Limit         int32 // how many at most
 }

@@ -38,4 +38,8 @@ WHERE s.item = @item AND s.request_id = @request_id::text AND s.actor = @actor::
 
 -- name: StockMovementsOf :many
 SELECT s.* FROM pawl.stock_movements AS s
-WHERE s.item = @item AND s.version > @after ORDER BY s.version LIMIT @most;
+WHERE s.item = @item AND s.version > @after AND s.version < @before ORDER BY s.version LIMIT @most;
+
+-- name: StockMovementsOfNewest :many
+SELECT s.* FROM pawl.stock_movements AS s
+WHERE s.item = @item AND s.version > @after AND s.version < @before ORDER BY s.version DESC LIMIT @most;

@@ -257,7 +257,7 @@ export interface paths {
         };
         /**
          * Read the stock movements of an item
-         * @description One row for every change of the stock but sales, oldest first. onHand is the sum of the changes, less what was sold since the first of them. Needs the role read or stock.
+         * @description One row for every change of the stock but sales, oldest first. The last ones are read with sort=newest, and those before them with before. onHand is the sum of the changes, less what was sold since the first of them. Needs the role read or stock.
          */
         get: operations["listStockMovements"];
         put?: never;
@@ -4278,6 +4278,10 @@ export interface operations {
             query?: {
                 /** @description Only rows with a larger version. */
                 after?: number;
+                /** @description Only rows with a smaller version. */
+                before?: number;
+                /** @description Which row comes first. */
+                sort?: "oldest" | "newest";
                 /** @description How many rows to answer with at most. */
                 limit?: number;
             };
