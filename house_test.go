@@ -27,7 +27,7 @@ import (
 //	        ├──→ books               ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        ├──→ console → client, fsm/diagram               the API is its only way to an order
-//	        ├──→ demo → client, pgembed
+//	        ├──→ demo → console, db, pgembed
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
@@ -54,12 +54,12 @@ var mayImport = map[string][]string{
 	"console":     {"client", "fsm", "fsm/diagram"},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
-	"demo":        {"client", "pgembed"},
+	"demo":        {"client", "console", "db", "pgembed"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
 	"cli":         {"access", "client", "console", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
 	"cli/output":  {},
-	"cli/remote":  {"client", "cli/output"},
+	"cli/remote":  {"client", "console", "cli/output"},
 
 	"policy/store": {"db", "policy"},
 

@@ -26,11 +26,13 @@ func demoCommand() *cobra.Command {
 			"every few seconds: the provider is slow, silent or wrong, a replica is killed or stands still. It tells what\n" +
 			"happens, and in the end it compares the books of the service with those of the provider. Ends with 1 if they\n" +
 			"do not balance. Everything runs on this machine, on free ports, and is removed afterwards. Ctrl-C has it come to\n" +
-			"the books at once.",
-		Example: "  pawl demo\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
+			"the books at once.\n\n" +
+			"It prints the address of its console, with a lab where you break things yourself. As soon as you do, nothing breaks\n" +
+			"by itself any more, and it goes on until Ctrl-C.",
+		Example: "  pawl demo\n  pawl demo --seconds 0   # until Ctrl-C, and all faults are yours\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if seconds < 1 || seconds > 86400 {
-				return usageError{errors.New("seconds: from 1 to 86400")}
+			if seconds < 0 || seconds > 86400 {
+				return usageError{errors.New("seconds: from 0 to 86400")}
 			}
 			if opt.Program, err = os.Executable(); err != nil {
 				return fmt.Errorf("find this program: %w", err)
@@ -52,7 +54,7 @@ func demoCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&seconds, "seconds", 30, "how long orders are sent")
+	f.IntVar(&seconds, "seconds", 30, "how long orders are sent; 0: until Ctrl-C, and nothing breaks by itself")
 	f.StringVar(&opt.Dir, "data-dir", "", "new or empty `folder` to keep everything in; empty: a temporary one")
 	f.StringVar(&opt.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
 	f.StringVar(&opt.PostgresUser, "pg-user", "", "user that PostgreSQL runs as when started by root; empty: pawl")

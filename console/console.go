@@ -18,6 +18,8 @@ import (
 type Config struct {
 	// Client returns the API with the rights of whoever sends the request. See InMemory.
 	Client func(*http.Request) (*client.Client, error)
+	// Lab is what can be broken here. Nil, and so for a service that matters: nothing.
+	Lab *Lab
 }
 
 type console struct {
@@ -32,10 +34,15 @@ func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
 	c.mux.Handle("GET /console/static/{name}", c.assets)
 	c.overviewRoutes()
+	c.labRoutes()
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))
-	all.HandleFunc("GET /console/live", c.answered((*visit).pokes)) // not compressed: that would wait for more to send
+	// Not compressed: that would wait for more to send.
+	all.HandleFunc("GET /console/live", c.answered((*visit).pokes))
+	if c.Lab != nil {
+		all.HandleFunc("GET /console/lab/live", c.inLab((*visit).labPokes))
+	}
 	return secured(http.NewCrossOriginProtection().Handler(all))
 }
 

@@ -23,6 +23,11 @@ func (v *visit) pokes() error {
 	if err != nil {
 		return err
 	}
+	return v.stream(next)
+}
+
+// stream pokes whenever next reports a change.
+func (v *visit) stream(next func(context.Context) (bool, error)) error {
 	stream := http.NewResponseController(v.w)
 	_ = stream.SetReadDeadline(time.Time{}) // not every writer has a connection
 	header := v.w.Header()

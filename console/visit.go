@@ -32,6 +32,8 @@ type page struct {
 	Data  any
 	// Order has the page live with one order; with everything that happens where it is empty.
 	Order string
+	// Pokes is where the page hears that it has changed, if that is somewhere else.
+	Pokes string
 	// Still is a page that does not change while a person looks at it: a form, say.
 	Still bool
 }
@@ -45,6 +47,7 @@ type frame struct {
 	Reload   string // the URL of the page
 	Asset    func(name string) string
 	May      func(operation string) bool
+	Lab      bool // there is one
 	SignedIn bool
 }
 
@@ -54,7 +57,7 @@ func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK,
 func (v *visit) showAs(status int, name string, p page) error {
 	me := cmp.Or(v.me, &client.Caller{})
 	f := frame{
-		page: p, Me: me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path,
+		page: p, Me: me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, Lab: v.console.Lab != nil,
 		May:      func(operation string) bool { return slices.Contains(me.Operations, operation) },
 		SignedIn: v.r.Header.Get("Cookie") != "" && len(me.Roles) > 0,
 	}
@@ -64,6 +67,7 @@ func (v *visit) showAs(status int, name string, p page) error {
 			f.Live += "?order=" + url.QueryEscape(p.Order)
 		}
 	}
+	f.Live = cmp.Or(p.Pokes, f.Live)
 	var body bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
 		return err
@@ -88,8 +92,7 @@ const maxForm = 4 << 20
 // answered identifies the person, and shows what goes wrong.
 func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		v := &visit{console: c, w: w, r: r}
+		v := c.visit(w, r)
 		err := v.identify()
 		if err == nil {
 			err = serve(v)
@@ -98,6 +101,11 @@ func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
 			v.showError(err)
 		}
 	}
+}
+
+func (c *console) visit(w http.ResponseWriter, r *http.Request) *visit {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	return &visit{console: c, w: w, r: r}
 }
 
 func (v *visit) identify() (err error) {

@@ -27,11 +27,14 @@ func (s *stage) balance() error {
 		return errors.New("the provider did something twice")
 	}
 	c := s.tally.look()
-	if lost := c.sent - c.completed - c.failed; lost > 0 {
+	waiting := ""
+	if lost := c.sent - c.completed - c.failed; lost > 0 && s.byHand.Load() {
+		waiting = fmt.Sprintf(", %d wait for a person", lost)
+	} else if lost > 0 {
 		return fmt.Errorf("%d of %d orders did not come to their end", lost, c.sent)
 	}
-	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone, none is lost, none was charged twice.\n",
-		c.sent, s.struck, c.completed, c.failed)
+	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone%s, none is lost, none was charged twice.\n",
+		c.sent, s.struck, c.completed, c.failed, waiting)
 	fmt.Fprintln(s.Out, "The books balance, on both sides.")
 	if s.temporary == "" {
 		fmt.Fprintf(s.Out, "The data is kept: pawl verify --data-dir %s\n", s.Dir)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
@@ -14,7 +13,12 @@ import (
 
 const (
 	callers  = 16
-	patience = 2 * time.Minute // of a caller, for one order; then it counts as lost
+	patience = 2 * time.Minute // of callers, after the last order was sent. What has not ended then counts as lost
+
+	// Where a person breaks things, for hours perhaps, callers send no more than a small machine can keep, and an order may wait
+	// for that person in the end.
+	pauseByHand    = 1200 * time.Millisecond // at most, between two orders of a caller
+	patienceByHand = 20 * time.Second
 )
 
 // tally is what the callers saw.
@@ -56,41 +60,65 @@ type balancer struct {
 }
 
 func (b *balancer) RoundTrip(request *http.Request) (*http.Response, error) {
-	target, err := url.Parse(b.replica(rand.IntN(len(b.replicas))).url)
-	if err != nil {
-		return nil, err
-	}
 	b.tally.add(func(c *counts) { c.requests++ })
-	request = request.Clone(request.Context())
-	request.URL.Host, request.Host = target.Host, target.Host
-	return b.transport.RoundTrip(request)
+	return b.transport.RoundTrip(aimed(request.Context(), request, b.replica(rand.IntN(len(b.replicas))).url))
 }
 
 // send has callers send orders, each one after the other, until ctx ends. It returns when all their orders have ended.
 func (s *stage) send(ctx context.Context) error {
 	replicas := &balancer{stage: s, transport: http.Transport{MaxIdleConnsPerHost: callers}}
 	defer replicas.transport.CloseIdleConnections()
-	shop, err := client.New("http://any-replica", client.Options{
-		HTTPClient: &http.Client{Transport: replicas}, Timeout: 2 * time.Second, RetryFor: patience})
+	shop, err := client.New(s.front.Address(), client.Options{
+		HTTPClient: &http.Client{Transport: replicas}, Timeout: 2 * time.Second, RetryFor: 1000 * time.Hour})
 	if err != nil {
 		return err
 	}
-	var running sync.WaitGroup
-	for range callers {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				s.order(context.WithoutCancel(ctx), shop)
-			}
-		})
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		var running sync.WaitGroup
+		for range callers {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					s.order(waiting, shop)
+					s.pause(ctx)
+				}
+			})
+		}
+		running.Wait()
+	}()
+	<-ctx.Done()
+	select {
+	case <-sent:
+	case <-time.After(s.patience()):
+		giveUp()
+		<-sent
 	}
-	running.Wait()
 	return nil
+}
+
+func (s *stage) patience() time.Duration {
+	if s.byHand.Load() {
+		return patienceByHand
+	}
+	return patience
+}
+
+// pause is that of a caller between two orders.
+func (s *stage) pause(ctx context.Context) {
+	if !s.byHand.Load() {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(rand.N(pauseByHand)):
+	}
 }
 
 // order sends a new order and waits until it is known how it ended.
 func (s *stage) order(ctx context.Context, shop *client.Client) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	s.tally.add(func(c *counts) { c.sent++ })
 	began := time.Now()
 	order, err := shop.ProcessAndWait(ctx, client.ProcessBody{

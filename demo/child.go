@@ -111,6 +111,16 @@ func (c *child) start() error {
 	return <-started
 }
 
+// ended says whether the process has.
+func (c *child) ended() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
 
 // kill ends the process as the out-of-memory killer does.

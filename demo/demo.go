@@ -1,6 +1,6 @@
 // Package demo shows the service at work while things break: a database, two replicas, a simulated provider and callers, a
-// fault every few seconds, and in the end the books of both sides, which balance. What runs are commands of this same
-// program, on this machine only. None of it is left behind.
+// fault every few seconds, and in the end the books of both sides, which balance. Its console has a lab, in which a person breaks
+// things. What runs are commands of this same program, on this machine only. None of it is left behind.
 package demo
 
 import (
@@ -11,15 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"pawl/console"
 	"pawl/pgembed"
 )
 
 // Options say what to show, and where.
 type Options struct {
 	Program string        // the file of this program
-	Length  time.Duration // how long orders are sent
+	Length  time.Duration // how long orders are sent, if nobody uses the lab; 0: until Run is ended, and all faults are made by hand
 	Out     io.Writer     // is told what happens, a line for each event
 	Live    bool          // Out is a terminal: its last line is kept up to date
 
@@ -33,7 +35,8 @@ var ErrNotEmpty = errors.New("folder is not empty")
 // Run shows it once. When ctx ends, no more orders are sent and the end comes early. It returns an error where an order did
 // not come to its end, or the books do not balance.
 func Run(ctx context.Context, opt Options) (err error) {
-	s := &stage{Options: opt, restarted: make(chan restart)}
+	s := &stage{Options: opt, restarted: make(chan restart), asked: make(chan asked), over: make(chan struct{}), watched: watched{prove: make(chan struct{}, 1)}}
+	s.byHand.Store(opt.Length == 0)
 	s.table = table{out: opt.Out, live: opt.Live, tally: &s.tally}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.openFolder(); err != nil {
@@ -42,7 +45,10 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	if err := s.play(ctx); err != nil {
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(s.play(ctx), s.closeConsole()); err != nil {
 		return err
 	}
 	return s.balance()
@@ -60,8 +66,16 @@ type stage struct {
 	starting  int          // replicas that are being started again
 	restarted chan restart // hears from them
 
+	front  *console.Local
+	asked  chan asked    // what is asked for in the lab
+	over   chan struct{} // closed when nothing can be asked for any more
+	byHand atomic.Bool   // a person breaks things, and nothing breaks by itself
+
 	mu       sync.Mutex
-	replicas [2]*child
+	replicas [2]replica
+	rules    []string // of the provider, but for the usual ones
+
+	watched
 }
 
 // openFolder makes the folder. Others may enter it: root's PostgreSQL runs as somebody else.
@@ -102,6 +116,9 @@ func (s *stage) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if s.front, err = console.ListenLocal(0); err != nil {
+		return err
+	}
 	if err := os.WriteFile(s.file("policy.yaml"), fmt.Appendf(nil, policy, s.provider.url), 0o600); err != nil {
 		return fmt.Errorf("write policy: %w", err)
 	}
@@ -115,30 +132,12 @@ func (s *stage) start(ctx context.Context) (err error) {
 
 func (s *stage) file(name string) string { return filepath.Join(s.Dir, name) }
 
-// startReplica starts a replica in the place of the i-th. It notices soon when the other one has gone.
-func (s *stage) startReplica(ctx context.Context, i int) error {
-	replica, err := s.launch(ctx, "serve", "--database-url", s.databaseURL(), "--policy", s.file("policy.yaml"), "--listen", "127.0.0.1", "--port", "0",
-		"--lease", "2s", "--recovery-interval", "200ms", "--log-format", "text")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil {
-		s.replicas[i] = replica
-	}
-	return err
-}
-
 func (s *stage) databaseURL() string { return s.database.URL("postgres") }
-
-// replica is the i-th, which may be dead.
-func (s *stage) replica(i int) *child {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.replicas[i]
-}
 
 // close ends what still runs, the one that others need last, and removes the folder.
 func (s *stage) close() (err error) {
-	for _, c := range []*child{s.replicas[0], s.replicas[1], s.provider} {
+	err = s.closeConsole()
+	for _, c := range []*child{s.replicas[0].child, s.replicas[1].child, s.provider} {
 		if c != nil {
 			c.end()
 		}
@@ -146,7 +145,7 @@ func (s *stage) close() (err error) {
 	if s.database != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 		defer cancel()
-		err = s.database.Stop(ctx)
+		err = errors.Join(err, s.database.Stop(ctx))
 	}
 	if s.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(s.temporary))

@@ -21,14 +21,14 @@ type fault struct {
 }
 
 var faults = []fault{
-	{says: "the provider is slow: it takes half a second for every second request", rules: []string{"slow:500ms,fraction=0.5"}},
+	{says: slow.Says, rules: slow.Rules},
 	{says: "replica 1 is killed (SIGKILL)", replica: 1, signal: syscall.SIGKILL},
-	{says: "the provider is silent: one request in five is done and never answered", rules: []string{"timeout-after,fraction=0.2"}},
+	{says: silent.Says, rules: silent.Rules},
 	{says: "replica 2 stands still (SIGSTOP)", replica: 2, signal: syscall.SIGSTOP},
-	{says: "the provider is wrong: one request in five is done and answered with 500", rules: []string{"error-after,fraction=0.2"}},
+	{says: wrong.Says, rules: wrong.Rules},
 	{says: "replica 2 is killed (SIGKILL)", replica: 2, signal: syscall.SIGKILL},
-	{says: "the provider hangs up in the middle of one answer in five", rules: []string{"cut-after,fraction=0.2"}},
-	{says: "the provider is busy: it answers one request in three with 429", rules: []string{"rate-limit,fraction=0.33"}},
+	{says: hangsUp.Says, rules: hangsUp.Rules},
+	{says: busy.Says, rules: busy.Rules},
 }
 
 // usual is what some orders come to at any provider: they fail, and what was done for them is undone.
@@ -46,31 +46,38 @@ func (s *stage) plan(rules ...string) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("tell the provider what goes wrong: it answers %s", response.Status)
+		var why struct{ Detail string }
+		_ = json.NewDecoder(response.Body).Decode(&why) // what can be told is told
+		return fmt.Errorf("tell the provider what goes wrong: it answers %s: %s", response.Status, why.Detail)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rules = rules
 	return nil
 }
 
 // play sends orders and has a fault every few seconds, until it is time or ctx ends. It returns when all orders have ended.
 func (s *stage) play(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.Length)
-	defer cancel()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	sent := make(chan struct{})
 	var unsent error
 	go func() {
 		defer close(sent)
 		unsent = s.send(ctx)
 	}()
-	err := s.disturb(ctx, sent)
-	cancel()
+	err := s.disturb(ctx, end, sent)
+	end()
 	<-sent
 	return errors.Join(err, unsent)
 }
 
-// disturb has the faults, until ctx ends, and tells what happens until all orders were sent and all replicas serve again.
-func (s *stage) disturb(ctx context.Context, sent <-chan struct{}) (err error) {
+// disturb has the faults, until it is time to end or ctx ends, and tells what happens until all orders have ended and all
+// replicas serve again. All that is broken or mended, by itself or by hand, is so here.
+func (s *stage) disturb(ctx context.Context, end func(), sent <-chan struct{}) (err error) {
+	defer close(s.over)
 	pause := min(max(s.Length/time.Duration(len(faults)+1), time.Second), 4*time.Second)
-	end, _ := ctx.Deadline()
+	stop := time.Now().Add(s.Length)
 	next := time.NewTicker(pause)
 	redraw := time.NewTicker(200 * time.Millisecond)
 	defer next.Stop()
@@ -80,27 +87,34 @@ func (s *stage) disturb(ctx context.Context, sent <-chan struct{}) (err error) {
 	for over := ctx.Done(); err == nil && (sent != nil || s.starting > 0); {
 		select {
 		case <-next.C:
-			if time.Until(end) > pause/2 && over != nil && s.starting == 0 {
+			if time.Until(stop) > pause/2 && over != nil && s.starting == 0 && !s.byHand.Load() {
 				err = s.strike()
 			}
 		case r := <-s.restarted:
 			s.starting--
 			err = r.err
 			s.table.row(fmt.Sprintf("replica %d serves again", r.number))
+		case a := <-s.asked:
+			a.answer <- s.obey(a.LabAction, over == nil)
 		case <-over:
 			over = nil
-			err = s.heal()
+			err = s.mend()
 			s.table.row("no more new orders, no more faults")
 		case <-sent:
 			sent = nil
 		case <-redraw.C:
+			if over != nil && !s.byHand.Load() && !time.Now().Before(stop) {
+				end()
+			}
 			s.table.draw()
 		}
 	}
 	for ; s.starting > 0; s.starting-- {
 		err = errors.Join(err, (<-s.restarted).err)
 	}
-	s.table.row("every order has ended")
+	if c := s.tally.peek(); c.sent == c.completed+c.failed {
+		s.table.row("every order has ended")
+	}
 	return err
 }
 
@@ -113,14 +127,10 @@ func (s *stage) strike() error {
 	}
 	s.table.row(f.says)
 	if f.replica > 0 {
-		s.replica(f.replica - 1).signal(f.signal)
+		s.signal(f.replica-1, f.signal)
 	}
 	if f.signal == syscall.SIGKILL {
-		s.starting++
-		go func() {
-			<-s.replica(f.replica - 1).exited
-			s.restarted <- restart{f.replica, s.startReplica(context.Background(), f.replica-1)}
-		}()
+		s.restart(f.replica - 1)
 	}
 	return nil
 }
@@ -128,13 +138,7 @@ func (s *stage) strike() error {
 // heal ends the last fault. The provider goes on with other rules, if there are any.
 func (s *stage) heal(rules ...string) error {
 	for i := range s.replicas {
-		s.replica(i).signal(syscall.SIGCONT)
+		s.signal(i, syscall.SIGCONT)
 	}
 	return s.plan(rules...)
-}
-
-// restart is a replica that was started again.
-type restart struct {
-	number int // from 1 on
-	err    error
 }

@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(publicFolder(t), "pawl"), 78, "/nonexistent"},
 		{"a port that is taken", []string{"DATABASE_URL=" + database}, "--allow-data-loss --listen 127.0.0.1 --port " + port, 1, "in use"},
 		{"a command that was misspelt", nil, "serv", 2, "did you mean serve?"},
-		{"a demo without time", nil, "demo --seconds 0", 2, "seconds: from 1"},
+		{"a demo of less than no time", nil, "demo --seconds -1", 2, "seconds: from 0"},
 		{"a demo in a folder that is in use", nil, "demo --data-dir " + filepath.Dir(file), 2, "folder is not empty"},
 		{"no database to verify", nil, "verify --data-dir /nonexistent", 69, "pawl migrate up"},
 		{"books that were never opened", []string{"DATABASE_URL=" + dbtest.Empty(t)}, "verify", 69, "pawl migrate up"},

@@ -1,4 +1,4 @@
-// Package remote has the commands that ask a running service over its API: orders, holds, events, webhooks. They know of
+// Package remote has the commands that ask a running service over its API: orders, holds, events, webhooks, and a console. They know of
 // the service what every client knows.
 package remote
 
@@ -31,7 +31,7 @@ var (
 
 // Commands are those of this package, for the command line.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand(), webhooksCommand()}
+	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand(), webhooksCommand(), consoleCommand()}
 }
 
 // session is what a command works with.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"pawl/access"
 	"pawl/cli/remote"
 	"pawl/client"
 	"pawl/db"
@@ -46,7 +47,15 @@ func execute(ctx context.Context, out io.Writer, url, line string) error {
 // service is a real one, where a person must approve orders of more than 500 USD.
 func service(t *testing.T) (url string) {
 	t.Helper()
-	pool, err := db.Open(t.Context(), dbtest.New(t).URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
+	url, _ = serviceAndBooks(t)
+	return url
+}
+
+// serviceAndBooks is one whose database a test needs, too.
+func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
+	t.Helper()
+	d := dbtest.New(t)
+	pool, err := db.Open(t.Context(), d.URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +80,17 @@ func service(t *testing.T) (url string) {
 	tail := events.NewTail(feed, events.TailConfig{})
 	tail.Start()
 	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
+	control, err := access.New(context.WithoutCancel(t.Context()), db.New(pool), access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(control.Stop)
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
-		ResponseTimeout: 30 * time.Second, Events: tail,
+		ResponseTimeout: 30 * time.Second, Events: tail, Access: control,
 		Webhooks: webhooks.NewEndpoints(db.New(pool), orders.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: time.Now}),
 	}))
 	t.Cleanup(server.Close)
-	return server.URL
+	return server.URL, db.New(d.Pool)
 }
 
 // step is a line that somebody types, and what comes of it.

@@ -1,0 +1,120 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Local serves a console on this machine that has no log-in of its own, as those of pawl console and pawl demo: to the person who
+// has its address from the terminal. Other users of the machine reach it, too, and so do the web pages that its
+// browsers show. So there is a key in the address, which a browser keeps in a cookie, and names in Host that are not this machine's
+// are refused.
+type Local struct {
+	address  string // http://127.0.0.1 and the port
+	key      string
+	listener net.Listener
+	server   *http.Server
+	served   chan error
+	end      context.CancelFunc // ends the contexts of all requests
+}
+
+// ListenLocal listens on a port of this machine; 0 is a free one. Close ends it.
+func ListenLocal(port int) (*Local, error) {
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return &Local{address: "http://" + listener.Addr().String(), key: rand.Text(), listener: listener, served: make(chan error, 1)}, nil
+}
+
+// Address is where it is, without a path.
+func (l *Local) Address() string { return l.address }
+
+// Link is the address of a page, with the key.
+func (l *Local) Link(path string) string { return l.address + path + "?key=" + l.key }
+
+// Start serves a handler until Close.
+func (l *Local) Start(handler http.Handler) {
+	var requests context.Context
+	requests, l.end = context.WithCancel(context.Background())
+	l.server = &http.Server{
+		BaseContext: func(net.Listener) context.Context { return requests },
+		Handler:     thisMachine(handler), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // the terminal is for what the command says
+	}
+	go func() { l.served <- l.server.Serve(l.listener) }()
+}
+
+// Failed hears when it can't serve any more.
+func (l *Local) Failed() <-chan error { return l.served }
+
+// closeLimit is how long requests may take to end that are told to.
+const closeLimit = 5 * time.Second
+
+// Close ends it, and with it the streams that pages listen to. It waits for the handler.
+func (l *Local) Close() error {
+	if l.server == nil {
+		return l.listener.Close()
+	}
+	l.end()
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	err := l.server.Shutdown(ctx)
+	if err != nil {
+		err = l.server.Close()
+	}
+	if served := <-l.served; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// thisMachine refuses requests under a name that may lead to this machine for a while, and be somebody else's.
+func thisMachine(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := (&url.URL{Host: r.Host}).Hostname()
+		address, err := netip.ParseAddr(host)
+		if !strings.EqualFold(host, "localhost") && (err != nil || !address.IsLoopback()) {
+			http.Error(w, "This is known as localhost or 127.0.0.1 only.", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Private lets nobody to a handler who does not have the key. The handler sees neither it nor the cookie.
+func (l *Local) Private(next http.Handler) http.Handler {
+	_, port, _ := net.SplitHostPort(l.listener.Addr().String())
+	name := "pawl-console-" + port // browsers don't tell ports apart
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		if given := r.URL.Query().Get("key"); given != "" && r.Method == http.MethodGet && l.opens(given) {
+			http.SetCookie(w, &http.Cookie{Name: name, Value: l.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
+			w.Header().Set("Referrer-Policy", "no-referrer")
+			http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
+			return
+		}
+		if cookie, err := r.Cookie(name); err != nil || !l.opens(cookie.Value) {
+			http.Error(w, "Open the address that the command has printed: it has a key in it.", http.StatusForbidden)
+			return
+		}
+		w.Header().Del("Cache-Control")
+		r = r.Clone(r.Context())
+		r.Header.Del("Cookie")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (l *Local) opens(key string) bool {
+	return subtle.ConstantTimeCompare([]byte(key), []byte(l.key)) == 1
+}
