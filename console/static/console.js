@@ -136,9 +136,33 @@ function tick() {
 }
 setInterval(() => document.hidden || tick(), 5000);
 
+// views adds the searches that a person keeps to those that are offered.
+function views() {
+  const nav = main.querySelector("nav[data-search]");
+  if (!nav || nav.querySelector(".own")) return;
+  const search = nav.dataset.search, kept = settings.get("views", "").split("\n").filter(Boolean);
+  for (const text of kept) {
+    const link = make("a", { href: "/console/orders?" + new URLSearchParams({ q: text }) }, text);
+    if (text === search) link.setAttribute("aria-current", "true");
+    nav.querySelector("ul").append(make("li", { class: "own" }, link));
+  }
+  const own = kept.includes(search);
+  if (!own && (!search || nav.querySelector("[aria-current]"))) return;
+  const button = make("button", { class: "quiet", type: "button" }, own ? "Forget this view" : "Keep this view");
+  button.addEventListener("click", () => {
+    settings.set("views", (own ? kept.filter((text) => text !== search) : [...kept, search]).join("\n"));
+    location.reload();
+  });
+  nav.querySelector("ul").append(make("li", { class: "own" }, button));
+}
+
 // arrange sees to what a page that has just come lacks: true times, and tables that can be scrolled by keys.
 function arrange() {
   tick();
+  views();
+  for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
+    cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
+  }
   for (const box of main.querySelectorAll("table, pre")) {
     const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
     if (scrolls && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
@@ -162,11 +186,11 @@ const keys = {
   "?": ["this help", help],
 };
 
-const row = () => document.activeElement.closest("tbody tr");
+const row = () => document.activeElement.closest("tbody tr, article");
 
 // step goes to the next row with a link, or to the one before.
 function step(by) {
-  const rows = [...main.querySelectorAll("tbody tr")].filter((other) => other.querySelector("a") && other.checkVisibility());
+  const rows = [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
   const at = rows.indexOf(row());
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
 }
