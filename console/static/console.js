@@ -136,37 +136,43 @@ function tick() {
 }
 setInterval(() => document.hidden || tick(), 5000);
 
-// views adds the searches that a person keeps to those that are offered.
-function views() {
-  const nav = main.querySelector("nav[data-search]");
-  if (!nav || nav.querySelector(".own")) return;
-  const search = nav.dataset.search, kept = settings.get("views", "").split("\n").filter(Boolean);
-  for (const text of kept) {
-    const link = make("a", { href: "/console/orders?" + new URLSearchParams({ q: text }) }, text);
-    if (text === search) link.setAttribute("aria-current", "true");
-    nav.querySelector("ul").append(make("li", { class: "own" }, link));
-  }
-  const own = kept.includes(search);
-  if (!own && (!search || nav.querySelector("[aria-current]"))) return;
-  const button = make("button", { class: "quiet", type: "button" }, own ? "Forget this view" : "Keep this view");
-  button.addEventListener("click", () => {
-    settings.set("views", (own ? kept.filter((text) => text !== search) : [...kept, search]).join("\n"));
-    location.reload();
-  });
-  nav.querySelector("ul").append(make("li", { class: "own" }, button));
-}
-
-// arrange sees to what a page that has just come lacks: true times, and tables that can be scrolled by keys.
+// arrange sees to what a page that has just come lacks: true times, a person's own views, and tables that can be scrolled by keys.
 function arrange() {
   tick();
-  views();
-  for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
-    cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
-  }
+  showViews();
+  reachable();
+}
+
+function reachable() {
   for (const box of main.querySelectorAll("table, pre")) {
     const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
     if (scrolls && !box.hasAttribute("tabindex")) box.setAttribute("tabindex", "0");
   }
+}
+
+// Views of a person's own: searches that were given a name. They are beside those that everybody has, and the server knows
+// nothing of them.
+function showViews() {
+  const list = main.querySelector("nav.views ul");
+  if (!list) return;
+  const search = main.querySelector("nav.views").dataset.views;
+  const views = Object.entries(JSON.parse(settings.get("views", "{}")));
+  const store = (changed) => { settings.set("views", JSON.stringify(Object.fromEntries(changed))); showViews(); };
+  for (const item of list.querySelectorAll(".own")) item.remove();
+  for (const [name, saved] of views) {
+    const link = make("a", { href: `/console/orders?q=${encodeURIComponent(saved)}` }, name);
+    if (saved === search) link.setAttribute("aria-current", "true");
+    const forget = make("button", { type: "button", class: "quiet", "aria-label": `Forget the view ${name}`, title: "Forget this view" }, "×");
+    forget.addEventListener("click", () => store(views.filter(([other]) => other !== name)));
+    list.append(make("li", { class: "own" }, link, forget));
+  }
+  if (!search || [...list.querySelectorAll("a")].some((link) => link.matches("[aria-current]"))) return;
+  const save = make("button", { type: "button", class: "quiet" }, "Keep this search");
+  save.addEventListener("click", () => {
+    const name = prompt("Keep this search under the name", search)?.trim();
+    if (name) store([...views.filter(([other]) => other !== name), [name, search]]);
+  });
+  list.append(make("li", { class: "own" }, save));
 }
 
 // Whoever chooses all rows chooses those that are shown.
@@ -186,11 +192,11 @@ const keys = {
   "?": ["this help", help],
 };
 
-const row = () => document.activeElement.closest("tbody tr, article");
+const row = () => document.activeElement.closest("tbody tr");
 
 // step goes to the next row with a link, or to the one before.
 function step(by) {
-  const rows = [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
+  const rows = [...main.querySelectorAll("tbody tr")].filter((other) => other.querySelector("a") && other.checkVisibility());
   const at = rows.indexOf(row());
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
 }
@@ -241,5 +247,6 @@ helpButton.addEventListener("click", help);
 const who = document.querySelector(".who");
 who.prepend(...main.dataset.live ? [liveButton] : [], helpButton);
 if (location.hash === "#search") search();
+addEventListener("resize", reachable);
 listen();
 arrange();
