@@ -12,7 +12,7 @@ var screens = []struct {
 	name, path string
 	shows      []string
 }{
-	{"docs", "/docs", []string{"Pawl API"}},
+	{"problem of the API", "/problems/order_conflict", []string{"409"}},
 	{"login", "/login", []string{"token:maria"}},
 	{"overview", "/console", []string{"Overview"}},
 	{"nothing", "/console/nothing", []string{"There is no such page."}},
@@ -29,23 +29,29 @@ func TestScreens(t *testing.T) {
 			t.Parallel()
 			b := maria(t)
 			b.look(looks[0])
-			b.visit(screen.path)
+			b.visit(strings.ReplaceAll(screen.path, "{broken}", shared.broken))
 			for _, text := range screen.shows {
 				b.shows(text)
 			}
 			for _, l := range looks {
 				b.look(l)
-				if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
-					t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
-				}
-				for _, found := range b.axe() {
-					t.Errorf("%v: %s", l, found)
-				}
+				b.hasNoBarrier(l)
 			}
 			if strings.HasSuffix(screen.path, "nothing") {
 				b.forgive("404")
 			}
 		})
+	}
+}
+
+// hasNoBarrier fails the test if a page is wider than the screen, or if axe finds something.
+func (b *tab) hasNoBarrier(l look) {
+	b.t.Helper()
+	if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
+		b.t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
+	}
+	for _, found := range b.axe() {
+		b.t.Errorf("%v: %s", l, found)
 	}
 }
 

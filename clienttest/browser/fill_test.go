@@ -36,9 +36,12 @@ func fillStock(ctx context.Context) error {
 
 func fillWebhooks(ctx context.Context) error {
 	for path, about := range map[string]string{"/hook": "the shop", "/broken": "the warehouse, which is away"} {
-		_, err := shared.api.CreateWebhookEndpoint(ctx, nil, client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + path, Description: about})
+		made, err := shared.api.CreateWebhookEndpoint(ctx, nil, client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + path, Description: about})
 		if err != nil {
 			return err
+		}
+		if path == "/broken" {
+			shared.broken = made.ID
 		}
 	}
 	return nil

@@ -35,6 +35,7 @@ var shared struct {
 	url     string
 	api     *client.Client // with all rights
 	shop    *shop
+	broken  string // the id of the endpoint that takes nothing
 	browser context.Context
 }
 

@@ -43,8 +43,9 @@ func startBrowser() error {
 // tab is a window of a browser that knows nobody else's cookies. What a page must never do is noted, and fails the test in
 // the end.
 type tab struct {
-	t   *testing.T
-	ctx context.Context
+	t       *testing.T
+	ctx     context.Context
+	address string // of the service that it looks at
 
 	mu       sync.Mutex
 	requests []string // "GET /path", in the order in which they were sent
@@ -56,7 +57,7 @@ type tab struct {
 func open(t *testing.T, cookie *http.Cookie) *tab {
 	t.Helper()
 	began(t)
-	b := &tab{t: t}
+	b := &tab{t: t, address: shared.url}
 	b.start(chromedp.WithNewBrowserContext())
 	if cookie != nil {
 		yes := true
@@ -100,7 +101,7 @@ func (b *tab) hear(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		address, err := url.Parse(e.Request.URL)
-		if err != nil || address.Scheme != "data" && "http://"+address.Host != shared.url {
+		if err != nil || address.Scheme != "data" && "http://"+address.Host != b.address {
 			note("a request to somebody else: %s", e.Request.URL)
 			return
 		}
@@ -185,7 +186,7 @@ func (b *tab) about() string {
 // visit loads a page of the service.
 func (b *tab) visit(path string) {
 	b.t.Helper()
-	run(b, chromedp.Navigate(shared.url+path))
+	run(b, chromedp.Navigate(b.address+path))
 }
 
 // wait waits until an expression of the page is true. That a page goes meanwhile, and another one comes, is no failure.
@@ -242,7 +243,10 @@ func (b *tab) look(l look) {
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 	}})
+	eval[any](b, `new Promise(done => requestAnimationFrame(() => setTimeout(done)))`) // the page has heard of it
 }
 
 // escaped is a text for the query of a URL.
 func escaped(text string) string { return url.QueryEscape(text) }
+
+const isLive = `document.querySelector(".live")?.dataset.state === "live"`
