@@ -35,6 +35,8 @@ func New(cfg Config) http.Handler {
 	c.mux.Handle("GET /console/static/{name}", c.assets)
 	c.overviewRoutes()
 	c.labRoutes()
+	c.bulkRoutes()
+	c.policiesRoutes()
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))

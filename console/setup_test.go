@@ -46,7 +46,7 @@ func setup(t *testing.T) *service {
 	return setupWith(t, "approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n")
 }
 
-// setupWith starts a service with a policy.
+// setupWith starts a service with a policy. Empty: with none.
 func setupWith(t *testing.T, text string) *service {
 	t.Helper()
 	s := &service{Database: dbtest.New(t)}
@@ -56,8 +56,10 @@ func setupWith(t *testing.T, text string) *service {
 	}
 	t.Cleanup(pool.Close)
 	query, ctx := db.New(pool), context.WithoutCancel(t.Context())
-	if _, err := store.Use(ctx, query, []byte(text), "test"); err != nil {
-		t.Fatal(err)
+	if text != "" {
+		if _, err := store.Use(ctx, query, []byte(text), "test"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	control, err := access.New(ctx, query, access.Config{})
 	if err != nil {

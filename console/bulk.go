@@ -1,0 +1,245 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"pawl/client"
+)
+
+func (c *console) bulkRoutes() {
+	c.get("/console/bulk", (*visit).bulk)
+	c.post("/console/bulk", (*visit).bulk)
+}
+
+// bulkMost is how many orders one bulk request can be about.
+const bulkMost = 1000
+
+// bulkForm is what a person asks of many orders. It comes from links with a filter, from forms with ids, and from itself.
+type bulkForm struct {
+	Verb    *bulkVerb // nil: not chosen yet
+	IDs     []string
+	Body    client.BulkBody // all but the ids
+	Confirm bool            // what a dry run said was seen
+}
+
+// bulkPage is what the screen shows: a form to choose with, or what a dry run says.
+type bulkPage struct {
+	bulkForm
+	Verbs      []*bulkVerb // that the person may ask for
+	Fields     []field
+	More       bool // a filter has more orders than these
+	Problem    *client.Problem
+	Would, Not []client.BulkResult
+	Tried      bool // there was a dry run
+}
+
+// bulk asks, shows what would be done, or does it. Its answer to what was done is a page of its own and not a redirect: a
+// thousand results fit in no URL. To send the form again does nothing twice, because its request id is the same.
+func (v *visit) bulk() error {
+	form, more, err := v.readBulk()
+	if err != nil {
+		return err
+	}
+	p := &bulkPage{bulkForm: form, More: more, Verbs: v.bulkVerbs()}
+	switch {
+	case len(form.IDs) > bulkMost:
+		p.Problem = &client.Problem{ProblemBody: client.ProblemBody{Title: fmt.Sprintf("These are %d orders, and 1,000 are the most at a time.", len(form.IDs))}}
+	case form.Verb == nil || len(form.IDs) == 0:
+	case form.Confirm && v.r.Method == http.MethodPost:
+		results, err := v.askAll(form, false)
+		if err == nil {
+			return v.showResults(form, results)
+		}
+		if p.Problem = refusedInput(err); p.Problem == nil {
+			return err
+		}
+	default:
+		if err := v.tryBulk(p); err != nil {
+			return err
+		}
+	}
+	if form.Verb != nil {
+		p.Fields = form.Verb.fields(form.Body)
+	}
+	return v.show("bulk", page{Title: "Many orders", Still: true, Data: p})
+}
+
+// tryBulk does a dry run, once the form has all that it needs.
+func (v *visit) tryBulk(p *bulkPage) error {
+	if p.Verb.Verb == "step-result" && (p.Body.Step == "" || p.Body.Outcome == "" || p.Body.Reason == "") {
+		return nil
+	}
+	results, err := v.askAll(p.bulkForm, true)
+	if err != nil {
+		if p.Problem = refusedInput(err); p.Problem == nil {
+			return err
+		}
+		return nil
+	}
+	p.Tried = true
+	for _, r := range results {
+		if r.Applied {
+			p.Would = append(p.Would, r)
+		} else {
+			p.Not = append(p.Not, r)
+		}
+	}
+	return nil
+}
+
+// refusedInput is the problem of an input that the API refuses, nil for all other errors.
+func refusedInput(err error) *client.Problem {
+	problem, ok := errors.AsType[*client.Problem](err)
+	if !ok || problem.Status != http.StatusUnprocessableEntity {
+		return nil
+	}
+	return problem
+}
+
+// askAll asks the verb of all orders, in as many requests as their ids need.
+func (v *visit) askAll(form bulkForm, dryRun bool) (results []client.BulkResult, err error) {
+	for _, ids := range bodies(form.IDs) {
+		form.Body.IDs = ids
+		out, err := form.Verb.ask(v.r.Context(), v.api, dryRun, form.Body)
+		switch {
+		case err == nil:
+			results = append(results, out.Results...)
+		case results == nil || dryRun:
+			return nil, err
+		default: // some are done: the person has to hear of them
+			for _, id := range ids {
+				results = append(results, unanswered(id, err))
+			}
+		}
+	}
+	return results, nil
+}
+
+// unanswered is the result of an order in a request that failed.
+func unanswered(id string, err error) client.BulkResult {
+	r := client.BulkResult{OrderID: id, Detail: err.Error()}
+	if problem, ok := errors.AsType[*client.Problem](err); ok {
+		r.Code, r.Detail = problem.Code, problem.Title+" "+problem.Detail
+	}
+	return r
+}
+
+// maxBulkIDs is how many bytes of ids fit into one request, whose body is 64 KiB at most, beside a reason and a detail.
+const maxBulkIDs = 40 << 10
+
+// bodies cuts ids into pieces that fit into a request.
+func bodies(ids []string) (pieces [][]string) {
+	size := 0
+	for _, id := range ids {
+		text, _ := json.Marshal(id) //nolint:errchkjson // a string has no error
+		if size += len(text) + 1; len(pieces) == 0 || size > maxBulkIDs {
+			pieces, size = append(pieces, nil), len(text)+1
+		}
+		last := &pieces[len(pieces)-1]
+		*last = append(*last, id)
+	}
+	return pieces
+}
+
+// bulkResults is what came of it.
+type bulkResults struct {
+	bulkForm
+	Done, Failed []client.BulkResult
+}
+
+func (v *visit) showResults(form bulkForm, all []client.BulkResult) error {
+	out := bulkResults{bulkForm: form}
+	for _, r := range all {
+		if r.Applied {
+			out.Done = append(out.Done, r)
+		} else {
+			out.Failed = append(out.Failed, r)
+		}
+	}
+	return v.show("bulk_results", page{Title: form.Verb.Label + ": results", Still: true, Data: out})
+}
+
+// readBulk reads a form, or the filter of a link. More: the filter has more orders than were read.
+func (v *visit) readBulk() (form bulkForm, more bool, err error) {
+	if err := v.r.ParseForm(); err != nil {
+		return form, false, &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusRequestEntityTooLarge, Title: "The form could not be read.", Detail: err.Error()}}
+	}
+	get := v.r.Form.Get
+	form = bulkForm{
+		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(append(v.r.Form["id"], v.r.Form["ids"]...)), Confirm: get("confirm") != "",
+		Body: client.BulkBody{
+			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
+			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),
+		},
+	}
+	if form.Body.RequestID == "" {
+		form.Body.RequestID = client.NewID()
+	}
+	if v.r.Method != http.MethodGet {
+		return form, false, nil
+	}
+	filter, given, err := bulkFilter(v.r.URL.Query())
+	if err == nil && given {
+		form.IDs, more, err = v.collect(v.r.Context(), filter)
+	}
+	return form, more, err
+}
+
+// pastedIDs are the ids in texts, one in a line, each once.
+func pastedIDs(texts []string) (ids []string) {
+	seen := map[string]bool{}
+	for _, text := range texts {
+		for id := range strings.SplitSeq(text, "\n") {
+			if id = strings.TrimSpace(id); id != "" && !seen[id] {
+				seen[id] = true
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// maxPages bounds how long orders are looked for: a page may be short where few of many orders fit.
+const maxPages = 20
+
+// collect reads the ids of the orders of a filter, as many as one bulk request takes.
+func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (ids []string, more bool, err error) {
+	for range maxPages {
+		filter.Limit = min(bulkMost-len(ids), 200)
+		found, err := v.api.ListOrders(ctx, &filter)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range found.Orders {
+			ids = append(ids, found.Orders[i].OrderID)
+		}
+		if filter.Cursor = found.NextCursor; filter.Cursor == "" || len(ids) == bulkMost {
+			return ids, filter.Cursor != "", nil
+		}
+	}
+	return ids, true, nil
+}
+
+// bulkVerbs are the verbs that the person may ask of many orders.
+func (v *visit) bulkVerbs() (may []*bulkVerb) {
+	for i := range bulkVerbs {
+		if v.may(bulkVerbs[i].operation) {
+			may = append(may, &bulkVerbs[i])
+		}
+	}
+	return may
+}
+
+func (v *visit) bulkVerb(name string) *bulkVerb {
+	may := v.bulkVerbs()
+	if i := slices.IndexFunc(may, func(b *bulkVerb) bool { return b.Verb == name }); i >= 0 {
+		return may[i]
+	}
+	return nil
+}

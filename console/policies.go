@@ -1,0 +1,188 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"pawl/client"
+)
+
+func (c *console) policiesRoutes() {
+	c.get("/console/policies", (*visit).policies)
+	c.get("/console/policy", (*visit).policy)
+	c.get("/console/policy/new", (*visit).writePolicy)
+	c.post("/console/policy/new", (*visit).checkPolicy)
+	c.get("/console/policy/activate", (*visit).activation)
+	c.post("/console/policy/activate", (*visit).activate)
+}
+
+// policies shows the versions, a page of them at a time.
+func (v *visit) policies() error {
+	const most = 50
+	before, _ := strconv.Atoi(v.query("before"))
+	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Before: max(before, 0), Limit: most})
+	if err != nil {
+		return err
+	}
+	older := 0
+	if n := len(list.Policies); n == most && list.Policies[n-1].Version > 1 {
+		older = list.Policies[n-1].Version
+	}
+	return v.show("policies", page{Title: "Policies", Still: true, Data: struct {
+		*client.PolicyList
+		Older int // the next page is of versions below this one
+	}{list, older}})
+}
+
+// policyPage is a version, and what it changes.
+type policyPage struct {
+	*client.PolicyVersion
+	Against int // the version that it is compared with; 0: none
+	Diff    []diffLine
+}
+
+// policy shows a version, compared with another one or else with the active one.
+func (v *visit) policy() error {
+	p, err := v.readPolicy("version")
+	if err != nil {
+		return err
+	}
+	data := policyPage{PolicyVersion: p}
+	data.Against, _ = strconv.Atoi(v.query("against"))
+	if data.Against == 0 && !p.Active {
+		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
+		if err != nil {
+			return err
+		}
+		data.Against = list.Active
+	}
+	if data.Against > 0 {
+		other, err := v.api.GetPolicy(v.r.Context(), data.Against)
+		if err != nil {
+			return err
+		}
+		data.Diff = diff(other, p)
+	}
+	return v.show("policy", page{Title: "Policy " + strconv.Itoa(p.Version), Still: true, Data: data})
+}
+
+// readPolicy reads the version that a parameter names.
+func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*client.PolicyVersion, error) {
+	version, err := strconv.Atoi(v.query(parameter))
+	if err != nil || version < 1 {
+		return nil, errNoPage
+	}
+	return v.api.GetPolicy(v.r.Context(), version, options...)
+}
+
+// policyForm is a policy that a person writes.
+type policyForm struct {
+	Source  string
+	Checked *client.StoredPolicy // the API found no mistake
+	Problem *client.Problem      // what it found
+	Against int                  // the active version
+	Diff    []diffLine           // what would change
+}
+
+// writePolicy shows the text of a version, to be changed.
+func (v *visit) writePolicy() error {
+	form := policyForm{}
+	if v.query("from") != "" {
+		from, err := v.readPolicy("from")
+		if err != nil {
+			return err
+		}
+		form.Source = from.Source
+	}
+	return v.showPolicyForm(form)
+}
+
+// checkPolicy says what is wrong with a text, or what it would change. It stores a text that was checked.
+func (v *visit) checkPolicy() error {
+	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // browsers end lines so
+	source := text("source")
+	store := text("store") != "" && text("checked") == source
+	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, client.StorePolicyBody{Source: source})
+	form := policyForm{Source: source}
+	if form.Problem = refusedInput(err); err != nil && form.Problem == nil {
+		return err
+	}
+	if store && err == nil {
+		return v.redirect(policyURL(stored.Version))
+	}
+	if err == nil {
+		form.Checked = stored
+		if form.Against, form.Diff, err = v.againstActive(source); err != nil {
+			return err
+		}
+	}
+	return v.showPolicyForm(form)
+}
+
+func (v *visit) showPolicyForm(form policyForm) error {
+	status := http.StatusOK
+	if form.Problem != nil {
+		status = http.StatusUnprocessableEntity
+	}
+	return v.showAs(status, "policy_form", page{Title: "New policy", Still: true, Data: form})
+}
+
+// againstActive compares a text with the active version.
+func (v *visit) againstActive(source string) (active int, lines []diffLine, err error) {
+	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
+	if err != nil {
+		return 0, nil, err
+	}
+	now := &client.PolicyVersion{}
+	if list.Active > 0 {
+		if now, err = v.api.GetPolicy(v.r.Context(), list.Active); err != nil {
+			return 0, nil, err
+		}
+	}
+	return list.Active, diff(now, &client.PolicyVersion{Source: source}), nil
+}
+
+// policyActivation is the page between a version and its activation.
+type policyActivation struct {
+	*client.PolicyVersion            // as a dry run says
+	ETag                  string     // of what the person has seen
+	Against               int        // the active version; 0: there is none
+	Diff                  []diffLine // what changes for new orders
+	Fields                []field
+}
+
+func (v *visit) activation() error {
+	var answer http.Response
+	p, err := v.readPolicy("version", client.WithResponse(&answer))
+	if err != nil {
+		return err
+	}
+	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &client.ActivatePolicyParams{DryRun: true}, client.ActivatePolicyBody{})
+	if err != nil {
+		return err
+	}
+	data := policyActivation{PolicyVersion: tried, ETag: answer.Header.Get("ETag"), Fields: []field{{Name: "reason", Label: "Reason", Help: "Kept with the activation."}}}
+	if data.Against, data.Diff, err = v.againstActive(p.Source); err != nil {
+		return err
+	}
+	return v.show("policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Still: true, Data: data})
+}
+
+func (v *visit) activate() error {
+	p, err := v.readPolicy("version")
+	if err != nil {
+		return err
+	}
+	seen := client.ActivatePolicyParams{IfMatch: v.r.PostFormValue("etag")}
+	if _, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")}); err != nil {
+		return err
+	}
+	return v.redirect(policyURL(p.Version))
+}
+
+// policyURL is the page of a version.
+func policyURL(version int) string {
+	return "/console/policy?" + url.Values{"version": {strconv.Itoa(version)}}.Encode()
+}
