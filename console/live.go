@@ -72,6 +72,9 @@ func (v *visit) changes() (func(context.Context) (bool, error), error) {
 			return true, err
 		}, nil
 	}
+	if v.query("books") != "" {
+		return v.proofSteps()
+	}
 	at, err := v.latest(v.r.Context())
 	return func(ctx context.Context) (bool, error) {
 		now, err := v.latest(ctx)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/access"
+	"pawl/books"
 	"pawl/client"
 	"pawl/console"
 	"pawl/db"
@@ -80,8 +81,10 @@ func setupWith(t *testing.T, text string) *service {
 	tail := events.NewTail(feed, events.TailConfig{})
 	tail.Start()
 	t.Cleanup(func() { tail.Stop(ctx) })
+	proof := books.NewVerification(pool, books.VerificationConfig{})
+	t.Cleanup(proof.Stop)
 	server := httptest.NewServer(httpapi.New(s.engine, httpapi.Config{
-		ResponseTimeout: patience, Events: tail, Access: control,
+		ResponseTimeout: patience, Events: tail, Access: control, Books: proof,
 		Webhooks: webhooks.NewEndpoints(query, s.engine.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: s.engine.Now}),
 		Console:  func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	}))

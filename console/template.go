@@ -35,9 +35,12 @@ var functions = template.FuncMap{
 	"id": func(id string) template.HTML {
 		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
 	},
-	"badge": badge,
-	"count": count,
-	"list":  func(values ...any) []any { return values },
+	"badge":     badge,
+	"orderURL":  orderURL,
+	"ordersURL": ordersURL,
+	"rowID":     rowID,
+	"count":     count,
+	"list":      func(values ...any) []any { return values },
 }
 
 // ago is a time, as how long ago it was. A script keeps it true; without one it is what it was when the page was made.
@@ -77,6 +80,9 @@ func badge(word any) template.HTML {
 	}
 	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
 }
+
+// rowID is the id of an element that shows an order: it stays the same when the page is made anew.
+func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 
 // countedTo is where the API stops counting.
 const countedTo = 10_000

@@ -140,6 +140,9 @@ setInterval(() => document.hidden || tick(), 5000);
 function arrange() {
   tick();
   showViews();
+  for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
+    cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
+  }
   reachable();
 }
 
@@ -155,7 +158,7 @@ function reachable() {
 function showViews() {
   const list = main.querySelector("nav.views ul");
   if (!list) return;
-  const search = main.querySelector("nav.views").dataset.views;
+  const search = main.querySelector("nav.views").dataset.search;
   const views = Object.entries(JSON.parse(settings.get("views", "{}")));
   const store = (changed) => { settings.set("views", JSON.stringify(Object.fromEntries(changed))); showViews(); };
   for (const item of list.querySelectorAll(".own")) item.remove();
@@ -192,11 +195,11 @@ const keys = {
   "?": ["this help", help],
 };
 
-const row = () => document.activeElement.closest("tbody tr");
+const row = () => document.activeElement.closest("tbody tr, article");
 
 // step goes to the next row with a link, or to the one before.
 function step(by) {
-  const rows = [...main.querySelectorAll("tbody tr")].filter((other) => other.querySelector("a") && other.checkVisibility());
+  const rows = [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
   const at = rows.indexOf(row());
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
 }

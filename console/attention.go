@@ -1,0 +1,195 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"pawl/client"
+	"pawl/fsm"
+)
+
+func (c *console) attentionRoutes() { c.get("/console/attention", (*visit).attention) }
+
+// attentionPage is the screen of what waits for a person: why orders wait, and those that wait for one of these reasons, with
+// what the runbook says of it.
+type attentionPage struct {
+	Groups []waitingGroup
+	Chosen *waitingGroup
+	Orders []waitingOrder
+	First  int    // which of the orders of the group comes first on this page, from 1
+	Next   string // where the next page is
+	ForAll []verbChoice
+}
+
+// waitingGroup are the orders that wait for the same reason.
+type waitingGroup struct {
+	reason
+	Count  int
+	More   bool // there may be more than that
+	Oldest time.Time
+	URL    string
+}
+
+// waitingOrder is one of them, with what is known of it.
+type waitingOrder struct {
+	client.Order
+	Made    []client.Call // the last ones, the newest first
+	Choices []verbChoice  // what one can do, in the order in which one should try it
+}
+
+const (
+	waitingLooked = 100 // of the oldest orders of each hold, to see why they wait
+	waitingOfPage = 10
+	callsOfOrder  = 3
+	callsAtOnce   = 4
+)
+
+func (v *visit) attention() error {
+	groups, err := v.waitingGroups()
+	if err != nil {
+		return err
+	}
+	p := &attentionPage{Groups: groups, First: max(1, number(v.query("first")))}
+	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason")); p.Chosen != nil {
+		if err := v.waiting(p); err != nil {
+			return err
+		}
+	}
+	return v.show("attention", page{Title: "Needs a person", Data: p})
+}
+
+// chosen is the group that the URL names, even where no order is left in it, or the one with the oldest order.
+func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
+	named := hold != "" || key != ""
+	hold = cmp.Or(hold, fsm.HoldAttention)
+	for i := range groups {
+		if !named || groups[i].Hold() == hold && groups[i].Key == key {
+			return &groups[i]
+		}
+	}
+	if !named {
+		return nil
+	}
+	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
+}
+
+// waitingGroups looks at the orders that have waited longest. The group with the oldest order comes first.
+func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
+	for _, hold := range []string{fsm.HoldAttention, fsm.HoldApproval} {
+		list, err := v.api.ListOrders(v.r.Context(), &client.ListOrdersParams{
+			Hold: client.ListOrdersParamsHold(hold), Sort: client.ListOrdersParamsSortOldest, Limit: waitingLooked,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, order := range list.Orders {
+			groups = counted(groups, &order, list.NextCursor != "")
+		}
+	}
+	slices.SortStableFunc(groups, func(a, b waitingGroup) int { return a.Oldest.Compare(b.Oldest) })
+	return groups, nil
+}
+
+func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGroup {
+	why := reasonOf(order.Hold, order.HoldReason)
+	i := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == why.Hold() && g.Key == why.Key })
+	if i < 0 {
+		i = len(groups)
+		groups = append(groups, waitingGroup{reason: why, More: more, Oldest: order.CreatedAt, URL: address("/console/attention", why.query())})
+	}
+	groups[i].Count++
+	return groups
+}
+
+// query names a reason in a URL of the page.
+func (r reason) query() url.Values {
+	query := url.Values{"hold": {r.Hold()}}
+	if r.Key != "" {
+		query.Set("reason", r.Key)
+	}
+	return query
+}
+
+// waiting reads the orders of the chosen group.
+func (v *visit) waiting(p *attentionPage) error {
+	why := p.Chosen.reason
+	list, err := v.api.ListOrders(v.r.Context(), &client.ListOrdersParams{
+		Hold: client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
+		Limit: waitingOfPage, Cursor: v.query("cursor"),
+	})
+	if err != nil {
+		return err
+	}
+	if p.Orders, err = v.known(list.Orders, why); err != nil {
+		return err
+	}
+	if list.NextCursor != "" {
+		query := why.query()
+		query.Set("cursor", list.NextCursor)
+		query.Set("first", strconv.Itoa(p.First+len(list.Orders)))
+		p.Next = address("/console/attention", query)
+	}
+	p.ForAll = v.forAll(why, list.Orders)
+	return nil
+}
+
+// known adds to orders what is known of them, and what a person can do.
+func (v *visit) known(list []client.Order, why reason) ([]waitingOrder, error) {
+	all := make([]waitingOrder, len(list))
+	errs := make([]error, len(list))
+	var readers sync.WaitGroup
+	places := make(chan struct{}, callsAtOnce)
+	for i := range list {
+		one := &all[i]
+		one.Order, one.Choices = list[i], v.choices(&list[i], why)
+		if one.Calls == 0 {
+			continue
+		}
+		readers.Go(func() {
+			places <- struct{}{}
+			one.Made, errs[i] = lastCalls(v.r.Context(), v.api, one.OrderID)
+			<-places
+		})
+	}
+	readers.Wait()
+	return all, cmp.Or(errs...)
+}
+
+func lastCalls(ctx context.Context, api *client.Client, orderID string) ([]client.Call, error) {
+	calls, err := api.ListCalls(ctx, orderID, &client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
+	if err != nil {
+		return nil, err
+	}
+	return calls.Calls, nil
+}
+
+// choices are what the person may do with an order of a group.
+func (v *visit) choices(order *client.Order, why reason) []verbChoice {
+	choices := why.choices(order.AllowedActions, func(c verbChoice) bool { return v.may(c.one) })
+	for i := range choices {
+		choices[i].URL = actionURL(choices[i].Verb, order.OrderID)
+	}
+	return choices
+}
+
+// forAll are what the person may do with all orders of a group: what applies to one of those that are shown.
+func (v *visit) forAll(why reason, list []client.Order) []verbChoice {
+	var verbs []string
+	for _, order := range list {
+		verbs = append(verbs, order.AllowedActions...)
+	}
+	choices := why.choices(verbs, func(c verbChoice) bool { return v.may(c.ofMany) })
+	filter := url.Values{"hold": {why.Hold()}, "sort": {"oldest"}}
+	if why.Key != "" {
+		filter.Set("holdReason", why.Key)
+	}
+	for i := range choices {
+		choices[i].URL = bulkURL(choices[i].Verb, filter)
+	}
+	return choices
+}

@@ -1,0 +1,139 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"pawl/client"
+)
+
+func (c *console) ordersRoutes() { c.get("/console/orders", (*visit).orders) }
+
+// ordersPage is the screen of orders.
+type ordersPage struct {
+	Search string
+	Notes  []string
+	Views  []view
+	Orders []client.Order
+	First  int    // which of the orders that were found comes first on this page, from 1
+	Next   string // where the next page is
+	Verbs  []verbChoice
+	Help   [][2]string
+}
+
+// view is a search that many people need.
+type view struct{ Name, Search, URL string }
+
+var views = []view{
+	{Name: "All"},
+	{Name: "Open", Search: "status:open"},
+	{Name: "Held for a person", Search: "hold:attention sort:oldest"},
+	{Name: "To approve", Search: "hold:approval sort:oldest"},
+	{Name: "Tried again", Search: "hold:retry"},
+	{Name: "Failed today", Search: "status:failed from:today"},
+	{Name: "Failed this week", Search: "status:failed from:7d"},
+	{Name: "Canceled this week", Search: "status:canceled from:7d"},
+}
+
+// searchHelp says what can be typed.
+var searchHelp = [][2]string{
+	{`status:failed,canceled`, "in one of these states; open: in any that is not the last"},
+	{`hold:attention`, "that wait for it: attention, approval, retry, callback, queued, scheduled, paused"},
+	{`reason:retries_exhausted`, "held with a reason that begins so"},
+	{`item:widget`, "for the item"},
+	{`customer:"ann smith"`, "of the customer; quotes keep blanks together"},
+	{`amount:>100`, "also >=100, <100, 100..200, in whatever currency"},
+	{`from:2026-11-01`, "created on that day or later; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
+	{`to:2026-11-01`, "created on that day or earlier"},
+	{`code:out_of_stock`, "failed, or being undone, with this code"},
+	{`step:reserve`, "failed, or being undone, because of this step"},
+	{`sort:oldest`, "the oldest first"},
+	{`order-123`, "the order with this id; in quotes if it has a colon that could be meant otherwise"},
+}
+
+const ordersOfPage = 50
+
+// orders answers with a list, or leads to the order whose id was looked for.
+func (v *visit) orders() error {
+	s := parseSearch(v.query("q"), time.Now())
+	if s.id != "" {
+		_, err := v.api.GetOrder(v.r.Context(), s.id, nil)
+		if err == nil {
+			return v.redirect(orderURL(s.id))
+		}
+		if !hasStatus(err, http.StatusNotFound) {
+			return err
+		}
+		s.note("There is no order %q.", s.id)
+	}
+	p := &ordersPage{Search: v.query("q"), Help: searchHelp, First: max(1, number(v.query("first")))}
+	if s.id == "" {
+		if err := v.find(s, p); err != nil {
+			return err
+		}
+	}
+	p.Notes = s.notes
+	for _, one := range views {
+		one.URL = ordersURL(one.Search)
+		p.Views = append(p.Views, one)
+	}
+	for _, choice := range verbChoices {
+		if v.may(choice.ofMany) {
+			p.Verbs = append(p.Verbs, choice)
+		}
+	}
+	return v.show("orders", page{Title: "Orders", Data: p})
+}
+
+// find reads a page of the orders that are looked for. What the API does not take becomes a note.
+func (v *visit) find(s *search, p *ordersPage) error {
+	filter := s.filter
+	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")
+	list, err := v.api.ListOrders(v.r.Context(), &filter)
+	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusUnprocessableEntity {
+		for _, field := range problem.Errors {
+			s.note("%s %s", field.Parameter, field.Detail)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.Orders = list.Orders
+	if list.NextCursor != "" {
+		first := strconv.Itoa(p.First + len(list.Orders))
+		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
+	}
+	return nil
+}
+
+// Range says which of the orders that were found are on the page. How many there are in all is not counted: that would take as
+// long as there are orders.
+func (p *ordersPage) Range() string {
+	switch n := len(p.Orders); {
+	case n == 0:
+		return ""
+	case n == 1 && p.First == 1 && p.Next == "":
+		return "1 order"
+	case p.First == 1 && p.Next == "":
+		return fmt.Sprintf("%d orders", n)
+	default:
+		return fmt.Sprintf("Orders %d to %d", p.First, p.First+n-1)
+	}
+}
+
+// hasStatus says whether the API has answered with a status.
+func hasStatus(err error, status int64) bool {
+	problem, ok := errors.AsType[*client.Problem](err)
+	return ok && problem.Status == status
+}
+
+// number is that of a parameter of the page, or 0.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}

@@ -1,0 +1,254 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/client"
+	"pawl/fsm"
+)
+
+// search is what a person typed into the field above the orders, as the API takes it. Nothing typed there is an error: what
+// is not understood is left out, and a note says so.
+type search struct {
+	filter client.ListOrdersParams
+	id     string // of one order
+	notes  []string
+	now    time.Time
+}
+
+// qualifiers are the words that may stand before a colon. Each returns what is wrong with its value.
+var qualifiers = map[string]func(s *search, value string) (wrong string){
+	"status":   (*search).status,
+	"hold":     (*search).hold,
+	"reason":   func(s *search, value string) string { s.filter.HoldReason = value; return "" },
+	"item":     func(s *search, value string) string { s.filter.Item = value; return "" },
+	"customer": func(s *search, value string) string { s.filter.CustomerID = value; return "" },
+	"step":     (*search).step,
+	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
+	"amount":   (*search).amount,
+	"from":     (*search).from,
+	"to":       (*search).to,
+	"sort":     (*search).sort,
+}
+
+// otherNames are what people type who know the fields of the API, or another console.
+var otherNames = map[string]string{
+	"state": "status", "is": "status", "holdreason": "reason", "customerid": "customer", "sku": "item", "failurestep": "step", "failurecode": "code",
+	"created": "from", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to", "before": "to", "order": "sort",
+}
+
+// parseSearch reads a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are an order's id.
+func parseSearch(text string, now time.Time) *search {
+	s := &search{now: now}
+	var id []string
+	for _, word := range wordsOf(text) {
+		key, value, colon := strings.Cut(word.text, ":")
+		key = strings.ToLower(key)
+		key = cmp.Or(otherNames[key], key)
+		switch set := qualifiers[key]; {
+		case word.quoted || !colon || set == nil:
+			id = append(id, word.text)
+		case value == "":
+			s.note("%s: says nothing, so it was left out", key)
+		default:
+			if wrong := set(s, value); wrong != "" {
+				s.note("%s:%s was left out: %s", key, value, wrong)
+			}
+		}
+	}
+	s.id = strings.Join(id, " ")
+	if s.filter.HoldReason != "" && s.filter.Hold == "" {
+		s.filter.Hold = client.ListOrdersParamsHold(fsm.HoldAttention)
+	}
+	return s
+}
+
+func (s *search) note(format string, values ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, values...))
+}
+
+type word struct {
+	text   string
+	quoted bool // from its beginning
+}
+
+// wordsOf takes a text apart at its blanks, but for those in double quotes. A quote that is not closed ends with the text.
+func wordsOf(text string) (words []word) {
+	var w word
+	var open, any bool
+	end := func() {
+		if any {
+			words = append(words, w)
+		}
+		w, any = word{}, false
+	}
+	for _, r := range text {
+		switch {
+		case r == '"':
+			w.quoted = w.quoted || !any
+			open, any = !open, true
+		case (r == ' ' || r == '\t' || r == '\n' || r == '\r') && !open:
+			end()
+		default:
+			w.text, any = w.text+string(r), true
+		}
+	}
+	end()
+	return words
+}
+
+// open are the states of orders that have not ended.
+func openStates() (open []client.Status) {
+	for _, state := range fsm.States() {
+		if !state.Final() {
+			open = append(open, client.Status(state))
+		}
+	}
+	return open
+}
+
+func (s *search) status(value string) (wrong string) {
+	for _, name := range strings.Split(strings.ToLower(value), ",") {
+		switch {
+		case name == "open" || name == "unfinished":
+			s.filter.Status = append(s.filter.Status, openStates()...)
+		case name == "cancelled":
+			s.filter.Status = append(s.filter.Status, client.StatusCanceled)
+		case slices.Contains(fsm.States(), fsm.State(name)):
+			s.filter.Status = append(s.filter.Status, client.Status(name))
+		default:
+			wrong = "there are " + wordList(fsm.States()) + " and open"
+		}
+	}
+	slices.Sort(s.filter.Status)
+	s.filter.Status = slices.Compact(s.filter.Status)
+	return wrong
+}
+
+var holds = []string{fsm.HoldAttention, fsm.HoldApproval, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldQueued, fsm.HoldScheduled, fsm.HoldPaused}
+
+func (s *search) hold(value string) string {
+	value = strings.ToLower(value)
+	if !slices.Contains(holds, value) {
+		return "there are " + wordList(holds)
+	}
+	s.filter.Hold = client.ListOrdersParamsHold(value)
+	return ""
+}
+
+func (s *search) step(value string) string {
+	value = strings.ToLower(value)
+	if !slices.Contains(fsm.Steps(), fsm.Step(value)) {
+		return "there are " + wordList(fsm.Steps())
+	}
+	s.filter.FailureStep = client.ListOrdersParamsFailureStep(value)
+	return ""
+}
+
+func (s *search) sort(value string) string {
+	if value = strings.ToLower(value); value != "oldest" && value != "newest" {
+		return "there are newest and oldest"
+	}
+	s.filter.Sort = client.ListOrdersParamsSort(value)
+	return ""
+}
+
+var (
+	anAmount = regexp.MustCompile(`^(>=|<=|>|<|=)?([0-9]{1,15}(?:\.[0-9]{1,4})?)$`)
+	finest   = decimal.MustParse("0.0001") // no amount has more digits
+)
+
+// amount takes 10, >10, >=10, <10, <=10 and 10..20. The API takes bounds that are included.
+func (s *search) amount(value string) (wrong string) {
+	const form = "it takes a number, >100, <=100 or 100..200"
+	if least, most, ok := strings.Cut(value, ".."); ok {
+		if least != "" {
+			wrong = s.amount(">=" + least)
+		}
+		if most != "" && wrong == "" {
+			wrong = s.amount("<=" + most)
+		}
+		return wrong
+	}
+	parts := anAmount.FindStringSubmatch(value)
+	if parts == nil {
+		return form
+	}
+	bound, sign := decimal.MustParse(parts[2]), parts[1]
+	switch sign {
+	case ">":
+		bound, _ = bound.Add(finest) // 19 digits are enough
+	case "<":
+		if bound.IsZero() {
+			return "no amount is below zero"
+		}
+		bound, _ = bound.Sub(finest)
+	}
+	if sign != "<" && sign != "<=" {
+		s.filter.AmountFrom = bound.String()
+	}
+	if sign != ">" && sign != ">=" {
+		s.filter.AmountTo = bound.String()
+	}
+	return ""
+}
+
+func (s *search) from(value string) (wrong string) {
+	at, _, wrong := s.time(value)
+	if wrong == "" {
+		s.filter.CreatedFrom = at
+	}
+	return wrong
+}
+
+// to takes a whole day in, where a day is all that is said.
+func (s *search) to(value string) (wrong string) {
+	at, day, wrong := s.time(value)
+	if day {
+		at = at.AddDate(0, 0, 1)
+	}
+	if wrong == "" {
+		s.filter.CreatedTo = at
+	}
+	return wrong
+}
+
+var anAge = regexp.MustCompile(`^([0-9]{1,4})([mhd])$`)
+
+// time reads a day, a time, or how long ago it was, in UTC.
+func (s *search) time(value string) (at time.Time, day bool, wrong string) {
+	today := s.now.UTC().Truncate(24 * time.Hour)
+	switch strings.ToLower(value) {
+	case "today":
+		return today, true, ""
+	case "yesterday":
+		return today.AddDate(0, 0, -1), true, ""
+	}
+	if age := anAge.FindStringSubmatch(strings.ToLower(value)); age != nil {
+		unit := map[string]time.Duration{"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[age[2]]
+		var n int
+		_, _ = fmt.Sscan(age[1], &n) // they are digits
+		return s.now.Add(-time.Duration(n) * unit), false, ""
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05"} {
+		if at, err := time.Parse(layout, strings.ToUpper(value)); err == nil {
+			return at, layout == time.DateOnly, ""
+		}
+	}
+	return at, false, "it takes a day such as 2026-11-01, a time such as 2026-11-01T09:30Z, today, yesterday, or an age such as 90m, 24h or 7d"
+}
+
+func wordList[T ~string](words []T) string {
+	var text []string
+	for _, w := range words {
+		text = append(text, string(w))
+	}
+	return strings.Join(text, ", ")
+}

@@ -1,0 +1,122 @@
+package console
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"pawl/client"
+)
+
+// task is what a person can do about a thing: its page asks what has to be known, and the button of the page does it. Where it
+// can be told what will change, a second page says so first.
+type task struct {
+	Label     string // of the link that leads to it
+	Link      string // the URL of its page
+	operation string // of the API
+	hidden    bool   // it would be refused now
+
+	ask     func() confirmation
+	changes func(url.Values) ([]change, error) // nil: the page has said all there is to say
+	do      func(url.Values) error             // answers, too
+}
+
+// offered are the tasks that would not be refused.
+func (v *visit) offered(tasks ...task) []task {
+	return slices.DeleteFunc(tasks, func(t task) bool { return t.hidden || !v.may(t.operation) })
+}
+
+// perform serves the page of the task that it is asked for, and its form.
+func (v *visit) perform(tasks ...task) error {
+	i := slices.IndexFunc(tasks, func(t task) bool { path, _, _ := strings.Cut(t.Link, "?"); return path == v.r.URL.Path })
+	if i < 0 {
+		return errNoPage
+	}
+	t := &tasks[i]
+	switch {
+	case !v.may(t.operation):
+		return &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
+	case v.r.Method != http.MethodPost:
+		return v.ask(t, nil)
+	}
+	if err := v.r.ParseForm(); err != nil {
+		return unusable("The form could not be read.")
+	}
+	err := v.submit(t, v.r.PostForm)
+	if problem, refused := errors.AsType[*client.Problem](err); refused && mendable[problem.Status] {
+		return v.ask(t, problem)
+	}
+	return err
+}
+
+// mendable are the statuses of refusals after which a person corrects the form, or decides anew.
+var mendable = map[int64]bool{http.StatusBadRequest: true, http.StatusConflict: true, http.StatusPreconditionFailed: true, http.StatusUnprocessableEntity: true}
+
+// unusable is the error of a form that nothing can be made of.
+func unusable(why string) error {
+	return &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusUnprocessableEntity, Title: why}}
+}
+
+// ask shows the form of a task, after a refusal as the person had filled it in.
+func (v *visit) ask(t *task, refused *client.Problem) error {
+	c, status := t.ask(), http.StatusOK
+	if c.Hidden == nil {
+		c.Hidden = map[string]string{}
+	}
+	c.Hidden["requestId"] = client.NewID()
+	if refused != nil {
+		status = int(refused.Status)
+		c.Notes = slices.Insert(c.Notes, 0, sentences(refused)...)
+		for i := range c.Fields {
+			c.Fields[i].Value = v.r.PostForm.Get(c.Fields[i].Name)
+		}
+	}
+	if t.changes != nil {
+		c.Button = "Show what will change"
+	}
+	return v.showAs(status, "confirm", page{Title: c.Heading, Data: c, Still: true})
+}
+
+// sentences say why something was refused.
+func sentences(p *client.Problem) []string {
+	said := []string{strings.TrimSpace(p.Title + " " + p.Detail)}
+	for _, fault := range p.Errors {
+		said = append(said, strings.TrimPrefix(fault.Pointer, "/")+fault.Parameter+fault.Header+" "+fault.Detail+".")
+	}
+	return said
+}
+
+// submit does what was asked for. What will change is shown first, if that is known.
+func (v *visit) submit(t *task, form url.Values) error {
+	if t.changes == nil || form.Has("confirmed") {
+		return t.do(form)
+	}
+	changes, err := t.changes(form)
+	switch {
+	case err != nil:
+		return err
+	case len(changes) == 0:
+		return unusable("Nothing would change.")
+	}
+	c := t.ask()
+	c.Fields, c.Changes, c.Back, c.Hidden = nil, changes, t.Link, map[string]string{"confirmed": "yes"}
+	for name := range maps.Keys(form) {
+		c.Hidden[name] = form.Get(name)
+	}
+	return v.show("confirm", page{Title: c.Heading, Data: c, Still: true})
+}
+
+// told is what a page says after a task, where no other page shows it.
+type told struct {
+	Heading string
+	Notes   []string
+	Text    string // as it is, to be copied or read
+	Back    string
+}
+
+func (v *visit) tell(t told) error {
+	return v.show("told", page{Title: t.Heading, Data: t, Still: true})
+}
