@@ -72,7 +72,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	s.get(t, "/console/webhooks").want(t, 200, "whe_1", "the &lt;shop&gt;").lacks(t, "whsec_", "whe_2", "<shop>")
 	at := "?id=whe_1"
-	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">Disable<", ">Delete<").lacks(t, "whsec_", ">Enable<")
+	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<").lacks(t, "whsec_", ">Enable<")
 
 	// A change is shown before it is made, and is not made of what has changed meanwhile.
 	seen := s.do(t, "/console/webhook/change"+at, "url", receiver.URL+"/new", "description", "the shop", "types", "").want(t, 200, "/new", "What will change", ">all<")
@@ -200,7 +200,7 @@ func TestBooks(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "../1 <b>", Amount: "6", Item: "lamp"})
 	s.get(t, "/console/books").want(t, 200, "has proved nothing", "Prove the books now")
 	page := s.listen(t, "/console/live?books=yes")
-	s.prove(t).want(t, 200, "The books are right", "status:completed", ">6<").lacks(t, "The books are wrong")
+	s.prove(t).want(t, 200, "The books are right", "13 checks hold", "status:completed", ">6<").lacks(t, "The books are wrong")
 	page.poked(t)
 
 	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3; RESET session_replication_role`)
