@@ -488,7 +488,7 @@ type BulkOutcome struct {
 	// Applied To how many of them the verb was done, or as a dry run would be.
 	Applied int64 `json:"applied"`
 
-	// DryRun True in the answer to a dry run: nothing was done.
+	// DryRun True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave.
 	DryRun bool `json:"dryRun,omitempty,omitzero"`
 
 	// IgnoredFields Fields of the request that are not known, and had no effect.
@@ -972,7 +972,7 @@ type Order struct {
 	// CustomerID As given with the first request.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
-	// DryRun True in the answer to a dry run: nothing was done.
+	// DryRun True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged.
 	DryRun     bool      `json:"dryRun,omitempty,omitzero"`
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
@@ -1949,7 +1949,7 @@ type GetOrderParams struct {
 
 // ApproveOrderParams defines parameters for ApproveOrder.
 type ApproveOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -1982,7 +1982,7 @@ type ListCallsParamsSort string
 
 // CancelOrderParams defines parameters for CancelOrder.
 type CancelOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2003,7 +2003,7 @@ type ListDeliveriesOfOrderParams struct {
 
 // PauseOrderParams defines parameters for PauseOrder.
 type PauseOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2018,7 +2018,7 @@ type PauseOrderParams struct {
 
 // RefundOrderParams defines parameters for RefundOrder.
 type RefundOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2033,7 +2033,7 @@ type RefundOrderParams struct {
 
 // RejectOrderParams defines parameters for RejectOrder.
 type RejectOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2048,7 +2048,7 @@ type RejectOrderParams struct {
 
 // ResumeOrderParams defines parameters for ResumeOrder.
 type ResumeOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2063,7 +2063,7 @@ type ResumeOrderParams struct {
 
 // RetryOrderParams defines parameters for RetryOrder.
 type RetryOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.
@@ -2078,7 +2078,7 @@ type RetryOrderParams struct {
 
 // SettleStepOfOrderParams defines parameters for SettleStepOfOrder.
 type SettleStepOfOrderParams struct {
-	// DryRun Say whether it applies, and do nothing.
+	// DryRun Say whether it applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IfMatch Only if the order is still at this ETag.

@@ -108,7 +108,7 @@ func useVerbs(t *testing.T, api *client.Client) {
 	_, err := api.GetOrder(ctx, "go-waits", &client.GetOrderParams{IfNoneMatch: waits.ETag()})
 	must(t, errors.Is(err, client.ErrNotModified), err)
 	dry, err := api.PauseOrder(ctx, "go-waits", &client.PauseOrderParams{DryRun: true}, client.VerbBody{})
-	must(t, err == nil && dry.Hold == client.OrderHoldScheduled && dry.DryRun, err, dry)
+	must(t, err == nil && dry.Hold == client.OrderHoldPaused && dry.DryRun, err, dry)
 	_, err = api.PauseOrder(ctx, "go-waits", &client.PauseOrderParams{IfMatch: `"77"`}, client.VerbBody{})
 	must(t, problem(err).Status == http.StatusPreconditionFailed, err)
 	var answer http.Response

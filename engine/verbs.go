@@ -24,7 +24,7 @@ type Request struct {
 	Reason    string
 	RequestID string // a request that comes again with the same id is answered, not done again
 	IfSeq     *int32 // only if the order is still at this seq
-	DryRun    bool   // say whether it applies, and do nothing
+	DryRun    bool   // say whether it applies and how it would leave the order, and do nothing
 	Async     bool   // answer as soon as it is stored
 
 	OnBehalfOf string // for whom the actor says that it asks; kept beside it
@@ -104,8 +104,13 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	if e.overtaken(ctx, &order, err) {
 		return order, false, nil
 	}
-	if err != nil || c == nil || q.DryRun {
-		return order, err == nil, err
+	switch {
+	case err != nil:
+		return order, false, err
+	case q.DryRun:
+		return e.would(order, q, c), true, nil
+	case c == nil:
+		return order, true, nil
 	}
 	done, err = detached(ctx, e, func(ctx context.Context) (bool, error) { return e.write(ctx, &order, q, c) })
 	return order, done, err

@@ -59,7 +59,7 @@ type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
 	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
 	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids or of the list."`
-	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }

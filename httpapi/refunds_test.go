@@ -49,8 +49,15 @@ func TestRefundsOverHTTP(t *testing.T) {
 	b.verb(t, "nobody/refunds", `{"reason":"r","requestId":"x","amount":1}`).wantProblem(t, 404, "not_found")
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","amount":99.91}`).wantProblem(t, 409, "refund_too_large")
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","restock":4}`).wantProblem(t, 409, "restock_too_large")
-	b.verb(t, "o/refunds?dryRun=true", `{"reason":"r","requestId":"x"}`).wantStatus(t, 200)
 	before := b.get(t, "/api/orders/o")
+	for body, want := range map[string]string{
+		`{"reason":"r","requestId":"x"}`:                          "completed; 99.90; []; 1 done 99.90 r x 0",
+		`{"reason":"r","requestId":"x","amount":"9","restock":2}`: "completed; 9; [refund]; 1 done 9 r x 2",
+	} {
+		if a := b.verb(t, "o/refunds?dryRun=true", body); a.status != 200 || a.refunds(t) != want || b.get(t, "/api/orders/o").body != before.body {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`, "If-Match", `"1"`).wantProblem(t, 412, "precondition_failed")
 	const first = "completed; 12.5; [refund]; 1 done 12.5 one is broken first 2"
 	for range 2 { // it comes again

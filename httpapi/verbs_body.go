@@ -11,7 +11,7 @@ import (
 // verbRequest documents what a verb reads. B is its body: a pointer where it may be left out.
 type verbRequest[B any] struct {
 	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
-	DryRun         bool   `query:"dryRun" doc:"Say whether it applies, and do nothing."`
+	DryRun         bool   `query:"dryRun" doc:"Say whether it applies and how it would leave the order, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order is still at this ETag."`
 	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`

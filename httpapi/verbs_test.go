@@ -79,6 +79,12 @@ func TestVerbs(t *testing.T) {
 		b.stock(t, "scarce", `{"onHand":0}`)
 		b.process(t, `{"orderId":"again","amount":1,"item":"scarce"}`).wantStatus(t, 200)
 		b.stock(t, "scarce", `{"onHand":1}`)
+		if o := b.verb(t, "again/retry?dryRun=true", "").wantStatus(t, 200); o.Status != "pending" || o.Generation != 1 || o.Failure != nil {
+			t.Errorf("dry run: %+v", o)
+		}
+		if o := b.get(t, "/api/orders/again").decoded(t); o.Status != "failed" || o.Generation != 0 {
+			t.Errorf("after the dry run: %+v", o)
+		}
 		if o := b.verb(t, "again/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 || o.Failure != nil {
 			t.Errorf("%+v", o)
 		}

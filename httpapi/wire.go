@@ -35,7 +35,7 @@ type order struct {
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it." example:"[\"cancel\"]"`
-	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them." example:"[\"quantiy\"]"`
 }
 

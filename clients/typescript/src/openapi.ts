@@ -1090,7 +1090,7 @@ export interface components {
              * @description To how many of them the verb was done, or as a dry run would be.
              */
             applied: number;
-            /** @description True in the answer to a dry run: nothing was done. */
+            /** @description True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave. */
             dryRun?: boolean;
             /** @description Fields of the request that are not known, and had no effect. */
             ignoredFields?: string[];
@@ -1563,7 +1563,7 @@ export interface components {
             currency: string;
             /** @description As given with the first request. */
             customerId?: string;
-            /** @description True in the answer to a dry run: nothing was done. */
+            /** @description True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged. */
             dryRun?: boolean;
             /** @description Why the order failed, or is being undone. */
             failure?: components["schemas"]["Failure"];
@@ -5035,7 +5035,7 @@ export interface operations {
     approveOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -5413,7 +5413,7 @@ export interface operations {
     cancelOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -5784,7 +5784,7 @@ export interface operations {
     pauseOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -6030,7 +6030,7 @@ export interface operations {
     refundOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -6302,7 +6302,7 @@ export interface operations {
     rejectOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -6553,7 +6553,7 @@ export interface operations {
     resumeOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -6805,7 +6805,7 @@ export interface operations {
     retryOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
@@ -7057,7 +7057,7 @@ export interface operations {
     settleStepOfOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies, and do nothing. */
+                /** @description Say whether it applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {

@@ -79,7 +79,7 @@ await refused(pawl.post("/api/orders/{orderId}/refunds", { path: broken, body: {
 const waits = await order("ts-waits", "car", { startAt: new Date(Date.now() + 3_600_000).toISOString() });
 assert.equal(waits.hold, "scheduled");
 const waiting = { orderId: "ts-waits" };
-assert.equal((await pawl.post("/api/orders/{orderId}/pause", { path: waiting, query: { dryRun: true } })).hold, "scheduled");
+assert.equal((await pawl.post("/api/orders/{orderId}/pause", { path: waiting, query: { dryRun: true } })).hold, "paused");
 await refused(pawl.post("/api/orders/{orderId}/pause", { path: waiting, header: { "If-Match": '"77"' } }), "precondition_failed");
 const paused = await pawl.request("post", "/api/orders/{orderId}/pause", { path: waiting, header: { Prefer: "respond-async" } });
 assert(paused.status === 202 && paused.data?.hold === "paused");
