@@ -34,6 +34,7 @@ func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
 	c.mux.Handle("GET /console/static/{name}", c.assets)
 	c.overviewRoutes()
+	c.orderRoutes()
 	c.labRoutes()
 	c.webhookRoutes()
 	c.stockRoutes()

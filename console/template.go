@@ -39,6 +39,7 @@ var functions = template.FuncMap{
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
 	"rowID":     rowID,
+	"actionURL": actionURL,
 	"count":     count,
 	"list":      func(values ...any) []any { return values },
 }
