@@ -10,6 +10,35 @@ import (
 	"time"
 )
 
+// Defines values for ActivityBreakersBreaker.
+const (
+	ActivityBreakersBreakerHalfOpen ActivityBreakersBreaker = "half_open"
+	ActivityBreakersBreakerOpen     ActivityBreakersBreaker = "open"
+)
+
+// Defines values for ActivityBreakersStep.
+const (
+	ActivityBreakersStepCharge  ActivityBreakersStep = "charge"
+	ActivityBreakersStepConfirm ActivityBreakersStep = "confirm"
+	ActivityBreakersStepReserve ActivityBreakersStep = "reserve"
+)
+
+// Defines values for ActivityCallsOutcome.
+const (
+	ActivityCallsOutcomeDone    ActivityCallsOutcome = "done"
+	ActivityCallsOutcomeRefused ActivityCallsOutcome = "refused"
+	ActivityCallsOutcomeRetry   ActivityCallsOutcome = "retry"
+	ActivityCallsOutcomeUnknown ActivityCallsOutcome = "unknown"
+	ActivityCallsOutcomeWaiting ActivityCallsOutcome = "waiting"
+)
+
+// Defines values for ActivityCallsStep.
+const (
+	ActivityCallsStepCharge  ActivityCallsStep = "charge"
+	ActivityCallsStepConfirm ActivityCallsStep = "confirm"
+	ActivityCallsStepReserve ActivityCallsStep = "reserve"
+)
+
 // Defines values for BulkBodyOutcome.
 const (
 	BulkBodyOutcomeDone    BulkBodyOutcome = "done"
@@ -105,6 +134,18 @@ const (
 	EnableBodyFromStopped EnableBodyFrom = "stopped"
 )
 
+// Defines values for ErrorGroupHold.
+const (
+	ErrorGroupHoldAttention ErrorGroupHold = "attention"
+)
+
+// Defines values for ErrorGroupStep.
+const (
+	ErrorGroupStepCharge  ErrorGroupStep = "charge"
+	ErrorGroupStepConfirm ErrorGroupStep = "confirm"
+	ErrorGroupStepReserve ErrorGroupStep = "reserve"
+)
+
 // Defines values for FailureStep.
 const (
 	FailureStepCharge  FailureStep = "charge"
@@ -115,6 +156,17 @@ const (
 // Defines values for HealthStatus.
 const (
 	HealthStatusOk HealthStatus = "ok"
+)
+
+// Defines values for HoldCountHold.
+const (
+	HoldCountHoldApproval  HoldCountHold = "approval"
+	HoldCountHoldAttention HoldCountHold = "attention"
+	HoldCountHoldCallback  HoldCountHold = "callback"
+	HoldCountHoldPaused    HoldCountHold = "paused"
+	HoldCountHoldQueued    HoldCountHold = "queued"
+	HoldCountHoldRetry     HoldCountHold = "retry"
+	HoldCountHoldScheduled HoldCountHold = "scheduled"
 )
 
 // Defines values for MovementKind.
@@ -220,6 +272,20 @@ const (
 	ProblemCodeUnsupportedMediaType  ProblemCode = "unsupported_media_type"
 )
 
+// Defines values for ProviderStepBreaker.
+const (
+	ProviderStepBreakerClosed   ProviderStepBreaker = "closed"
+	ProviderStepBreakerHalfOpen ProviderStepBreaker = "half_open"
+	ProviderStepBreakerOpen     ProviderStepBreaker = "open"
+)
+
+// Defines values for ProviderStepStep.
+const (
+	ProviderStepStepCharge  ProviderStepStep = "charge"
+	ProviderStepStepConfirm ProviderStepStep = "confirm"
+	ProviderStepStepReserve ProviderStepStep = "reserve"
+)
+
 // Defines values for RefundState.
 const (
 	RefundStateAccepted RefundState = "accepted"
@@ -265,6 +331,17 @@ const (
 // Defines values for TransitionPaymentMethod.
 const (
 	TransitionPaymentMethodChanged TransitionPaymentMethod = "changed"
+)
+
+// Defines values for UnfinishedOrderHold.
+const (
+	UnfinishedOrderHoldApproval  UnfinishedOrderHold = "approval"
+	UnfinishedOrderHoldAttention UnfinishedOrderHold = "attention"
+	UnfinishedOrderHoldCallback  UnfinishedOrderHold = "callback"
+	UnfinishedOrderHoldPaused    UnfinishedOrderHold = "paused"
+	UnfinishedOrderHoldQueued    UnfinishedOrderHold = "queued"
+	UnfinishedOrderHoldRetry     UnfinishedOrderHold = "retry"
+	UnfinishedOrderHoldScheduled UnfinishedOrderHold = "scheduled"
 )
 
 // Defines values for VerificationState.
@@ -347,6 +424,89 @@ type ActivatePolicyBody struct {
 
 	// Reason Why; kept with the activation.
 	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// Activity defines model for Activity.
+type Activity struct {
+	// Admitted Orders that were new.
+	Admitted int64 `json:"admitted,omitempty,omitzero"`
+
+	// At The end of its ten seconds.
+	At time.Time `json:"at"`
+
+	// Breakers Circuit breakers that were not closed at the end.
+	Breakers []ActivityBreakers `json:"breakers,omitempty,omitzero"`
+
+	// Calls Calls to providers that ended.
+	Calls []ActivityCalls `json:"calls,omitempty,omitzero"`
+
+	// Ended Orders that ended, by their status.
+	Ended []ActivityCount `json:"ended,omitempty,omitzero"`
+
+	// Held How often orders were put on hold, by what they wait for.
+	Held []ActivityCount `json:"held,omitempty,omitzero"`
+
+	// MedianSeconds What half of those took at most, from their creation on.
+	MedianSeconds float64 `json:"medianSeconds,omitempty,omitzero"`
+
+	// Moves Moves of orders.
+	Moves []ActivityMove `json:"moves,omitempty,omitzero"`
+
+	// Seconds How long they were: no clock is exact.
+	Seconds float64 `json:"seconds"`
+
+	// SlowSeconds What 95 % of those took at most.
+	SlowSeconds float64 `json:"slowSeconds,omitempty,omitzero"`
+}
+
+// ActivityBreakers defines model for ActivityBreakers.
+type ActivityBreakers struct {
+	// Breaker The worst of all policies.
+	Breaker ActivityBreakersBreaker `json:"breaker"`
+	Step    ActivityBreakersStep    `json:"step"`
+}
+
+// ActivityBreakersBreaker The worst of all policies.
+type ActivityBreakersBreaker string
+
+// ActivityBreakersStep defines model for ActivityBreakers.Step.
+type ActivityBreakersStep string
+
+// ActivityCalls defines model for ActivityCalls.
+type ActivityCalls struct {
+	Calls   int64                `json:"calls"`
+	Outcome ActivityCallsOutcome `json:"outcome"`
+	Step    ActivityCallsStep    `json:"step"`
+}
+
+// ActivityCallsOutcome defines model for ActivityCalls.Outcome.
+type ActivityCallsOutcome string
+
+// ActivityCallsStep defines model for ActivityCalls.Step.
+type ActivityCallsStep string
+
+// ActivityCount defines model for ActivityCount.
+type ActivityCount struct {
+	Name   string `json:"name"`
+	Orders int64  `json:"orders"`
+}
+
+// ActivityMove defines model for ActivityMove.
+type ActivityMove struct {
+	// From Where the order is. completed, failed and canceled are final.
+	From   Status `json:"from"`
+	Orders int64  `json:"orders"`
+
+	// To Where the order is. completed, failed and canceled are final.
+	To Status `json:"to"`
+}
+
+// ActivityPoints defines model for ActivityPoints.
+type ActivityPoints struct {
+	Points []Activity `json:"points"`
+
+	// Replica The name of the replica that answers.
+	Replica string `json:"replica"`
 }
 
 // AdjustInventoryBody defines model for AdjustInventoryBody.
@@ -706,6 +866,43 @@ type EnableBody struct {
 // EnableBodyFrom stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
 type EnableBodyFrom string
 
+// ErrorGroup defines model for ErrorGroup.
+type ErrorGroup struct {
+	// Code The code of the failure, or how the reason of the hold begins: see holdReason of the list of orders.
+	Code    string     `json:"code"`
+	Example OrderError `json:"example"`
+
+	// FirstAt When the first of them failed; when the oldest order was held.
+	FirstAt time.Time `json:"firstAt"`
+
+	// Hold Absent: the orders failed.
+	Hold ErrorGroupHold `json:"hold,omitempty,omitzero"`
+
+	// LastAt When the last of them failed; when the newest order was held.
+	LastAt time.Time `json:"lastAt"`
+	Orders int64     `json:"orders"`
+
+	// Status Where the order is. completed, failed and canceled are final.
+	Status Status `json:"status"`
+
+	// Step The step that failed, or is held.
+	Step ErrorGroupStep `json:"step,omitempty,omitzero"`
+}
+
+// ErrorGroupHold Absent: the orders failed.
+type ErrorGroupHold string
+
+// ErrorGroupStep The step that failed, or is held.
+type ErrorGroupStep string
+
+// ErrorGroups defines model for ErrorGroups.
+type ErrorGroups struct {
+	Groups []ErrorGroup `json:"groups"`
+
+	// More Older orders, or smaller groups, were left out.
+	More bool `json:"more"`
+}
+
 // Event defines model for Event.
 type Event struct {
 	// Cursor To go on after this event.
@@ -879,6 +1076,21 @@ type History struct {
 	Transitions []Transition `json:"transitions"`
 }
 
+// HoldCount defines model for HoldCount.
+type HoldCount struct {
+	Hold HoldCountHold `json:"hold"`
+
+	// LongestSeconds How long the longest wait of the 1000 oldest orders has lasted.
+	LongestSeconds float64 `json:"longestSeconds"`
+
+	// More There may be more.
+	More   bool  `json:"more"`
+	Orders int64 `json:"orders"`
+}
+
+// HoldCountHold defines model for HoldCount.Hold.
+type HoldCountHold string
+
 // Item defines model for Item.
 type Item struct {
 	// Available What is left to sell: onHand - reserved. Null when the item is not tracked.
@@ -1046,11 +1258,52 @@ type OrderHold string
 // OrderStopRequested Somebody asked to stop the order.
 type OrderStopRequested string
 
+// OrderError defines model for OrderError.
+type OrderError struct {
+	// Detail What is said of its failure, or the reason of its hold.
+	Detail  string `json:"detail,omitempty,omitzero"`
+	OrderID string `json:"orderId"`
+}
+
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
 	// NextCursor Absent on the last page. Opaque; it does not expire.
 	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
 	Orders     []Order `json:"orders"`
+}
+
+// Overview defines model for Overview.
+type Overview struct {
+	// At When it was looked up.
+	At time.Time `json:"at"`
+
+	// Holds Of each hold.
+	Holds []HoldCount `json:"holds"`
+
+	// LateUndos Effects that were reported too late and are not undone yet.
+	LateUndos int64           `json:"lateUndos"`
+	Oldest    UnfinishedOrder `json:"oldest,omitempty,omitzero"`
+
+	// OldestRefundSeconds The age of the oldest of these that its provider has not accepted. 0: there is none.
+	OldestRefundSeconds float64 `json:"oldestRefundSeconds"`
+
+	// OverdueSeconds How long an order was due without anybody taking it up, at the last look of this replica. 0: none was.
+	OverdueSeconds float64 `json:"overdueSeconds"`
+
+	// ProviderSteps Steps that the answering replica has called providers for.
+	ProviderSteps []ProviderStep `json:"providerSteps"`
+
+	// Refunds Refunds that were asked for and are neither done nor failed.
+	Refunds int64 `json:"refunds"`
+
+	// Replica The name of the replica that answers.
+	Replica string `json:"replica"`
+
+	// Replicas The services that are connected to the database.
+	Replicas []Replica `json:"replicas"`
+
+	// Statuses Of each state.
+	Statuses []StatusCount `json:"statuses"`
 }
 
 // PolicyExecutors defines model for PolicyExecutors.
@@ -1203,6 +1456,28 @@ type ProcessBody struct {
 	StartAt time.Time `json:"startAt,omitempty,omitzero"`
 }
 
+// ProviderStep defines model for ProviderStep.
+type ProviderStep struct {
+	// Breaker closed: calls are made. half_open: one is tried. open: the provider is left alone.
+	Breaker ProviderStepBreaker `json:"breaker"`
+
+	// InFlight Calls under way.
+	InFlight int64 `json:"inFlight"`
+
+	// Policy The version of the policy.
+	Policy int `json:"policy"`
+
+	// Queued Orders that wait for a call.
+	Queued int64            `json:"queued"`
+	Step   ProviderStepStep `json:"step"`
+}
+
+// ProviderStepBreaker closed: calls are made. half_open: one is tried. open: the provider is left alone.
+type ProviderStepBreaker string
+
+// ProviderStepStep defines model for ProviderStep.Step.
+type ProviderStepStep string
+
 // Receipt defines model for Receipt.
 type Receipt struct {
 	// Accepted It is the answer of the step.
@@ -1295,6 +1570,18 @@ type RefundBody struct {
 	Restock int `json:"restock,omitempty,omitzero"`
 }
 
+// Replica defines model for Replica.
+type Replica struct {
+	// Connections To the database.
+	Connections int64 `json:"connections"`
+
+	// Name Its machine and the number of its process, and what its connections are called in the URL of the database.
+	Name string `json:"name"`
+
+	// Since Since when it has had one of these at least.
+	Since time.Time `json:"since"`
+}
+
 // RetryBody defines model for RetryBody.
 type RetryBody struct {
 	// Generation Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once.
@@ -1363,6 +1650,16 @@ type SkipBody struct {
 
 // Status Where the order is. completed, failed and canceled are final.
 type Status string
+
+// StatusCount defines model for StatusCount.
+type StatusCount struct {
+	// More There may be more.
+	More   bool  `json:"more"`
+	Orders int64 `json:"orders"`
+
+	// Status Where the order is. completed, failed and canceled are final.
+	Status Status `json:"status"`
+}
 
 // StepResultBody defines model for StepResultBody.
 type StepResultBody struct {
@@ -1513,6 +1810,21 @@ type Transition struct {
 
 // TransitionPaymentMethod A retry brought another one, which is not shown.
 type TransitionPaymentMethod string
+
+// UnfinishedOrder defines model for UnfinishedOrder.
+type UnfinishedOrder struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Hold What it waits for. Absent: a replica drives it.
+	Hold    UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
+	OrderID string              `json:"orderId"`
+
+	// Status Where the order is. completed, failed and canceled are final.
+	Status Status `json:"status"`
+}
+
+// UnfinishedOrderHold What it waits for. Absent: a replica drives it.
+type UnfinishedOrderHold string
 
 // VerbBody defines model for VerbBody.
 type VerbBody struct {
@@ -2283,6 +2595,11 @@ func (c *Client) AnswerStep(ctx context.Context, token string, params *AnswerSte
 	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), params, body}, options)
 }
 
+// ListErrorGroups is GET /api/error-groups: See what goes wrong, over many orders.
+func (c *Client) ListErrorGroups(ctx context.Context, options ...CallOption) (*ErrorGroups, error) {
+	return call[ErrorGroups](ctx, c, request{http.MethodGet, "/api/error-groups", nil, nil}, options)
+}
+
 // ListEvents is GET /api/events: Read what happened, in the order in which it happened.
 func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, options ...CallOption) (*EventPage, error) {
 	return call[EventPage](ctx, c, request{http.MethodGet, "/api/events", params, nil}, options)
@@ -2386,6 +2703,16 @@ func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *
 // ListTransitions is GET /api/orders/{orderId}/transitions: Read the history of an order.
 func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
 	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
+}
+
+// GetOverview is GET /api/overview: See how the service stands.
+func (c *Client) GetOverview(ctx context.Context, options ...CallOption) (*Overview, error) {
+	return call[Overview](ctx, c, request{http.MethodGet, "/api/overview", nil, nil}, options)
+}
+
+// GetActivity is GET /api/overview/activity: See what this replica did in the last hour.
+func (c *Client) GetActivity(ctx context.Context, options ...CallOption) (*ActivityPoints, error) {
+	return call[ActivityPoints](ctx, c, request{http.MethodGet, "/api/overview/activity", nil, nil}, options)
 }
 
 // ListPolicies is GET /api/policies: List the versions of the policy.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +25,18 @@ type Options struct {
 	Observe func(statement string, took time.Duration)
 }
 
-// ServiceName begins the application_name of every connection of a running service. One in the url follows it.
+// ServiceName begins the application_name of every connection of a running service. The name of the replica follows, and
+// then that in the url.
 const ServiceName = "pawl serve"
+
+// ReplicaName tells this process from other running services on the same database: by its machine and its number there.
+var ReplicaName = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.40s:%d", strings.ReplaceAll(host, " ", "_"), os.Getpid())
+})
 
 // Open returns a pool on the database at url and checks that it answers. Its error is ErrUntrusted where others could have
 // code of theirs run by our statements. Behind a
@@ -40,7 +52,7 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
 	if options.Serves {
 		named := config.ConnConfig.RuntimeParams
-		named["application_name"] = strings.TrimSpace(ServiceName + " " + named["application_name"])
+		named["application_name"] = strings.TrimSpace(ServiceName + " " + ReplicaName() + " " + named["application_name"])
 	}
 	pooled, err := fixSearchPath(ctx, config.ConnConfig)
 	if err != nil {

@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"strings"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +45,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("connections of a service can be told from others", func(t *testing.T) {
 		t.Parallel()
-		for name, options := range map[string]db.Options{"shop": {MaxConns: 1}, "pawl serve shop": {MaxConns: 1, Serves: true}} {
+		for name, options := range map[string]db.Options{"shop": {MaxConns: 1}, "pawl serve " + db.ReplicaName() + " shop": {MaxConns: 1, Serves: true}} {
 			pool, err := db.Open(t.Context(), database.URL+"&application_name=shop", options)
 			if err != nil {
 				t.Fatal(err)
@@ -53,6 +54,10 @@ func TestOpen(t *testing.T) {
 			var got string
 			if err := pool.QueryRow(t.Context(), "SHOW application_name").Scan(&got); err != nil || got != name {
 				t.Errorf("named %q, want %q: %v", got, name, err)
+			}
+			replicas, err := db.New(pool).ServerReplicas(t.Context(), db.ServiceName)
+			if found := slices.ContainsFunc(replicas, func(r db.ServerReplicasRow) bool { return r.Name == name && r.Connections == 1 }); err != nil || found != options.Serves {
+				t.Errorf("replicas: %+v, %v", replicas, err)
 			}
 		}
 	})

@@ -8,6 +8,7 @@ CREATE TABLE pg_stat_activity (
   backend_type     text,
   state            text,
   query            text,
+  backend_start    timestamptz,
   query_start      timestamptz,
   state_change     timestamptz,
   wait_event_type  text

@@ -59,7 +59,7 @@ func (s statement) deallocate(t testing.TB) {
 // queryText finds a statement in the files of queries.
 func queryText(t testing.TB, name string) string {
 	t.Helper()
-	for _, file := range []string{"order_lists", "orders", "leases", "inventory", "transitions", "calls", "stats", "webhook_deliveries", "events"} {
+	for _, file := range []string{"order_lists", "orders", "leases", "inventory", "transitions", "calls", "stats", "error_groups", "webhook_deliveries", "events"} {
 		all, err := os.ReadFile("../queries/" + file + ".sql")
 		if err != nil {
 			t.Fatal(err)

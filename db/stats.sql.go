@@ -7,6 +7,9 @@ package db
 
 import (
 	"context"
+	"time"
+
+	"pawl/fsm"
 )
 
 const lateUndosCount = `-- name: LateUndosCount :one
@@ -31,6 +34,34 @@ func (q *Queries) OrderAge(ctx context.Context, orderNo int64) (float64, error) 
 	var seconds float64
 	err := row.Scan(&seconds)
 	return seconds, err
+}
+
+const ordersEnded = `-- name: OrdersEnded :one
+SELECT
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS f WHERE f.ended_as = 'failed' ORDER BY f.order_no LIMIT $1) AS failed) AS failed,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS c WHERE c.ended_as = 'canceled' ORDER BY c.order_no LIMIT $1) AS canceled) AS canceled,
+  (SELECT count(*) FILTER (WHERE n.status = 'completed') FROM (
+    SELECT o.status FROM pawl.orders AS o ORDER BY o.order_no DESC LIMIT $2) AS n) AS completed
+`
+
+type OrdersEndedParams struct {
+	Most   int32
+	Newest int32
+}
+
+type OrdersEndedRow struct {
+	Failed    int64
+	Canceled  int64
+	Completed int64
+}
+
+// How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
+// and whoever knows that there are many says 0.
+func (q *Queries) OrdersEnded(ctx context.Context, arg OrdersEndedParams) (OrdersEndedRow, error) {
+	row := q.db.QueryRow(ctx, ordersEnded, arg.Most, arg.Newest)
+	var i OrdersEndedRow
+	err := row.Scan(&i.Failed, &i.Canceled, &i.Completed)
+	return i, err
 }
 
 const ordersHeldStats = `-- name: OrdersHeldStats :many
@@ -84,6 +115,60 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 	return items, nil
 }
 
+const ordersUnfinished = `-- name: OrdersUnfinished :many
+WITH due AS MATERIALIZED (
+  SELECT d.order_no, d.status FROM pawl.orders AS d WHERE d.due_at IS NOT NULL ORDER BY d.due_at LIMIT $1
+), held AS MATERIALIZED (
+  SELECT w.order_no, w.status, w.hold
+  FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
+    SELECT h.order_no, h.status, h.hold FROM pawl.orders AS h WHERE h.hold = k.hold ORDER BY h.order_no LIMIT $1) AS w
+), counted AS (
+  SELECT u.status, count(*) AS orders, min(u.order_no) AS oldest
+  FROM (SELECT order_no, status FROM due UNION SELECT order_no, status FROM held) AS u GROUP BY u.status
+)
+SELECT o.status, c.orders, o.order_id, o.created_at, o.hold,
+  ((SELECT count(*) FROM due) >= $1 OR EXISTS (SELECT 1 FROM held GROUP BY hold HAVING count(*) >= $1))::boolean AS cut
+FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no
+`
+
+type OrdersUnfinishedRow struct {
+	Status    fsm.State
+	Orders    int64
+	OrderID   string
+	CreatedAt time.Time
+	Hold      *string
+	Cut       bool
+}
+
+// How many unfinished orders there are in each state, and the oldest of them by number: of as many as are due first, and as
+// many of each hold. cut: there are more.
+func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
+	rows, err := q.db.Query(ctx, ordersUnfinished, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersUnfinishedRow
+	for rows.Next() {
+		var i OrdersUnfinishedRow
+		if err := rows.Scan(
+			&i.Status,
+			&i.Orders,
+			&i.OrderID,
+			&i.CreatedAt,
+			&i.Hold,
+			&i.Cut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const refundsOpen = `-- name: RefundsOpen :one
 SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
 FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
@@ -101,4 +186,38 @@ func (q *Queries) RefundsOpen(ctx context.Context, most int32) (RefundsOpenRow, 
 	var i RefundsOpenRow
 	err := row.Scan(&i.Open, &i.Oldest)
 	return i, err
+}
+
+const serverReplicas = `-- name: ServerReplicas :many
+SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_start)::timestamptz AS since
+FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND starts_with(a.application_name, $1::text)
+GROUP BY a.application_name ORDER BY a.application_name LIMIT 100
+`
+
+type ServerReplicasRow struct {
+	Name        string
+	Connections int64
+	Since       time.Time
+}
+
+// The running services on this database, by the names of their connections.
+func (q *Queries) ServerReplicas(ctx context.Context, service string) ([]ServerReplicasRow, error) {
+	rows, err := q.db.Query(ctx, serverReplicas, service)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ServerReplicasRow
+	for rows.Next() {
+		var i ServerReplicasRow
+		if err := rows.Scan(&i.Name, &i.Connections, &i.Since); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

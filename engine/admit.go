@@ -144,6 +144,7 @@ func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		e.lastAdmitted.Store(new(rows[n-1].OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(fresh)))
+	e.activity.count(fsm.Pending, fsm.Charging, len(fresh))
 	e.ownAndDrive(fresh)
 	e.found(byID)
 }

@@ -106,6 +106,7 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		byID[r.orderID] = r
 	}
 	var driven, begun, held []*run
+	started := 0
 	for _, o := range writtenOrders(rows) {
 		r := byID[o.OrderID]
 		delete(byID, o.OrderID)
@@ -121,11 +122,15 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		default:
 			driven = append(driven, r)
 		}
+		if o.Status == fsm.Charging {
+			started++
+		}
 	}
 	if n := len(rows); n > 0 {
 		e.lastAdmitted.Store(new(rows[n-1].WrittenOrder.OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
+	e.activity.count(fsm.Pending, fsm.Charging, started)
 	e.runs.own(begun)
 	for _, r := range begun {
 		o := &r.order

@@ -69,6 +69,7 @@ func (e *Engine) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	}
 	e.Stats.Batches.Add(1)
 	e.Stats.Moves.Add(int64(len(verdicts)))
+	e.activity.moved(first.Status, verdicts)
 	if len(verdicts) > 0 {
 		e.tickOn(verdicts[0].At)
 	}
@@ -140,5 +141,6 @@ func (e *Engine) halt(r *run, v ledger.Moved) {
 // is not as it was read, or something of it stands.
 func (e *Engine) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
+	e.activity.count(fsm.Failed, fsm.Pending, len(rows))
 	return writtenOrders(rows), err
 }

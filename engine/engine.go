@@ -84,6 +84,10 @@ type Engine struct {
 	identity  atomic.Pointer[identity]
 	clock     atomic.Pointer[reading] // nil: the database's was never read
 	overdue   atomic.Pointer[overdue]
+	activity  *activity
+
+	overview    overview
+	errorGroups shared[ErrorGroups]
 
 	lastAdmitted atomic.Pointer[int64] // the number of the order that was admitted last; the next one names it
 
@@ -131,11 +135,13 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	e.watches = newWatcher(e)
 	e.lateUndos = newSideCalls(e, e.claimLateUndos)
 	e.refunds = newSideCalls(e, e.claimRefunds)
+	e.activity = newActivity(e)
 	return e
 }
 
 // Start starts the goroutines: one for each queue, and the loops that read policies, watch the orders of other replicas
-// for our callers, claim what is due, renew leases, give concurrency permits, look for deadlines, and make side calls.
+// for our callers, claim what is due, renew leases, give concurrency permits, look for deadlines, make side calls,
+// and note what was done.
 func (e *Engine) Start() {
 	e.readClock()
 	e.readIdentity()
@@ -151,6 +157,7 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.timerLoop(e.ctx) })
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.refunds.loop(e.ctx) })
+	e.wg.Go(func() { e.activity.loop(e.ctx) })
 }
 
 // queue is a queue of orders that wait for the same statement.

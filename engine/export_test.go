@@ -38,3 +38,14 @@ func (e *Engine) UndoLate() {
 
 // LoadPolicies looks for new policies, as the timers do now and then.
 func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.load(ctx) }
+
+// NoteActivity does what happens every ten seconds.
+func (e *Engine) NoteActivity() { e.activity.sample() }
+
+// Shared is what was looked up for everybody.
+type Shared[T any] struct{ shared[T] }
+
+// Get is get.
+func (s *Shared[T]) Get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
+	return s.get(ctx, read)
+}

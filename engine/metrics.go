@@ -24,6 +24,9 @@ type metrics struct {
 	batchOrders  *prometheus.HistogramVec // queue
 }
 
+// orderBuckets are bounds of how long orders take, in seconds.
+var orderBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400}
+
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	factory := promauto.With(registerer)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -35,7 +38,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		finished: counter("pawl_orders_finished_total", "Orders that ended by a move of this replica, by their last status.", "status"),
 		orderSeconds: histogram("pawl_order_duration_seconds", "From the creation of an order to its end, by what does its steps (mixed: more than one executor) and its last status.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400}, "executor", "status"),
+			orderBuckets, "executor", "status"),
 		held:  counter("pawl_orders_held_total", "Times that this replica put an order on hold, by what for.", "hold"),
 		calls: counter("pawl_step_calls_total", "Calls to providers that this replica made.", "step", "operation", "outcome"),
 		callSeconds: histogram("pawl_step_call_duration_seconds", "From the start of a call to a provider to its answer, or to the end of waiting for one.",

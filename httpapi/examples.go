@@ -99,6 +99,10 @@ var examples = map[string]example{
 	"recoverDeliveries":     {Body: `{"since":"2026-11-20T00:00:00Z","requestId":"endpoint-8"}`, Answer: recovery{Recovered: 17}, Problem: "not_found"},
 	"deleteWebhookEndpoint": {Problem: "not_found"},
 
+	"getOverview":     {Answer: exampleOverview(), Problem: "unavailable"},
+	"getActivity":     {Answer: exampleActivity(), Problem: "internal"},
+	"listErrorGroups": {Answer: exampleErrorGroups(), Problem: "unavailable"},
+
 	"getCaller": {Answer: exampleCaller(), Problem: "tls_required"},
 
 	"listPolicies": {Query: "?limit=10", Answer: examplePolicies(), Problem: "invalid_parameter"},

@@ -61,6 +61,10 @@ var rules = map[string]rule{
 
 	"listEvents": needs(access.Read),
 
+	"getOverview":     needs(access.Read),
+	"getActivity":     needs(access.Read),
+	"listErrorGroups": needs(access.Read),
+
 	"listWebhookEndpoints":   needs(access.Read),
 	"getWebhookEndpoint":     needs(access.Read),
 	"createWebhookEndpoint":  needs(access.Admin),

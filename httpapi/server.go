@@ -172,6 +172,9 @@ func (s *server) routes() {
 	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                         // GET  /api/inventory/{item}/movements: how it came to be
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)              // GET  /api/events: what happened
+	get(s, getOverviewOperation, s.getOverview)                                              // GET  /api/overview: how it stands
+	get(s, getActivityOperation, s.getActivity)                                              // GET  /api/overview/activity: what this replica did lately
+	list(s, listErrorGroupsOperation, s.listErrorGroups)                                     // GET  /api/error-groups: what goes wrong
 	get(s, getCallerOperation, s.getCaller)                                                  // GET  /api/me: who asks, and what they may do
 	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
 	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors

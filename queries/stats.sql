@@ -24,3 +24,36 @@ SELECT count(*) AS open FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finishe
 -- not accepted; 0: there is none. One that is accepted may take a bank days.
 SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
 FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
+
+-- name: OrdersUnfinished :many
+-- How many unfinished orders there are in each state, and the oldest of them by number: of as many as are due first, and as
+-- many of each hold. cut: there are more.
+WITH due AS MATERIALIZED (
+  SELECT d.order_no, d.status FROM pawl.orders AS d WHERE d.due_at IS NOT NULL ORDER BY d.due_at LIMIT @most
+), held AS MATERIALIZED (
+  SELECT w.order_no, w.status, w.hold
+  FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
+    SELECT h.order_no, h.status, h.hold FROM pawl.orders AS h WHERE h.hold = k.hold ORDER BY h.order_no LIMIT @most) AS w
+), counted AS (
+  SELECT u.status, count(*) AS orders, min(u.order_no) AS oldest
+  FROM (SELECT order_no, status FROM due UNION SELECT order_no, status FROM held) AS u GROUP BY u.status
+)
+SELECT o.status, c.orders, o.order_id, o.created_at, o.hold,
+  ((SELECT count(*) FROM due) >= @most OR EXISTS (SELECT 1 FROM held GROUP BY hold HAVING count(*) >= @most))::boolean AS cut
+FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
+
+-- name: OrdersEnded :one
+-- How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
+-- and whoever knows that there are many says 0.
+SELECT
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS f WHERE f.ended_as = 'failed' ORDER BY f.order_no LIMIT @most) AS failed) AS failed,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS c WHERE c.ended_as = 'canceled' ORDER BY c.order_no LIMIT @most) AS canceled) AS canceled,
+  (SELECT count(*) FILTER (WHERE n.status = 'completed') FROM (
+    SELECT o.status FROM pawl.orders AS o ORDER BY o.order_no DESC LIMIT @newest) AS n) AS completed;
+
+-- name: ServerReplicas :many
+-- The running services on this database, by the names of their connections.
+SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_start)::timestamptz AS since
+FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text)
+GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;

@@ -164,6 +164,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/error-groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * See what goes wrong, over many orders
+         * @description Orders that failed, and those that are held for attention, put together by where they stand and why; the largest group first, 200 at most. The newest 10000 orders of each kind are looked at. Groups are at most a second old, or longer where finding them takes long. Needs the role read.
+         */
+        get: operations["listErrorGroups"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/events": {
         parameters: {
             query?: never;
@@ -568,6 +588,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * See how the service stands
+         * @description How many orders are in each state and wait for what, the oldest of them, the replicas, and what keeps the provider steps of the answering one busy. Numbers go up to 10000: that many or more. They are at most a second old, or longer where counting them takes long. Needs the role read.
+         */
+        get: operations["getOverview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/overview/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * See what this replica did in the last hour
+         * @description A point for each ten seconds, the oldest first. They are kept in memory: a replica that was started later has fewer, and others have points of their own. What did not happen is left out. Needs the role read.
+         */
+        get: operations["getActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/policies": {
         parameters: {
             query?: never;
@@ -960,6 +1020,76 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        Activity: {
+            /**
+             * Format: int64
+             * @description Orders that were new.
+             */
+            admitted?: number;
+            /**
+             * Format: date-time
+             * @description The end of its ten seconds.
+             */
+            at: string;
+            /** @description Circuit breakers that were not closed at the end. */
+            breakers?: components["schemas"]["ActivityBreakers"][];
+            /** @description Calls to providers that ended. */
+            calls?: components["schemas"]["ActivityCalls"][];
+            /** @description Orders that ended, by their status. */
+            ended?: components["schemas"]["ActivityCount"][];
+            /** @description How often orders were put on hold, by what they wait for. */
+            held?: components["schemas"]["ActivityCount"][];
+            /**
+             * Format: double
+             * @description What half of those took at most, from their creation on.
+             */
+            medianSeconds?: number;
+            /** @description Moves of orders. */
+            moves?: components["schemas"]["ActivityMove"][];
+            /**
+             * Format: double
+             * @description How long they were: no clock is exact.
+             */
+            seconds: number;
+            /**
+             * Format: double
+             * @description What 95 % of those took at most.
+             */
+            slowSeconds?: number;
+        };
+        ActivityBreakers: {
+            /**
+             * @description The worst of all policies.
+             * @enum {string}
+             */
+            breaker: "half_open" | "open";
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm";
+        };
+        ActivityCalls: {
+            /** Format: int64 */
+            calls: number;
+            /** @enum {string} */
+            outcome: "done" | "refused" | "waiting" | "retry" | "unknown";
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm";
+        };
+        ActivityCount: {
+            name: string;
+            /** Format: int64 */
+            orders: number;
+        };
+        ActivityMove: {
+            from: components["schemas"]["Status"];
+            /** Format: int64 */
+            orders: number;
+            to: components["schemas"]["Status"];
+        };
+        ActivityPoints: {
+            points: components["schemas"]["Activity"][];
+            /** @description The name of the replica that answers. */
+            replica: string;
+        };
         AdjustInventoryBody: {
             /**
              * Format: int64
@@ -1290,6 +1420,41 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        ErrorGroup: {
+            /** @description The code of the failure, or how the reason of the hold begins: see holdReason of the list of orders. */
+            code: string;
+            /** @description The newest order. */
+            example: components["schemas"]["OrderError"];
+            /**
+             * Format: date-time
+             * @description When the first of them failed; when the oldest order was held.
+             */
+            firstAt: string;
+            /**
+             * @description Absent: the orders failed.
+             * @enum {string}
+             */
+            hold?: "attention";
+            /**
+             * Format: date-time
+             * @description When the last of them failed; when the newest order was held.
+             */
+            lastAt: string;
+            /** Format: int64 */
+            orders: number;
+            /** @description failed, or where the orders are held. */
+            status: components["schemas"]["Status"];
+            /**
+             * @description The step that failed, or is held.
+             * @enum {string}
+             */
+            step?: "charge" | "reserve" | "confirm";
+        };
+        ErrorGroups: {
+            groups: components["schemas"]["ErrorGroup"][];
+            /** @description Older orders, or smaller groups, were left out. */
+            more: boolean;
+        };
         Event: {
             /**
              * @description To go on after this event.
@@ -1454,6 +1619,19 @@ export interface components {
         };
         History: {
             transitions: components["schemas"]["Transition"][];
+        };
+        HoldCount: {
+            /** @enum {string} */
+            hold: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
+            /**
+             * Format: double
+             * @description How long the longest wait of the 1000 oldest orders has lasted.
+             */
+            longestSeconds: number;
+            /** @description There may be more. */
+            more: boolean;
+            /** Format: int64 */
+            orders: number;
         };
         Item: {
             /**
@@ -1647,10 +1825,54 @@ export interface components {
              */
             submittedBy?: string;
         };
+        OrderError: {
+            /** @description What is said of its failure, or the reason of its hold. */
+            detail?: string;
+            orderId: string;
+        };
         OrderPage: {
             /** @description Absent on the last page. Opaque; it does not expire. */
             nextCursor?: string;
             orders: components["schemas"]["Order"][];
+        };
+        Overview: {
+            /**
+             * Format: date-time
+             * @description When it was looked up.
+             */
+            at: string;
+            /** @description Of each hold. */
+            holds: components["schemas"]["HoldCount"][];
+            /**
+             * Format: int64
+             * @description Effects that were reported too late and are not undone yet.
+             */
+            lateUndos: number;
+            /** @description The oldest order that has not ended. Absent: there is none. */
+            oldest?: components["schemas"]["UnfinishedOrder"];
+            /**
+             * Format: double
+             * @description The age of the oldest of these that its provider has not accepted. 0: there is none.
+             */
+            oldestRefundSeconds: number;
+            /**
+             * Format: double
+             * @description How long an order was due without anybody taking it up, at the last look of this replica. 0: none was.
+             */
+            overdueSeconds: number;
+            /** @description Steps that the answering replica has called providers for. */
+            providerSteps: components["schemas"]["ProviderStep"][];
+            /**
+             * Format: int64
+             * @description Refunds that were asked for and are neither done nor failed.
+             */
+            refunds: number;
+            /** @description The name of the replica that answers. */
+            replica: string;
+            /** @description The services that are connected to the database. */
+            replicas: components["schemas"]["Replica"][];
+            /** @description Of each state. */
+            statuses: components["schemas"]["StatusCount"][];
         };
         PolicyExecutors: {
             /** @enum {string} */
@@ -1798,6 +2020,30 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        ProviderStep: {
+            /**
+             * @description closed: calls are made. half_open: one is tried. open: the provider is left alone.
+             * @enum {string}
+             */
+            breaker: "closed" | "half_open" | "open";
+            /**
+             * Format: int64
+             * @description Calls under way.
+             */
+            inFlight: number;
+            /**
+             * Format: int32
+             * @description The version of the policy.
+             */
+            policy: number;
+            /**
+             * Format: int64
+             * @description Orders that wait for a call.
+             */
+            queued: number;
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm";
+        };
         Receipt: {
             /** @description It is the answer of the step. */
             accepted: boolean;
@@ -1886,6 +2132,20 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        Replica: {
+            /**
+             * Format: int64
+             * @description To the database.
+             */
+            connections: number;
+            /** @description Its machine and the number of its process, and what its connections are called in the URL of the database. */
+            name: string;
+            /**
+             * Format: date-time
+             * @description Since when it has had one of these at least.
+             */
+            since: string;
+        };
         RetryBody: {
             /**
              * Format: int32
@@ -1953,6 +2213,13 @@ export interface components {
          * @enum {string}
          */
         Status: "pending" | "charging" | "reserving" | "confirming" | "completed" | "releasing" | "refunding" | "failed" | "canceled";
+        StatusCount: {
+            /** @description There may be more. */
+            more: boolean;
+            /** Format: int64 */
+            orders: number;
+            status: components["schemas"]["Status"];
+        };
         StepResultBody: {
             /** @description Why it is not done, for programs. */
             code?: string;
@@ -2090,6 +2357,17 @@ export interface components {
              * @example cancel
              */
             verb?: string;
+        };
+        UnfinishedOrder: {
+            /** Format: date-time */
+            createdAt: string;
+            /**
+             * @description What it waits for. Absent: a replica drives it.
+             * @enum {string}
+             */
+            hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
+            orderId: string;
+            status: components["schemas"]["Status"];
         };
         VerbBody: {
             /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
@@ -3564,6 +3842,125 @@ export interface operations {
                 };
             };
             /** @description Problem: stopping, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listErrorGroups: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "groups": [
+                     *         {
+                     *           "status": "failed",
+                     *           "step": "charge",
+                     *           "code": "card_declined",
+                     *           "orders": 17,
+                     *           "firstAt": "2026-11-20T08:30:00.118Z",
+                     *           "lastAt": "2026-11-20T09:30:00.118Z",
+                     *           "example": {
+                     *             "orderId": "order-123",
+                     *             "detail": "the card has expired"
+                     *           }
+                     *         },
+                     *         {
+                     *           "status": "charging",
+                     *           "hold": "attention",
+                     *           "step": "charge",
+                     *           "code": "retries_exhausted",
+                     *           "orders": 2,
+                     *           "firstAt": "2026-11-20T09:30:00.118Z",
+                     *           "lastAt": "2026-11-20T09:30:00.118Z",
+                     *           "example": {
+                     *             "orderId": "order-124",
+                     *             "detail": "retries_exhausted: 37 calls in 15m14s, last timeout"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "more": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErrorGroups"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -7439,6 +7836,357 @@ export interface operations {
                 };
             };
             /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getOverview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "at": "2026-11-20T09:30:00.118Z",
+                     *       "statuses": [
+                     *         {
+                     *           "status": "pending",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "charging",
+                     *           "orders": 2,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "reserving",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "confirming",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "completed",
+                     *           "orders": 10000,
+                     *           "more": true
+                     *         },
+                     *         {
+                     *           "status": "releasing",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "refunding",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "failed",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "canceled",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         }
+                     *       ],
+                     *       "holds": [
+                     *         {
+                     *           "hold": "retry",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "callback",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "scheduled",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "queued",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "approval",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "paused",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "attention",
+                     *           "orders": 2,
+                     *           "more": false,
+                     *           "longestSeconds": 5400
+                     *         }
+                     *       ],
+                     *       "oldest": {
+                     *         "orderId": "order-123",
+                     *         "status": "charging",
+                     *         "hold": "attention",
+                     *         "createdAt": "2026-11-20T07:30:00.118Z"
+                     *       },
+                     *       "overdueSeconds": 0,
+                     *       "lateUndos": 0,
+                     *       "refunds": 1,
+                     *       "oldestRefundSeconds": 0,
+                     *       "replica": "shop-1:4711",
+                     *       "replicas": [
+                     *         {
+                     *           "name": "shop-1:4711",
+                     *           "connections": 12,
+                     *           "since": "2026-11-20T08:30:00.118Z"
+                     *         }
+                     *       ],
+                     *       "providerSteps": [
+                     *         {
+                     *           "policy": 3,
+                     *           "step": "charge",
+                     *           "breaker": "open",
+                     *           "inFlight": 1,
+                     *           "queued": 4
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Overview"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            503: {
+                headers: {
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getActivity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "replica": "shop-1:4711",
+                     *       "points": [
+                     *         {
+                     *           "at": "2026-11-20T09:30:00.118Z",
+                     *           "seconds": 10,
+                     *           "admitted": 120,
+                     *           "ended": [
+                     *             {
+                     *               "name": "completed",
+                     *               "orders": 118
+                     *             },
+                     *             {
+                     *               "name": "failed",
+                     *               "orders": 1
+                     *             }
+                     *           ],
+                     *           "medianSeconds": 0.004,
+                     *           "slowSeconds": 0.009,
+                     *           "held": [
+                     *             {
+                     *               "name": "retry",
+                     *               "orders": 1
+                     *             }
+                     *           ],
+                     *           "moves": [
+                     *             {
+                     *               "from": "pending",
+                     *               "to": "charging",
+                     *               "orders": 120
+                     *             },
+                     *             {
+                     *               "from": "charging",
+                     *               "to": "failed",
+                     *               "orders": 1
+                     *             }
+                     *           ],
+                     *           "calls": [
+                     *             {
+                     *               "step": "charge",
+                     *               "outcome": "done",
+                     *               "calls": 118
+                     *             },
+                     *             {
+                     *               "step": "charge",
+                     *               "outcome": "unknown",
+                     *               "calls": 1
+                     *             }
+                     *           ]
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ActivityPoints"];
+                };
+            };
+            /** @description Problem: unauthenticated. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: forbidden, tls_required. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: misdirected_request. */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: invalid_parameter. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: too_many_requests. */
+            429: {
+                headers: {
+                    RateLimit?: string;
+                    "RateLimit-Policy"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: internal. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem: issuer_unavailable, overloaded. */
             503: {
                 headers: {
                     "Retry-After"?: string;

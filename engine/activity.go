@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/sony/gobreaker/v2"
+
+	"pawl/fsm"
+	"pawl/ledger"
+)
+
+const (
+	activityEvery = 10 * time.Second
+	activityMost  = 360 // an hour
+)
+
+// Activity is what this replica did in ten seconds. What did not happen is left out.
+type Activity struct {
+	At           time.Time // their end
+	Seconds      float64   // how long they were: no clock is exact
+	Admitted     int64
+	Ended        map[fsm.State]int64
+	Median, Slow time.Duration // what half and 95 % of the orders that ended took at most, from their creation on
+	Held         map[string]int64
+	Moves        map[[2]fsm.State]int64
+	Calls        map[fsm.Step]map[string]int64 // to providers, by outcome
+	Breakers     map[fsm.Step]gobreaker.State  // the worst of all policies, at the end; those that are closed are left out
+}
+
+// activity keeps what the replica did in the last hour, in memory alone.
+type activity struct {
+	engine *Engine
+	moves  map[[2]fsm.State]*atomic.Int64 // counted since the start, by edge of the machine
+	own    *prometheus.Registry           // of the metrics that are read
+
+	mu     sync.Mutex
+	before tally
+	points []Activity
+}
+
+func newActivity(e *Engine) *activity {
+	a := &activity{engine: e, moves: map[[2]fsm.State]*atomic.Int64{}, own: prometheus.NewRegistry()}
+	for _, edge := range fsm.Edges() {
+		a.moves[[2]fsm.State{edge.From, edge.To}] = new(atomic.Int64)
+	}
+	a.own.MustRegister(e.metrics.finished, e.metrics.orderSeconds, e.metrics.held, e.metrics.calls)
+	a.before = a.tally()
+	return a
+}
+
+// moved counts orders that were moved together: nearly always all to the same state.
+func (a *activity) moved(from fsm.State, verdicts []ledger.Moved) {
+	for len(verdicts) > 0 {
+		to := verdicts[0].ToStatus
+		n := 1
+		for n < len(verdicts) && verdicts[n].ToStatus == to {
+			n++
+		}
+		a.count(from, to, n)
+		verdicts = verdicts[n:]
+	}
+}
+
+// count counts moves of orders; what is no edge of the machine is none.
+func (a *activity) count(from, to fsm.State, orders int) {
+	if counter := a.moves[[2]fsm.State{from, to}]; counter != nil {
+		counter.Add(int64(orders))
+	}
+}
+
+// Activity returns what the replica did in the last hour, the oldest first. It is the caller's, but for the maps.
+func (e *Engine) Activity() []Activity {
+	e.activity.mu.Lock()
+	defer e.activity.mu.Unlock()
+	return slices.Clone(e.activity.points)
+}
+
+func (a *activity) loop(ctx context.Context) {
+	every := time.NewTicker(activityEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			a.sample()
+		}
+	}
+}
+
+// sample adds what was done since the last sample.
+func (a *activity) sample() {
+	now := a.tally()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	point := now.since(&a.before)
+	point.At = a.engine.now()
+	for _, pool := range a.engine.CallPools() {
+		if pool.Breaker != gobreaker.StateClosed {
+			if point.Breakers == nil {
+				point.Breakers = map[fsm.Step]gobreaker.State{}
+			}
+			point.Breakers[pool.Step] = max(point.Breakers[pool.Step], pool.Breaker)
+		}
+	}
+	a.before = now
+	a.points = append(a.points, point)
+	a.points = a.points[max(0, len(a.points)-activityMost):]
+}
+
+// tally is what was counted since the start.
+type tally struct {
+	at       time.Time
+	admitted int64
+	ended    map[fsm.State]int64
+	held     map[string]int64
+	moves    map[[2]fsm.State]int64
+	calls    map[[2]string]int64 // by step and outcome
+	took     durations
+}
+
+func (a *activity) tally() tally {
+	t := tally{at: time.Now(), admitted: a.engine.Stats.Admitted.Load(), ended: map[fsm.State]int64{}, held: map[string]int64{},
+		moves: map[[2]fsm.State]int64{}, calls: map[[2]string]int64{}, took: durations{}}
+	for pair, counter := range a.moves {
+		t.moves[pair] = counter.Load()
+	}
+	families, _ := a.own.Gather() // the engine's own metrics are sound, or nothing would be served
+	for _, family := range families {
+		for _, m := range family.Metric {
+			t.add(family.GetName(), m)
+		}
+	}
+	return t
+}
+
+func (t *tally) add(name string, m *dto.Metric) {
+	label := map[string]string{}
+	for _, pair := range m.Label {
+		label[pair.GetName()] = pair.GetValue()
+	}
+	n := int64(m.GetCounter().GetValue())
+	switch name {
+	case "pawl_orders_finished_total":
+		t.ended[fsm.State(label["status"])] += n
+	case "pawl_orders_held_total":
+		t.held[label["hold"]] += n
+	case "pawl_step_calls_total":
+		t.calls[[2]string{label["step"], label["outcome"]}] += n
+	case "pawl_order_duration_seconds":
+		t.took.add(m.GetHistogram())
+	}
+}
+
+// since is what was counted between two tallies.
+func (t *tally) since(before *tally) Activity {
+	a := Activity{
+		Seconds: t.at.Sub(before.at).Seconds(), Admitted: t.admitted - before.admitted,
+		Ended: rise(t.ended, before.ended), Held: rise(t.held, before.held), Moves: rise(t.moves, before.moves),
+	}
+	for key, n := range rise(t.calls, before.calls) {
+		if a.Calls == nil {
+			a.Calls = map[fsm.Step]map[string]int64{}
+		}
+		step := fsm.Step(key[0])
+		if a.Calls[step] == nil {
+			a.Calls[step] = map[string]int64{}
+		}
+		a.Calls[step][key[1]] = n
+	}
+	took := durations(rise(t.took, before.took))
+	a.Median, a.Slow = took.quantile(.5), took.quantile(.95)
+	return a
+}
+
+// rise is by how much counts have risen; nil: none has.
+func rise[K comparable](now, before map[K]int64) (out map[K]int64) {
+	for key, n := range now {
+		if n -= before[key]; n > 0 {
+			if out == nil {
+				out = map[K]int64{}
+			}
+			out[key] = n
+		}
+	}
+	return out
+}

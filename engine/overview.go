@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
+)
+
+// Overview is how all replicas together stand. Each number goes up to CountsMost.
+type Overview struct {
+	At time.Time
+	Waiting
+	Statuses []StatusCount // of each state, in their order
+	Oldest   *OldestOrder  // that has not ended; nil: there is none
+	Replicas []Replica     // by name
+}
+
+// StatusCount is how many orders are in a state.
+type StatusCount struct {
+	Status fsm.State
+	Orders int64
+	More   bool // there may be more than that
+}
+
+// OldestOrder is an order that has not ended. Hold is nil where somebody drives it.
+type OldestOrder struct {
+	OrderID   string
+	Status    fsm.State
+	Hold      *string
+	CreatedAt time.Time
+}
+
+// Replica is a running service on the same database, as its connections name it.
+type Replica struct {
+	Name        string
+	Connections int64
+	Since       time.Time // when the oldest of these began
+}
+
+// overview is what Overview remembers.
+type overview struct {
+	shared        shared[Overview]
+	manyCompleted atomic.Bool // there are CountsMost completed orders; they stay
+}
+
+// Overview asks the database, at most once a second for all who ask. Errors: orders.ErrUnavailable.
+func (e *Engine) Overview(ctx context.Context) (Overview, error) {
+	return e.overview.shared.get(ctx, e.lookOver)
+}
+
+func (e *Engine) lookOver(ctx context.Context) (v Overview, err error) {
+	if v.Waiting, err = e.Waiting(ctx); err != nil {
+		return v, err
+	}
+	counts := map[fsm.State]StatusCount{}
+	if err := e.countUnfinished(ctx, &v, counts); err != nil {
+		return v, orders.Unavailable("count unfinished orders", err)
+	}
+	if err := e.countEnded(ctx, counts); err != nil {
+		return v, orders.Unavailable("count orders that have ended", err)
+	}
+	for _, state := range fsm.States() {
+		count := counts[state]
+		count.Status = state
+		v.Statuses = append(v.Statuses, count)
+	}
+	replicas, err := orders.Read(ctx, e.Orders, e.query.ServerReplicas, db.ServiceName)
+	if err != nil {
+		return v, orders.Unavailable("look for replicas", err)
+	}
+	for _, row := range replicas {
+		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, db.ServiceName)), row.Connections, row.Since})
+	}
+	v.At = e.now()
+	return v, nil
+}
+
+func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount) error {
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersUnfinished, CountsMost)
+	for i, row := range rows {
+		counts[row.Status] = StatusCount{Orders: min(row.Orders, CountsMost), More: row.Cut || row.Orders >= CountsMost}
+		if i == 0 {
+			v.Oldest = &OldestOrder{row.OrderID, row.Status, row.Hold, row.CreatedAt}
+		}
+	}
+	return err
+}
+
+// countEnded looks for completed orders among twice as many of the newest, until it has once found enough of them.
+func (e *Engine) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {
+	p := db.OrdersEndedParams{Most: CountsMost}
+	many := e.overview.manyCompleted.Load()
+	if !many {
+		p.Newest = 2 * CountsMost
+	}
+	row, err := orders.Read(ctx, e.Orders, e.query.OrdersEnded, p)
+	if err != nil {
+		return err
+	}
+	if many || row.Completed >= CountsMost {
+		e.overview.manyCompleted.Store(true)
+		row.Completed = CountsMost
+	}
+	all := row.Completed + row.Failed + row.Canceled
+	counts[fsm.Failed] = StatusCount{Orders: row.Failed, More: row.Failed >= CountsMost}
+	counts[fsm.Canceled] = StatusCount{Orders: row.Canceled, More: row.Canceled >= CountsMost}
+	counts[fsm.Completed] = StatusCount{Orders: row.Completed, More: all >= CountsMost}
+	return nil
+}

@@ -1,0 +1,23 @@
+-- What keeps orders from being completed, over many of them.
+
+-- name: ErrorGroups :many
+-- Failed orders and those that wait for a person, of each the newest so many, put together by where they stand and why: the step and
+-- code of the failure, or how the reason of the hold begins. Times are those of the failures; of a hold, when those of the
+-- oldest and the newest order began.
+WITH looked AS MATERIALIZED (
+  (SELECT f.order_no, f.status::text AS status, f.failure_step::text AS step, coalesce(f.failure_code, '') AS code, f.finished_at AS at
+   FROM pawl.orders AS f WHERE f.ended_as = 'failed' ORDER BY f.order_no DESC LIMIT @most)
+  UNION ALL
+  (SELECT h.order_no, h.status::text, NULL,
+     CASE WHEN starts_with(h.hold_reason, 'non_retryable: ') THEN h.hold_reason ELSE split_part(coalesce(h.hold_reason, ''), ':', 1) END, NULL
+   FROM pawl.orders AS h WHERE h.hold = 'attention' ORDER BY h.order_no DESC LIMIT @most)
+), grouped AS (
+  SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
+  FROM looked AS l GROUP BY l.status, l.step, l.code ORDER BY orders DESC, newest DESC LIMIT @groups
+)
+SELECT g.status::text AS status, coalesce(g.step, '')::text AS step, g.code::text AS code, g.orders,
+  coalesce(g.first_at, (SELECT t.at FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no AND o.seq = t.seq WHERE t.order_no = g.oldest), now())::timestamptz AS first_at,
+  coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
+  n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
+FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest
+ORDER BY g.orders DESC, g.newest DESC;
