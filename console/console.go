@@ -44,6 +44,7 @@ func New(cfg Config) http.Handler {
 	c.runbookRoutes()
 	c.bulkRoutes()
 	c.policiesRoutes()
+	c.errorRoutes()
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))

@@ -1,5 +1,135 @@
 package console
 
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"time"
+
+	"pawl/client"
+	"pawl/fsm"
+	"pawl/fsm/diagram"
+)
+
 func (c *console) overviewRoutes() { c.get("/console", (*visit).overview) }
 
-func (v *visit) overview() error { return v.show("overview", page{Title: "Overview"}) }
+// overviewPage is the start page: how the service stands.
+type overviewPage struct {
+	*client.Overview
+	Host    string // under which the person reached the service
+	Orders  bool   // there are any
+	Persons int64  // how many orders wait for a person
+	Machine template.HTML
+	Moves   []edgeRate
+	Charts  []chart
+	Since   time.Time // of the oldest point of the charts; zero: there is none yet
+}
+
+// edgeRate is how fast orders take an edge of the machine.
+type edgeRate struct {
+	client.ActivityMove
+	Event fsm.Event
+	Rate  string
+}
+
+// overview shows somebody who may not see it the way to what they may see.
+func (v *visit) overview() error {
+	if !v.may("getOverview") {
+		return v.show("overview", page{Title: "Overview", Still: true})
+	}
+	found, err := v.api.GetOverview(v.r.Context())
+	if err != nil {
+		return err
+	}
+	activity, err := v.api.GetActivity(v.r.Context())
+	if err != nil {
+		return err
+	}
+	p := overviewPage{Overview: found, Host: v.r.Host, Moves: edgeRates(activity.Points), Charts: charts(activity.Points)}
+	for _, count := range found.Statuses {
+		p.Orders = p.Orders || count.Orders > 0
+	}
+	for _, hold := range found.Holds {
+		if hold.Hold == fsm.HoldAttention || hold.Hold == fsm.HoldApproval {
+			p.Persons = min(p.Persons+hold.Orders, countedTo)
+		}
+	}
+	if len(activity.Points) > 0 {
+		p.Since = activity.Points[0].At
+	}
+	p.Machine = machineOf(found, p.Moves)
+	return v.show("overview", page{Title: "Overview", Data: p})
+}
+
+// machineOf draws the machine with the orders in it. The rates are those of one replica.
+func machineOf(found *client.Overview, rates []edgeRate) template.HTML {
+	picture := diagram.Picture{Label: "How many orders are in each state, and how fast they move", States: map[fsm.State]diagram.Mark{}, Edges: map[[2]fsm.State]diagram.Mark{}}
+	for _, c := range found.Statuses {
+		text := atLeast(c.Orders, c.More)
+		picture.States[fsm.State(c.Status)] = diagram.Mark{
+			Text: text, Title: fmt.Sprintf("%s orders are %s", text, c.Status), Link: ordersURL("status:" + string(c.Status)),
+		}
+	}
+	for _, m := range rates {
+		picture.Edges[[2]fsm.State{fsm.State(m.From), fsm.State(m.To)}] = diagram.Mark{
+			Text: m.Rate + "/s", Title: fmt.Sprintf("%s orders a second went from %s to %s in the last minute", m.Rate, m.From, m.To),
+		}
+	}
+	return picture.HTML()
+}
+
+// atLeast is a number of orders that may be larger.
+func atLeast(n int64, more bool) string {
+	if more && n < countedTo {
+		return count(n) + "+"
+	}
+	return count(n)
+}
+
+// edgeRates are the moves of the last minute.
+func edgeRates(points []client.Activity) (rates []edgeRate) {
+	points = points[max(0, len(points)-6):]
+	seconds, moves := 0.0, map[client.ActivityMove]int64{}
+	for _, point := range points {
+		seconds += point.Seconds
+		for _, m := range point.Moves {
+			moves[client.ActivityMove{From: m.From, To: m.To}] += m.Orders
+		}
+	}
+	for _, e := range fsm.Edges() {
+		m := client.ActivityMove{From: client.Status(e.From), To: client.Status(e.To)}
+		if n := moves[m]; n > 0 {
+			rates = append(rates, edgeRate{m, e.Event, short(float64(n) / seconds)})
+		}
+	}
+	return rates
+}
+
+// short writes a number above 0 with two digits, or as many as it has before the point.
+func short(n float64) string {
+	switch {
+	case n >= 9.95:
+		return strconv.FormatFloat(n, 'f', 0, 64)
+	case n >= .095:
+		return strconv.FormatFloat(n, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(n, 'g', 1, 64)
+}
+
+// duration puts seconds into words that are short.
+func duration(seconds float64) string {
+	switch {
+	case seconds <= 0:
+		return "0"
+	case seconds < .0995:
+		return short(seconds*1000) + " ms"
+	case seconds < 100:
+		return short(seconds) + " s"
+	case seconds < 6000:
+		return short(seconds/60) + " min"
+	}
+	return short(seconds/3600) + " h"
+}
+
+// holdURL is the list of the orders that wait for something, the oldest first.
+func holdURL(hold string) string { return ordersURL("hold:" + hold + " sort:oldest") }

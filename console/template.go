@@ -40,6 +40,9 @@ var functions = template.FuncMap{
 	"ordersURL": ordersURL,
 	"rowID":     rowID,
 	"actionURL": actionURL,
+	"holdURL":   holdURL,
+	"duration":  duration,
+	"atLeast":   atLeast,
 	"count":     count,
 	"list":      func(values ...any) []any { return values },
 }

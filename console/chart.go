@@ -1,0 +1,188 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"pawl/client"
+)
+
+// The paper of a chart. Its lines are an hour long.
+const (
+	chartWidth, chartHeight = 480, 120
+	chartSpan               = time.Hour
+)
+
+// chart is what one replica did in the last hour: some lines over time, and the numbers behind them.
+type chart struct {
+	Title  string
+	Help   string
+	Top    string // what the upper rim stands for
+	Lines  []line
+	Rows   []chartRow // of the table, a minute each, the newest first
+	Latest string     // in words
+}
+
+// line is one of the quantities of a chart.
+type line struct {
+	Name  string
+	Path  string // of the SVG
+	value func(*client.Activity) float64
+}
+
+type chartRow struct {
+	At     time.Time
+	Values []string
+}
+
+// plot is a chart before it is drawn.
+type plot struct {
+	title, help string
+	write       func(float64) string // of a value
+	mean        bool                 // a minute is the mean of its points; otherwise its largest
+	lines       []line
+}
+
+func charts(points []client.Activity) []chart {
+	all := []chart{}
+	for _, p := range []plot{
+		{"Throughput", "orders a second", perSecond, true, []line{
+			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
+			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
+			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed") + named(a.Ended, "canceled") })},
+		}},
+		{"Time to the end", "of the orders that ended, from their creation on", duration, false, []line{
+			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
+			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
+		}},
+		{"Holds", "orders a second that were put on hold", perSecond, true, []line{
+			{Name: "for a person", value: rate(func(a *client.Activity) int64 { return named(a.Held, "attention") + named(a.Held, "approval") })},
+			{Name: "for a retry or a callback", value: rate(func(a *client.Activity) int64 { return named(a.Held, "retry") + named(a.Held, "callback") })},
+			{Name: "for anything else", value: rate(func(a *client.Activity) int64 {
+				return named(a.Held, "queued") + named(a.Held, "scheduled") + named(a.Held, "paused")
+			})},
+		}},
+		{"Provider calls", "a second, by outcome", perSecond, true, []line{
+			{Name: "done or waiting", value: rate(func(a *client.Activity) int64 { return outcomes(a, "done", "waiting") })},
+			{Name: "refused", value: rate(func(a *client.Activity) int64 { return outcomes(a, "refused") })},
+			{Name: "not known, or to be tried again", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
+		}},
+	} {
+		all = append(all, p.draw(points))
+	}
+	return all
+}
+
+func rate(of func(*client.Activity) int64) func(*client.Activity) float64 {
+	return func(a *client.Activity) float64 { return float64(of(a)) / max(a.Seconds, .001) }
+}
+
+func named(counts []client.ActivityCount, name string) int64 {
+	for _, c := range counts {
+		if c.Name == name {
+			return c.Orders
+		}
+	}
+	return 0
+}
+
+func outcomes(a *client.Activity, names ...client.ActivityCallsOutcome) (n int64) {
+	for _, c := range a.Calls {
+		for _, name := range names {
+			if c.Outcome == name {
+				n += c.Calls
+			}
+		}
+	}
+	return n
+}
+
+func perSecond(n float64) string {
+	if n == 0 {
+		return "0"
+	}
+	return short(n)
+}
+
+// draw draws the points of the hour that ends with the last of them.
+func (p *plot) draw(points []client.Activity) chart {
+	c := chart{Title: p.title, Help: p.help}
+	top := 0.0
+	for _, l := range p.lines {
+		for i := range points {
+			top = max(top, l.value(&points[i]))
+		}
+	}
+	top = roundUp(top)
+	c.Top = p.write(top)
+	var latest []string
+	for _, l := range p.lines {
+		l.Path = pathOf(points, l.value, top)
+		c.Lines = append(c.Lines, l)
+		if n := len(points); n > 0 {
+			latest = append(latest, l.Name+" "+p.write(l.value(&points[n-1])))
+		}
+	}
+	c.Latest = strings.Join(latest, ", ")
+	c.Rows = p.rows(points)
+	return c
+}
+
+// roundUp is the next number that is 1, 2 or 5 with zeros: a chart's upper rim.
+func roundUp(n float64) float64 {
+	if n <= 0 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(n)))
+	for _, digit := range []float64{1, 2, 5} {
+		if n <= digit*power {
+			return digit * power
+		}
+	}
+	return 10 * power
+}
+
+// pathOf goes from point to point. Those that lie between two of the same height are left out.
+func pathOf(points []client.Activity, value func(*client.Activity) float64, top float64) string {
+	var b strings.Builder
+	height := func(i int) int { return chartHeight - int(math.Round(value(&points[i])/top*chartHeight)) }
+	for i := range points {
+		y := height(i)
+		if i > 0 && i < len(points)-1 && height(i-1) == y && height(i+1) == y {
+			continue
+		}
+		x := chartWidth - int(math.Round(points[len(points)-1].At.Sub(points[i].At).Seconds()/chartSpan.Seconds()*chartWidth))
+		command := 'L'
+		if i == 0 {
+			command = 'M'
+		}
+		fmt.Fprintf(&b, "%c%d %d", command, max(x, 0), y)
+	}
+	return b.String()
+}
+
+// rows are the minutes in which anything happened, the newest first.
+func (p *plot) rows(points []client.Activity) (rows []chartRow) {
+	for end := len(points); end > 0; end -= 6 {
+		minute := points[max(0, end-6):end]
+		row, any := chartRow{At: minute[len(minute)-1].At}, false
+		for _, l := range p.lines {
+			sum, most := 0.0, 0.0
+			for i := range minute {
+				n := l.value(&minute[i])
+				sum, most = sum+n, max(most, n)
+			}
+			if p.mean {
+				most = sum / float64(len(minute))
+			}
+			any = any || most > 0
+			row.Values = append(row.Values, p.write(most))
+		}
+		if any {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
