@@ -86,8 +86,16 @@ type policyForm struct {
 	Diff    []diffLine           // what would change
 }
 
+// errNotAdmin is the error of a form that the API would refuse whatever is in it.
+var errNotAdmin = &client.Problem{ProblemBody: client.ProblemBody{
+	Status: http.StatusForbidden, Title: "Who asks may not do this.", Detail: "Policies are stored by those with the role admin.",
+}}
+
 // writePolicy shows the text of a version, to be changed.
 func (v *visit) writePolicy() error {
+	if !v.may("storePolicy") {
+		return errNotAdmin
+	}
 	form := policyForm{}
 	if v.query("from") != "" {
 		from, err := v.readPolicy("from")
