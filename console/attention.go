@@ -43,7 +43,7 @@ type waitingOrder struct {
 }
 
 const (
-	waitingLooked = 100 // of the oldest orders of each hold, to see why they wait
+	waitingLooked = 100 // at an end of the orders of a hold, to see why they wait
 	waitingOfPage = 10
 	callsOfOrder  = 3
 	callsAtOnce   = 4
@@ -78,17 +78,25 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
-// waitingGroups looks at the orders that have waited longest. The group with the oldest order comes first.
+// waitingGroups looks at the orders that have waited longest, and at the newest ones, whose reasons may be others. The group with the
+// oldest order comes first.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
-	for _, hold := range []string{fsm.HoldAttention, fsm.HoldApproval} {
-		list, err := v.api.ListOrders(v.r.Context(), &client.ListOrdersParams{
-			Hold: client.ListOrdersParamsHold(hold), Sort: client.ListOrdersParamsSortOldest, Limit: waitingLooked,
-		})
+	seen := map[string]bool{}
+	for _, look := range []client.ListOrdersParams{
+		{Hold: client.ListOrdersParamsHoldAttention, Sort: client.ListOrdersParamsSortOldest},
+		{Hold: client.ListOrdersParamsHoldAttention, Sort: client.ListOrdersParamsSortNewest},
+		{Hold: client.ListOrdersParamsHoldApproval, Sort: client.ListOrdersParamsSortOldest},
+	} {
+		look.Limit = waitingLooked
+		list, err := v.api.ListOrders(v.r.Context(), &look)
 		if err != nil {
 			return nil, err
 		}
-		for _, order := range list.Orders {
-			groups = counted(groups, &order, list.NextCursor != "")
+		for i := range list.Orders {
+			if order := &list.Orders[i]; !seen[order.OrderID] {
+				seen[order.OrderID] = true
+				groups = counted(groups, order, list.NextCursor != "")
+			}
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int { return a.Oldest.Compare(b.Oldest) })
@@ -100,9 +108,13 @@ func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGro
 	i := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == why.Hold() && g.Key == why.Key })
 	if i < 0 {
 		i = len(groups)
-		groups = append(groups, waitingGroup{reason: why, More: more, Oldest: order.CreatedAt, URL: address("/console/attention", why.query())})
+		groups = append(groups, waitingGroup{reason: why, Oldest: order.CreatedAt, URL: address("/console/attention", why.query())})
 	}
 	groups[i].Count++
+	groups[i].More = groups[i].More || more
+	if order.CreatedAt.Before(groups[i].Oldest) {
+		groups[i].Oldest = order.CreatedAt
+	}
 	return groups
 }
 

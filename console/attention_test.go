@@ -68,3 +68,16 @@ func TestAttentionOfAReason(t *testing.T) {
 	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")
 	s.get(t, "/console/runbook").want(t, 200, `id="retries_exhausted"`, "<table>")
 }
+
+// TestAttentionToWhatIsNew: among many orders that wait for one reason, another one is seen.
+func TestAttentionToWhatIsNew(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	if _, err := s.Pool.Exec(t.Context(), `INSERT INTO orders (order_id, status, hold, hold_reason, fence, amount, currency, item)
+		SELECT 'many-' || n, 'charging', 'attention', 'retry_after: later', 1, 5, 'USD', 'widget' FROM generate_series(1, 300) AS n`); err != nil {
+		t.Fatal(err)
+	}
+	s.plant(t, "charging", "attention", "policy_unusable: no secret", "new")
+	s.get(t, "/console/attention").want(t, 200, "<strong>199+</strong> The provider asks to wait", "<strong>1+</strong> The policy can&#39;t be used", "<bdi>many-1</bdi>")
+	s.get(t, "/console/attention?hold=attention&reason=policy_unusable").want(t, 200, "<bdi>new</bdi>").lacks(t, "<bdi>many-1</bdi>")
+}
