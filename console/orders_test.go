@@ -41,7 +41,7 @@ func TestOrders(t *testing.T) {
 	}
 	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
 	hostile := `<script>alert(1)</script>" onclick="x` + "\u202e"
-	s.plant(t, "charging", "attention", "retry_after: "+hostile, "../o "+`"><img src=x>`)
+	s.plant(t, "attention", "retry_after: "+hostile, "../o "+`"><img src=x>`)
 	for search, want := range map[string]string{
 		"":                                     `../o "><img src=x>|big|o3|o2|o1|o0`,
 		"status:completed amount:>1.5":         "o3|o2",
@@ -77,10 +77,10 @@ func TestOrdersPageByPage(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	for i := range 120 {
-		s.plant(t, "charging", "paused", "", fmt.Sprintf("p%03d", i))
+		s.plant(t, "paused", "", fmt.Sprintf("p%03d", i))
 	}
 	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50", `value="hold:paused"`)
-	s.plant(t, "charging", "paused", "", "meanwhile")
+	s.plant(t, "paused", "", "meanwhile")
 	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100", `value="hold:paused"`)
 	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120").lacks(t, "Next page")
 	if all := append(append(first.found(), second.found()...), third.found()...); len(all) != 120 || all[0] != "p119" || all[119] != "p000" {
@@ -97,7 +97,7 @@ func TestOrdersPageByPage(t *testing.T) {
 func TestOrdersOffersWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	s.plant(t, "charging", "attention", "retry_after: later", "one")
+	s.plant(t, "attention", "retry_after: later", "one")
 	s.get(t, "/console/orders").want(t, 200, `type="checkbox" name="id" value="one"`, `<option value="cancel">`)
 	name, reader := s.token(t, "reader", access.Read)
 	s.get(t, "/console/orders", name, reader).want(t, 200, "<bdi>one</bdi>").lacks(t, "checkbox", "<option")

@@ -82,22 +82,22 @@ type word struct {
 // wordsOf takes a text apart at its blanks, but for those in double quotes. A quote that is not closed ends with the text.
 func wordsOf(text string) (words []word) {
 	var w word
-	var open, any bool
+	var open, begun bool
 	end := func() {
-		if any {
+		if begun {
 			words = append(words, w)
 		}
-		w, any = word{}, false
+		w, begun = word{}, false
 	}
 	for _, r := range text {
 		switch {
 		case r == '"':
-			w.quoted = w.quoted || !any
-			open, any = !open, true
+			w.quoted = w.quoted || !begun
+			open, begun = !open, true
 		case (r == ' ' || r == '\t' || r == '\n' || r == '\r') && !open:
 			end()
 		default:
-			w.text, any = w.text+string(r), true
+			w.text, begun = w.text+string(r), true
 		}
 	}
 	end()
