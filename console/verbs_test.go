@@ -109,7 +109,7 @@ func TestSettling(t *testing.T) {
 	s.order(t, "step", "charging", "attention")
 	s.sql(t, `UPDATE orders SET policy = 1, calls = 1, in_doubt_since = now(), hold_reason = 'outcome_unknown: asked' WHERE order_id = 'step'`)
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, 1, 0, 0, 'charge', 'do' FROM orders`)
-	s.settle(t, "step", "", url.Values{"outcome": {"done"}, "reference": {"ch_1"}}, "What became of the charge")
+	s.settle(t, "step", url.Values{"outcome": {"done"}, "reference": {"ch_1"}}, "What became of the charge")
 	if o, err := s.api.GetOrder(t.Context(), "step", nil); err != nil || o.Status != "completed" {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -119,7 +119,7 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `INSERT INTO refunds (order_no, generation, number, currency, amount, state, executor, request_id, sent_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now() FROM orders WHERE order_id = 'refund'`)
 	s.get(t, orderPath+"refund").want(t, http.StatusOK, "Say what became of refund 1")
-	s.settle(t, "refund", "&refund=1", url.Values{"outcome": {"refused"}, "code": {"closed"}}, "What became of refund 1")
+	s.settle(t, "refund&refund=1", url.Values{"outcome": {"refused"}, "code": {"closed"}}, "What became of refund 1")
 	if o, err := s.api.GetOrder(t.Context(), "refund", nil); err != nil || o.Refunds[0].State != "failed" || o.Refunds[0].Code != "closed" {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -128,14 +128,14 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'late'`)
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, -1, 0, 0, 'charge', 'undo' FROM orders WHERE order_id = 'late'`)
 	s.get(t, orderPath+"late").want(t, http.StatusOK, "Say that it was undone by hand", "step=charge&amp;generation=0")
-	s.settle(t, "late", "&step=charge&generation=0", url.Values{"outcome": {"done"}}, "What became of the undo of the charge in generation 0")
+	s.settle(t, "late&step=charge&generation=0", url.Values{"outcome": {"done"}}, "What became of the undo of the charge in generation 0")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
 }
 
-// settle goes through the pages of step-result.
-func (s *service) settle(t *testing.T, id, about string, decided url.Values, question string) {
+// settle goes through the pages of step-result about something, which is the query of their URL.
+func (s *service) settle(t *testing.T, about string, decided url.Values, question string) {
 	t.Helper()
-	path := "/console/order/step-result?id=" + id + about
+	path := "/console/order/step-result?id=" + about
 	s.get(t, path).want(t, http.StatusOK, question)
 	page := s.post(t, path, decided).want(t, http.StatusOK, `name="reason"`)
 	form := page.fieldsOf()

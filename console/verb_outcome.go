@@ -1,0 +1,91 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pawl/client"
+)
+
+// changesOf are the differences between an order as it is and as it would be.
+func changesOf(is, would *client.Order) (changes []change) {
+	for _, c := range []change{
+		{"Status", string(is.Status), string(would.Status)},
+		{"Generation", strconv.Itoa(is.Generation), strconv.Itoa(would.Generation)},
+		{"Policy", version(is.Policy), version(would.Policy)},
+		{"Waits for", string(is.Hold), string(would.Hold)},
+		{"Reason for waiting", is.HoldReason, would.HoldReason},
+		{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
+		{"Failure", is.Failure.Code, would.Failure.Code},
+		{"Given back", is.Refunded, would.Refunded},
+		{"Refunds", refundsText(is), refundsText(would)},
+		{"Can be asked", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
+	} {
+		if c.Before != c.After {
+			changes = append(changes, change{c.What, cmp.Or(c.Before, "–"), cmp.Or(c.After, "–")})
+		}
+	}
+	return changes
+}
+
+func version(policy int) string {
+	if policy == 0 {
+		return "none"
+	}
+	return strconv.Itoa(policy)
+}
+
+func refundsText(o *client.Order) string {
+	var all []string
+	for _, r := range o.Refunds {
+		text := fmt.Sprintf("%s %s: %s", r.Amount, o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
+		if r.Restock > 0 {
+			text += fmt.Sprintf(", %d back in stock", r.Restock)
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, "; ")
+}
+
+// refusal says why a verb was not done, and what has happened since the person looked.
+type refusal struct {
+	*client.Problem
+	Order   *client.Order
+	Again   string // URL of the page where it can be asked again; empty: it would be refused
+	Happens []client.Transition
+}
+
+// refused shows why a verb was not done. Where the form is to blame, it is shown again.
+func (v *visit) refused(q *request, err error) error {
+	problem, ok := errors.AsType[*client.Problem](err)
+	switch {
+	case !ok:
+		return err
+	case problem.Status == http.StatusUnprocessableEntity && problem.Code == "invalid_input" && q.decisions() != nil:
+		var notes []string
+		for _, e := range problem.Errors {
+			notes = append(notes, strings.TrimPrefix(e.Pointer, "/")+" "+e.Detail)
+		}
+		return v.showForm(q, q.decisions(), notes)
+	case problem.Status != http.StatusConflict && problem.Status != http.StatusPreconditionFailed && problem.Code != "own_order":
+		return err
+	}
+	r := refusal{Problem: problem}
+	if r.Order, err = v.api.GetOrder(v.r.Context(), q.order.OrderID, nil); err != nil {
+		return err
+	}
+	if slices.Contains(r.Order.AllowedActions, q.Name) && problem.Status == http.StatusPreconditionFailed {
+		r.Again = actionURL(q.Name, q.order.OrderID)
+	}
+	moves, err := v.api.ListTransitions(v.r.Context(), q.order.OrderID, &client.ListTransitionsParams{After: q.order.Seq, Limit: 20})
+	if err != nil {
+		return err
+	}
+	r.Happens = moves.Transitions
+	return v.showAs(int(problem.Status), "refused", page{Title: "Not done", Still: true, Data: r})
+}

@@ -1,0 +1,111 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pawl/client"
+)
+
+// decisions are the fields of what has to be known before it can be said what would change.
+func (q *request) decisions() []field {
+	value := func(f field) field {
+		f.Value = cmp.Or(q.form.Get(f.Name), f.Value)
+		return f
+	}
+	switch q.Name {
+	case "retry":
+		fields := []field{value(field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Help: "pinned: that with which the order started. active: that of new orders."})}
+		if q.order.Status == "failed" {
+			fields = append(fields, field{Name: "paymentMethod", Label: "Another payment method", Help: "Empty: the same. It is shown to nobody afterwards."})
+		}
+		return fields
+	case "refund":
+		return []field{
+			value(field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Amount + "."}),
+			value(field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."}),
+		}
+	case "step-result":
+		return []field{
+			value(field{Name: "outcome", Label: "What became of " + q.subject(), Type: "select", Options: q.outcomes(),
+				Help: "done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."}),
+			value(field{Name: "reference", Label: "The provider's name for what is done", Help: "Such as the id of the charge."}),
+			value(field{Name: "code", Label: "Why it is not done, for programs"}),
+			value(field{Name: "detail", Label: "Why it is not done, for people"}),
+		}
+	}
+	return nil
+}
+
+// subject is what step-result is about: a refund, the undo of what came too late, or the step that the order is at.
+func (q *request) subject() string {
+	switch {
+	case q.form.Get("refund") != "":
+		return "refund " + q.form.Get("refund")
+	case q.form.Get("generation") != "":
+		return fmt.Sprintf("the undo of the %s in generation %s", q.step(), q.form.Get("generation"))
+	case q.order.Status == "releasing" || q.order.Status == "refunding":
+		return "the undo of the " + q.step()
+	}
+	return "the " + q.step()
+}
+
+func (q *request) outcomes() []string {
+	if q.form.Get("generation") != "" {
+		return []string{"done"}
+	}
+	return []string{"done", "refused", "not_done"}
+}
+
+// step is the one that is settled.
+func (q *request) step() string {
+	steps := map[client.Status]string{"reserving": "reserve", "releasing": "reserve", "confirming": "confirm"}
+	return cmp.Or(q.form.Get("step"), steps[q.order.Status], "charge")
+}
+
+// send asks the API, whose answer to a dry run is the order as it would be. The version that the person has seen must still be there.
+func (q *request) send(ctx context.Context, api *client.Client, dryRun bool) (*client.Order, error) {
+	id, to := q.order.OrderID, client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
+	b := client.VerbBody{Reason: q.form.Get("reason"), OnBehalfOf: q.form.Get("onBehalfOf"), RequestID: q.form.Get("requestId")}
+	if dryRun {
+		b.Reason = cmp.Or(b.Reason, "preview") // of which nothing is kept
+	}
+	switch q.Name {
+	case "approve":
+		return api.ApproveOrder(ctx, id, (*client.ApproveOrderParams)(&to), b)
+	case "reject":
+		return api.RejectOrder(ctx, id, (*client.RejectOrderParams)(&to), b)
+	case "resume":
+		return api.ResumeOrder(ctx, id, (*client.ResumeOrderParams)(&to), b)
+	case "pause":
+		return api.PauseOrder(ctx, id, (*client.PauseOrderParams)(&to), b)
+	case "cancel":
+		return api.CancelOrder(ctx, id, &to, b)
+	case "retry":
+		return api.RetryOrder(ctx, id, (*client.RetryOrderParams)(&to), client.RetryBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
+			Policy: client.RetryBodyPolicy(q.form.Get("policy")), PaymentMethod: q.form.Get("paymentMethod")})
+	case "refund":
+		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), client.RefundBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
+			Amount: strings.TrimSpace(q.form.Get("amount")), Restock: q.number("restock")})
+	}
+	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
+		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(q.form.Get("outcome")),
+		Refund: q.number("refund"), Reference: q.form.Get("reference"), Code: q.form.Get("code"), Detail: q.form.Get("detail")}
+	if q.form.Get("generation") != "" {
+		body.Generation = new(q.number("generation"))
+	}
+	return api.SettleStepOfOrder(ctx, id, (*client.SettleStepOfOrderParams)(&to), body)
+}
+
+// number is a field of the form; what is none is -1, which the API refuses.
+func (q *request) number(name string) int {
+	text := strings.TrimSpace(q.form.Get(name))
+	n, err := strconv.Atoi(text)
+	if err != nil && text != "" {
+		return -1
+	}
+	return n
+}
