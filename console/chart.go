@@ -167,7 +167,7 @@ func pathOf(points []client.Activity, value func(*client.Activity) float64, top 
 func (p *plot) rows(points []client.Activity) (rows []chartRow) {
 	for end := len(points); end > 0; end -= 6 {
 		minute := points[max(0, end-6):end]
-		row, any := chartRow{At: minute[len(minute)-1].At}, false
+		row, happened := chartRow{At: minute[len(minute)-1].At}, false
 		for _, l := range p.lines {
 			sum, most := 0.0, 0.0
 			for i := range minute {
@@ -177,10 +177,10 @@ func (p *plot) rows(points []client.Activity) (rows []chartRow) {
 			if p.mean {
 				most = sum / float64(len(minute))
 			}
-			any = any || most > 0
+			happened = happened || most > 0
 			row.Values = append(row.Values, p.write(most))
 		}
-		if any {
+		if happened {
 			rows = append(rows, row)
 		}
 	}
