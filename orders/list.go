@@ -57,12 +57,16 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 }
 
 // find returns the numbers of a page, and behind which one to go on. It looks at as many orders as the page has first, and at
-// eight times as many after each time that they were not enough.
+// more after each time that they were not enough.
 func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64, next int64, err error) {
 	limit := int(f.Limit)
 	q := f.query(w)
 	q.Looks = f.Limit + 1 // is there one more?
-	for left := int32(looksAtMost); ; q.Looks = min(8*q.Looks, left) {
+	more := int32(8)
+	if q.By == "item" || q.By == "uncompleted" { // each look goes through all orders that have not ended
+		more = looksAtMost
+	}
+	for left := int32(looksAtMost); ; q.Looks = min(more*q.Looks, left) {
 		found, err := Read(ctx, r, r.query.OrdersFind, q)
 		if err != nil {
 			return nil, 0, err
