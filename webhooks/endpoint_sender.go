@@ -42,7 +42,6 @@ type endpointSender struct {
 	ahead     int       // deliveries stored and not tried yet
 	countedAt time.Time // when they were counted
 	limit     int       // attempts at one time
-	probing   time.Duration
 	purgeAt   time.Time
 	purgeFrom int64
 }
@@ -65,7 +64,6 @@ type dueDelivery struct {
 	eventID  string
 	subject  string
 	body     []byte // nil: not read yet
-	probe    bool   // the attempt under way is to find out whether the endpoint still fails
 }
 
 type result struct {
@@ -79,12 +77,13 @@ const (
 	mostKnown  = 2000 // deliveries in memory
 	addMost    = 500  // by one statement
 	pageMost   = 2000 // events that are read at one time
-	failingAt  = 10   // failures in a row after which an endpoint is only tried now and then
+	failingAt  = 10   // failures in a row, for as long as failingFor, after which an endpoint is only tried now and then
+	failingFor = 10 * time.Second
 	dueFloor   = 5 * time.Second
 	sweepEvery = time.Minute
 	countEvery = time.Second
 
-	shortestProbe, longestProbe = time.Second, time.Minute
+	longestPause = time.Minute // between two attempts at an endpoint that fails
 )
 
 func newEndpointSender(d *Deliverer, e *db.WebhookEndpoint) *endpointSender {
@@ -191,8 +190,20 @@ func (c *endpointSender) work(ctx context.Context) {
 	}
 }
 
-// failing reports whether the endpoint is tried only now and then.
-func (c *endpointSender) failing() bool { return c.endpoint.Failures >= failingAt }
+// failing reports whether the endpoint is tried only now and then. Failures alone don't say so: a receiver may refuse many orders, one
+// after the other, and take all others.
+func (c *endpointSender) failing() bool { return c.doubtful() && c.failed() >= failingFor }
+
+// doubtful reports whether an endpoint has failed some times in a row.
+func (c *endpointSender) doubtful() bool { return c.endpoint.Failures >= failingAt }
+
+// failed is for how long nothing has been a success.
+func (c *endpointSender) failed() time.Duration {
+	if since := c.endpoint.FailingSince; since != nil {
+		return c.clock.now().Sub(*since)
+	}
+	return 0
+}
 
 // doubt forgets what is thought to be stored, after a statement that wrote nothing, or whose outcome is not known.
 func (c *endpointSender) doubt(doing string, err error) {

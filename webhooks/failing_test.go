@@ -118,7 +118,7 @@ func TestFailingEndpointIsProbed(t *testing.T) {
 		}
 	})
 	no := s.endpoint(r.URL)
-	s.exec(`UPDATE webhook_endpoints SET failures = 10, failing_since = now()`)
+	s.exec(`UPDATE webhook_endpoints SET failures = 10, failing_since = now() - interval '1 hour'`)
 	s.deliver()
 	s.moves(30, 1)
 	s.eventually("it is left alone", func() bool { return one[bool](s, `SELECT paused_until IS NOT NULL FROM webhook_endpoints`) })
@@ -126,7 +126,7 @@ func TestFailingEndpointIsProbed(t *testing.T) {
 		before := one[int](s, `SELECT failures FROM webhook_endpoints`)
 		s.exec(`UPDATE webhook_endpoints SET paused_until = NULL, seq = seq + 1`)
 		s.eventually("it is tried once", func() bool {
-			return one[bool](s, `SELECT failures > $1 AND paused_until > now() FROM webhook_endpoints`, before)
+			return one[bool](s, `SELECT failures > $1 AND paused_until > now() + interval '30 s' FROM webhook_endpoints`, before)
 		})
 	}
 	r.mu.Lock()

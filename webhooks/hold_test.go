@@ -71,3 +71,22 @@ func TestStatusCounts(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+// TestOrdersThatFailHoldUpNoOther: a receiver that never takes the events of some orders gets those of all others at once, however many
+// wait behind the ones it does not take.
+func TestOrdersThatFailHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(func(w http.ResponseWriter, q *http.Request) {
+		if strings.Contains("13579", strings.Split(q.Header.Get("Webhook-Id"), "_")[1][:1]) { //nolint:gocritic // the first digit is odd
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	no := s.endpoint(r.URL)
+	s.deliver()
+	s.moves(299, 8) // 1, 3, 5, 7, 9, and what begins with them: 155
+	s.eventually("the others are delivered", s.finished(no, 144*8))
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'delivered' AND attempts = 0 AND due_at IS NOT NULL`); n > 155 {
+		t.Errorf("%d are due and not tried", n)
+	}
+}

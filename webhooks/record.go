@@ -18,7 +18,6 @@ import (
 type outcome struct {
 	results   []verdict
 	succeeded bool          // some attempt was a success
-	probed    bool          // an attempt failed that was to find out whether the endpoint still fails
 	slower    bool          // an answer says that there is too much
 	gone      bool          // an answer says that there is nobody any more
 	pause     time.Duration // how long answers have asked to be left alone
@@ -55,12 +54,15 @@ func (c *endpointSender) collect(r result) {
 		if c.failing() {
 			c.limit = 1 // and from there on
 		}
-		c.endpoint.Failures, c.probing = 0, 0
-		o.succeeded, o.probed = true, false
+		c.endpoint.Failures, c.endpoint.FailingSince = 0, nil
+		o.succeeded = true
 		c.limit = min(c.limit+1, mostAtOnce)
 	} else {
-		o.probed = o.probed || r.probe
 		c.endpoint.Failures = min(c.endpoint.Failures, mostFailures) + 1
+		if c.endpoint.FailingSince == nil {
+			c.endpoint.FailingSince = new(c.clock.now())
+		}
+		c.limit = max(1, c.limit-1)
 		v.state = Pending
 		var more bool
 		if v.delay, more = pauseAfter(int(r.attempts)+1, a.RetryAfter); !more {
@@ -123,7 +125,8 @@ func (c *endpointSender) leaveAlone(pause time.Duration) {
 	}
 }
 
-// pauseFor is how long the endpoint is left alone now. One that fails again and again is tried after growing pauses.
+// pauseFor is how long the endpoint is left alone now. One that fails is tried after growing pauses: a tenth of the time since
+// when it does.
 func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if o.slower {
 		c.limit = max(1, c.limit/2)
@@ -131,10 +134,7 @@ func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if !c.failing() {
 		return o.pause
 	}
-	if o.probed || c.probing == 0 {
-		c.probing = min(max(2*c.probing, shortestProbe), longestProbe)
-	}
-	return max(o.pause, jitter(c.probing))
+	return max(o.pause, jitter(min(c.failed()/10, longestPause)))
 }
 
 func (c *endpointSender) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {

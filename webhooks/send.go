@@ -21,7 +21,7 @@ func (c *endpointSender) send(ctx context.Context) {
 		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
 			return
 		}
-		if c.failing() {
+		if c.doubtful() {
 			c.newestFirst()
 		}
 		set := c.queue[:n]
@@ -31,7 +31,6 @@ func (c *endpointSender) send(ctx context.Context) {
 		}
 		c.queue = c.queue[n:]
 		for _, p := range set {
-			p.probe = c.failing()
 			c.start(p)
 		}
 	}
@@ -42,7 +41,7 @@ func (c *endpointSender) nothingNew() bool {
 	return c.inFlight == 0 && !slices.ContainsFunc(c.queue, func(p *dueDelivery) bool { return p.attempts == 0 })
 }
 
-// newestFirst has an endpoint that fails be tried with what has failed least: one event that it never takes says little of it.
+// newestFirst has an endpoint be tried with what has failed least: one event that it never takes says little of it.
 func (c *endpointSender) newestFirst() {
 	slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
 }
@@ -250,10 +249,11 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 	return OrderSubject(e.OrderNo), e.Data.Seq
 }
 
-// mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then:
-// some may have been skipped, or wait behind one that has failed.
+// mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then, and
+// soon when there is nothing to send: some may have been skipped, or wait behind one that has failed.
 func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
-	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && time.Since(c.countedAt) > countEvery {
+	age := time.Since(c.countedAt)
+	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && (age > countEvery || age > lookEvery && len(c.queue) == 0) {
 		n, err := c.d.query.WebhookDeliveriesAhead(ctx, db.WebhookDeliveriesAheadParams{EndpointNo: c.no, Most: mostAhead})
 		if err != nil {
 			c.doubt("count webhook deliveries", err)
