@@ -1447,7 +1447,7 @@ type ProcessBody struct {
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
 	// Quantity 1 when left out.
-	Quantity int `json:"quantity,omitempty,omitzero"`
+	Quantity *int `json:"quantity,omitempty"`
 
 	// ReservationTTL Seconds that a reservation waits for its confirmation, before the order is undone.
 	ReservationTTL int `json:"reservationTtl,omitempty,omitzero"`
@@ -1555,7 +1555,7 @@ type RefundState string
 // RefundBody defines model for RefundBody.
 type RefundBody struct {
 	// Amount How much, more than zero. All that is left when left out.
-	Amount string `json:"amount,omitempty,omitzero"`
+	Amount *string `json:"amount,omitempty"`
 
 	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`

@@ -89,13 +89,13 @@ func useRefunds(t *testing.T, api *client.Client) {
 	ctx := t.Context()
 	process(t, api, client.ProcessBody{OrderID: "go-broken", Item: "gold"})
 	for range 2 {
-		once, err := api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: "0.40", Reason: "scratched", RequestID: "go-first"})
+		once, err := api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: new("0.40"), Reason: "scratched", RequestID: "go-first"})
 		must(t, err == nil && once.Refunded == "0.40" && len(once.Refunds) == 1, err, once)
 	}
 	rest, err := api.RefundOrder(ctx, "go-broken", &client.RefundOrderParams{IdempotencyKey: "go-second"}, client.RefundBody{Reason: "broken"})
 	must(t, err == nil && rest.Refunded == "1.50" && rest.Status == client.StatusCompleted, err, rest)
 	must(t, rest.Refunds[1].Amount == "1.10" && rest.Refunds[1].State == client.RefundStateDone, rest)
-	_, err = api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: "0.40", Reason: "more"})
+	_, err = api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: new("0.40"), Reason: "more"})
 	must(t, problem(err).Code == client.ProblemCodeRefundTooLarge, err)
 }
 

@@ -85,7 +85,7 @@ func (s *shop) endAt(p *dbtest.Proxy, victim *process, statement string, after b
 // refundAfter asks for a refund of the order "one", and again when the process that was asked has ended.
 func (s *shop) refundAfter(victim *process) {
 	s.t.Helper()
-	ask := pawl.RefundBody{Amount: "0.50", Reason: "broken", RequestID: "ticket"}
+	ask := pawl.RefundBody{Amount: new("0.50"), Reason: "broken", RequestID: "ticket"}
 	for api := s.api(s.any()); victim.running(); { // where the answer is kept, nobody hears of the process's end in it
 		_, _ = api.RefundOrder(s.t.Context(), "one", nil, ask)
 		<-time.After(pace)

@@ -32,7 +32,7 @@ func ended(o *client.Order) error {
 }
 
 func ordersProcessCommand() *cobra.Command {
-	var body client.ProcessBody
+	body := client.ProcessBody{Quantity: new(1)}
 	var wait bool
 	cmd := asking(&cobra.Command{
 		Use: "process [ORDER] --amount AMOUNT --item ITEM", Short: "Process an order", Args: cobra.MaximumNArgs(1),
@@ -44,7 +44,7 @@ func ordersProcessCommand() *cobra.Command {
 		if len(args) > 0 {
 			body.OrderID = args[0]
 		}
-		if body.Quantity < 1 {
+		if *body.Quantity < 1 {
 			return fmt.Errorf("%w: --quantity must be 1 or more", ErrUsage)
 		}
 		process := s.Process
@@ -61,7 +61,7 @@ func ordersProcessCommand() *cobra.Command {
 	f.StringVar(&body.Amount, "amount", "", "how much to charge, as a decimal")
 	f.StringVar(&body.Currency, "currency", "", "ISO 4217; without it, the default of the service")
 	f.StringVar(&body.Item, "item", "", "what is ordered")
-	f.IntVar(&body.Quantity, "quantity", 1, "how many of it")
+	f.IntVar(body.Quantity, "quantity", 1, "how many of it")
 	f.StringVar(&body.CustomerID, "customer", "", "who buys")
 	f.StringToStringVar(&body.Metadata, "metadata", nil, "strings to keep with the order: name=value")
 	f.BoolVar(&wait, "wait", false, "wait until the order has ended, also if a person must approve it")

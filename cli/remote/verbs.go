@@ -82,6 +82,7 @@ func (v verb) command() *cobra.Command {
 
 func ordersRefundCommand() *cobra.Command {
 	var body client.RefundBody
+	var amount string
 	var dryRun bool
 	cmd := asking(&cobra.Command{
 		Use: "refund ORDER --reason TEXT", Short: "Give money of a completed order back", Args: cobra.ExactArgs(1),
@@ -89,6 +90,9 @@ func ordersRefundCommand() *cobra.Command {
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run",
 	}, func(ctx context.Context, s *session, args []string) error {
+		if amount != "" { // empty, it was refused
+			body.Amount = &amount
+		}
 		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
 		if err != nil {
 			return err
@@ -99,7 +103,7 @@ func ordersRefundCommand() *cobra.Command {
 		return errors.Join(s.printFields(order), s.printDryRun(dryRun))
 	})
 	f := cmd.Flags()
-	f.StringVar(&body.Amount, "amount", "", "how much, as a decimal; without it, all that is left")
+	f.StringVar(&amount, "amount", "", "how much, as a decimal; without it, all that is left")
 	f.StringVar(&body.Reason, "reason", "", "why; kept in the history, and told to an http provider")
 	f.StringVar(&body.RequestID, "request-id", "", "name of the refund, so that it is done once; without it, a new one")
 	f.IntVar(&body.Restock, "restock", 0, "how many units to put back into stock")

@@ -158,6 +158,8 @@ export class Pawl {
 
   async #prepare(method: string, template: string, input: unknown): Promise<Request> {
     const { path = {}, query = {}, header = {}, body, signal } = (input ?? {}) as RawInput;
+    // JSON would leave it out, and a refund without an amount gives back everything.
+    if (body && "amount" in body && body["amount"] === undefined) throw new TypeError("amount is undefined: leave it out, or give it a value");
     const url = new URL(this.#base);
     url.pathname = url.pathname.replace(/\/$/, "") + template.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] ?? ""));
     for (const [name, value] of Object.entries(query)) if (value !== undefined) url.searchParams.set(name, String(value));

@@ -74,6 +74,7 @@ for (let i = 0; i < 2; i++) {
 const rest = await pawl.post("/api/orders/{orderId}/refunds", { path: broken, header: { "Idempotency-Key": "ts-second" }, body: { reason: "broken" } });
 assert(rest.refunded === "1.50" && rest.status === "completed" && rest.refunds?.[1]?.amount === "1.10" && rest.refunds[1].state === "done");
 await refused(pawl.post("/api/orders/{orderId}/refunds", { path: broken, body: { amount: "1", reason: "more" } }), "refund_too_large");
+await assert.rejects(pawl.post("/api/orders/{orderId}/refunds", { path: broken, body: { amount: undefined, reason: "more" } }), TypeError);
 
 // The other verbs, of an order that waits, with every parameter that they have.
 const waits = await order("ts-waits", "car", { startAt: new Date(Date.now() + 3_600_000).toISOString() });
