@@ -49,14 +49,14 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	}
 	of, ok := who.readToken(token)
 	if !ok {
-		return Receipt{}, orders.ErrNotFound
+		return Receipt{}, &orders.NotFound{What: "callback"}
 	}
 	rows, err := orders.Read(ctx, e.Orders, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
 	if len(rows) == 0 || of.orderHash != hashOf(rows[0].Order.OrderID) || e.expired(of, &rows[0]) {
-		return Receipt{}, orders.ErrNotFound
+		return Receipt{}, &orders.NotFound{What: "callback"}
 	}
 	secret, err := e.checkSigned(of, rows[0].CallPolicy, &t)
 	if err != nil {

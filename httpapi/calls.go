@@ -32,7 +32,7 @@ type listCallsAnswer struct {
 
 func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (*listCallsAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "order"}
 	}
 	if err := s.readable(ctx, in.OrderID); err != nil {
 		return nil, err

@@ -212,7 +212,7 @@ func (s *server) changeDelivery(w http.ResponseWriter, r *http.Request, schema *
 	}
 	no, err := strconv.ParseInt(r.PathValue("delivery"), 10, 64)
 	if err != nil {
-		return orders.ErrNotFound
+		return &orders.NotFound{What: "delivery"}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()

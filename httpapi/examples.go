@@ -131,7 +131,7 @@ var (
 	exampleItem = itemOf(&orders.Stock{Item: "widget", Tracked: true, OnHand: 12, Reserved: 2})
 	exampleBulk = bulkOutcome{Matched: 2, Applied: 1, Results: []bulkResult{
 		{OrderID: "order-123", Applied: true, Status: state(fsm.Charging)},
-		{OrderID: "order-124", Code: "not_found", Detail: kindOf("not_found").Title},
+		{OrderID: "order-124", Code: "not_found", Detail: `There is no order "order-124".`},
 	}}
 )
 

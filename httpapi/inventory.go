@@ -26,7 +26,7 @@ type itemAnswer struct {
 
 func (s *server) getInventory(ctx context.Context, in *getInventoryRequest) (*itemAnswer, error) {
 	if !possible(in.Item) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "item"}
 	}
 	row, err := s.engine.Orders.StockOf(ctx, in.Item)
 	if err != nil {

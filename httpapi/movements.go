@@ -31,7 +31,7 @@ type listMovementsAnswer struct {
 
 func (s *server) listMovements(ctx context.Context, in *listMovementsRequest) (*listMovementsAnswer, error) {
 	if !possible(in.Item) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "item"}
 	}
 	rows, err := s.engine.Orders.StockMovements(ctx, in.Item, orders.StockSpan{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
 	if err != nil {

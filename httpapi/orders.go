@@ -52,7 +52,7 @@ type getOrderAnswer struct {
 
 func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "order"}
 	}
 	if err := s.readable(ctx, in.OrderID); err != nil { // before the answer waits for anything
 		return nil, err

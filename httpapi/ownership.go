@@ -23,7 +23,7 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 	}
 	o, err := s.engine.Orders.Get(ctx, orderID)
 	if err == nil && !mayRead(p, &o) {
-		return orders.ErrNotFound
+		return &orders.NotFound{What: "order", Name: orderID}
 	}
 	return err
 }

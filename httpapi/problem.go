@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"pawl/access"
 	"pawl/events"
@@ -104,7 +105,10 @@ func (p *problem) explain(err error) {
 	var exceeded *access.Exceeded
 	var expired *events.Expired
 	var mistakes policy.Problems
+	var missing *orders.NotFound
 	switch {
+	case errors.As(err, &missing):
+		p.Detail = "T" + strings.TrimPrefix(missing.Error(), "t") + "."
 	case errors.As(err, &expired):
 		p.NextCursor = expired.Continue.String()
 		if p.Detail = "Events after it are no longer kept."; expired.Lost {

@@ -73,7 +73,7 @@ var kinds = []kind{
 		Title:  "The event or callback is not signed with the secret of its policy, or not within five minutes of now.",
 		Advice: "The webhookSecret of the policy's charge must be that of the endpoint at Stripe; a callback is signed as Standard Webhooks says, with the secret of the step. The clocks must agree."},
 	{Code: "not_found", Status: http.StatusNotFound, matches: is(orders.ErrNotFound),
-		Title:  "There is no such order, item, callback, policy, webhook endpoint or delivery.",
+		Title:  "What was asked for is not there.",
 		Advice: "Ids are compared byte by byte. In a path they must be percent-encoded."},
 	{Code: "unknown_route", Status: http.StatusNotFound,
 		Title:  "There is nothing at this path.",

@@ -31,7 +31,7 @@ type listTransitionsAnswer struct {
 
 func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (*listTransitionsAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "order"}
 	}
 	if err := s.readable(ctx, in.OrderID); err != nil {
 		return nil, err

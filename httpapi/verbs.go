@@ -127,7 +127,7 @@ func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *
 // readTarget reads what a request for a verb says beside its body.
 func readTarget(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
-		return orders.ErrNotFound
+		return &orders.NotFound{What: "order"}
 	}
 	if err = readHead(w, r, q); err != nil {
 		return err

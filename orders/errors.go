@@ -8,7 +8,7 @@ import (
 // The answers that are not an order. Each is a normal outcome for a caller to
 // tell apart with errors.Is or errors.As; anything else is a fault.
 var (
-	// ErrNotFound: there is no such order or item.
+	// ErrNotFound: what was asked for is not there; which thing, NotFound says.
 	ErrNotFound = errors.New("not found")
 	// ErrOverloaded: the backlog is too long to take another order now. Nothing
 	// was stored; try again later.
@@ -26,6 +26,22 @@ var (
 	// ErrStockTooHigh: more than StockMost units would be on hand.
 	ErrStockTooHigh = errors.New("more units than anybody can count")
 )
+
+// NotFound says what is not there. It is an ErrNotFound.
+type NotFound struct {
+	What string // such as order
+	Name string // empty: nothing can have the name that was given
+}
+
+func (e *NotFound) Error() string {
+	if e.Name == "" {
+		return "there is no such " + e.What
+	}
+	return fmt.Sprintf("there is no %s %q", e.What, e.Name)
+}
+
+// Is reports whether target is ErrNotFound.
+func (e *NotFound) Is(target error) bool { return target == ErrNotFound }
 
 // Conflict says that the order exists with other input. Nothing was written.
 type Conflict struct {

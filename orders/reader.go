@@ -45,7 +45,7 @@ func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, err
 		return Order{}, Unavailable("read order", err)
 	}
 	if len(rows) == 0 {
-		return Order{}, ErrNotFound
+		return Order{}, &NotFound{"order", which.OrderIds[0]}
 	}
 	return rows[0], nil
 }

@@ -21,7 +21,7 @@ const StockMost = 1_000_000_000_000
 func (r *Reader) StockOf(ctx context.Context, item string) (Stock, error) {
 	row, err := Read(ctx, r, r.query.InventoryGet, item)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Stock{}, ErrNotFound
+		return Stock{}, &NotFound{"item", item}
 	}
 	return row, Unavailable("read stock", err)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,7 +91,7 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 	row, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveryShow, which)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return Delivery{}, orders.ErrNotFound
+		return Delivery{}, s.noDelivery(ctx, which)
 	case err != nil:
 		return Delivery{}, orders.Unavailable("read delivery", err)
 	}
@@ -106,6 +107,14 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 	}
 	d.Changes, err = orders.Read(ctx, s.reader, s.query.WebhookChangesOfDelivery, db.WebhookChangesOfDeliveryParams(which))
 	return d, orders.Unavailable("read delivery", err)
+}
+
+// noDelivery says which of the two is not there.
+func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShowParams) error {
+	if _, err := s.endpoint(ctx, which.EndpointNo); err != nil {
+		return err
+	}
+	return &orders.NotFound{What: "delivery at " + EndpointID(which.EndpointNo) + " with the number", Name: strconv.FormatInt(which.DeliveryNo, 10)}
 }
 
 // Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item

@@ -198,9 +198,18 @@ func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, err
 func (s *Endpoints) endpoint(ctx context.Context, no int32) (db.WebhookEndpoint, error) {
 	row, err := orders.Read(ctx, s.reader, s.query.WebhookEndpointGet, no)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return row, orders.ErrNotFound
+		return row, notFound(no)
 	}
 	return row, orders.Unavailable("read webhook endpoint", err)
+}
+
+// notFound says that there is no endpoint of a number; 0: what was given can't be the id of one.
+func notFound(no int32) error {
+	e := &orders.NotFound{What: "webhook endpoint"}
+	if no > 0 {
+		e.Name = EndpointID(no)
+	}
+	return e
 }
 
 // seq is what a statement compares that goes by what is stored of an endpoint's deliveries.
