@@ -112,9 +112,12 @@ func (x *Exchange) Reason() string {
 // away like an outage.
 func (x *Exchange) unconnected() Result {
 	var dial *net.OpError
+	var lookUp *net.DNSError
 	switch {
 	case errors.Is(x.Err, egress.ErrRefused): // it counts: neither the address nor the setting goes away like an outage
 		return Retry{Code: "address_refused", Detail: x.Text(x.Err.Error()), Counts: true}
+	case errors.As(x.Err, &lookUp):
+		return Retry{Code: "connection_failed", Detail: x.Text(lookUpFailed(lookUp))}
 	case errors.As(x.Err, &dial) && dial.Op == "dial":
 		return Retry{Code: "connection_failed", Detail: x.Text(x.Err.Error())}
 	case errors.Is(x.Ended, context.DeadlineExceeded):
@@ -123,6 +126,18 @@ func (x *Exchange) unconnected() Result {
 		return Retry{Code: "canceled", Detail: "canceled before there was a connection"}
 	}
 	return Retry{Code: "tls_failed", Detail: x.Text(x.Err.Error()), Counts: true}
+}
+
+// lookUpFailed says why a name was not found, without the addresses of name servers, which its own text has.
+func lookUpFailed(e *net.DNSError) string {
+	why := "the name servers failed"
+	switch {
+	case e.IsNotFound:
+		why = "no such host"
+	case e.IsTimeout:
+		why = "no answer from the name servers in time"
+	}
+	return "look up " + e.Name + ": " + why
 }
 
 // Text is the function Text for this answer, which may repeat what is withheld.
