@@ -92,8 +92,8 @@ func whole(text string) string { return "^" + regexp.QuoteMeta(text) + "$" }
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
-	migrate := func(to string) string {
-		out, err := execute(t, "migrate", to, "--database-url", url)
+	migrate := func(to string, flags ...string) string {
+		out, err := execute(t, append([]string{"migrate", to, "--database-url", url}, flags...)...)
 		if err != nil {
 			t.Fatalf("migrate %s: %v", to, err)
 		}
@@ -113,6 +113,9 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	if status := migrate("status"); !regexp.MustCompile(`(?m)^00001_orders\.sql +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`).MatchString(status) {
+		t.Errorf("status:\n%s", status)
+	}
+	if status := migrate("status", "-o", "json"); !regexp.MustCompile(`(?m)^\{"name":"00001_orders\.sql","applied":true,"appliedAt":"\S+"\}$`).MatchString(status) {
 		t.Errorf("status:\n%s", status)
 	}
 	for i := range all {

@@ -7,13 +7,13 @@ import (
 	"io"
 	"net"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/access"
+	"pawl/cli/output"
 	"pawl/db"
 	"pawl/migrations"
 	"pawl/orders"
@@ -32,7 +32,7 @@ func migrateCommand() *cobra.Command {
 	cmd.AddCommand(
 		migration("up", "Apply what is pending", &config{makesDatabase: true}, applyPending),
 		migrateDownCommand(),
-		migration("status", "List the migrations", &config{}, printStatus),
+		migrateStatusCommand(),
 		migrateRolesCommand(),
 	)
 	return cmd
@@ -153,21 +153,26 @@ func leavesConnection(code string) bool {
 	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") || code == "53300"
 }
 
-func printStatus(ctx context.Context, url string, out io.Writer) error {
-	list, err := migrations.Status(ctx, url)
-	if err != nil {
-		return err
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, m := range list {
-		state := "pending"
-		if m.Applied {
-			state = m.AppliedAt.UTC().Format(time.RFC3339)
+func migrateStatusCommand() *cobra.Command {
+	var format output.Format
+	cmd := migration("status", "List the migrations", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+		list, err := migrations.Status(ctx, url)
+		if err != nil {
+			return err
 		}
-		if m.Changed {
-			state += "  changed after it was applied"
-		}
-		fmt.Fprintf(table, "%s\t%s\n", m.Name, state)
+		return output.List(out, format, nil, list, func(m *migrations.Migration) []any { return []any{m.Name, migrationState(m)} })
+	})
+	format.AddTo(cmd.Flags())
+	return cmd
+}
+
+func migrationState(m *migrations.Migration) string {
+	state := "pending"
+	if m.Applied {
+		state = m.AppliedAt.UTC().Format(time.RFC3339)
 	}
-	return table.Flush()
+	if m.Changed {
+		state += ", changed after it was applied"
+	}
+	return state
 }

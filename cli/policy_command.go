@@ -10,12 +10,12 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
 
+	"pawl/cli/output"
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/policy"
@@ -35,7 +35,6 @@ func policyCommand() *cobra.Command {
 			return usageError{errors.New("policy: list, show, diff, activate, check or schema")}
 		},
 	}
-	list := policyQuery("list", "List the versions; the active one has a star", cobra.NoArgs, listPolicies)
 	show := policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy)
 	diff := policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies)
 	var actor string
@@ -52,7 +51,7 @@ func policyCommand() *cobra.Command {
 		})
 	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
 	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
-	cmd.AddCommand(list, show, diff, activate, policyCheckCommand(), schema)
+	cmd.AddCommand(policyListCommand(), show, diff, activate, policyCheckCommand(), schema)
 	return cmd
 }
 
@@ -88,46 +87,81 @@ func parseVersions(args []string) (versions []int32, err error) {
 	return versions, nil
 }
 
-// listPolicies marks the active version with a star.
-func listPolicies(ctx context.Context, query *db.Queries, _ []int32, out io.Writer) error {
-	list, err := store.List(ctx, query, math.MaxInt32, math.MaxInt32)
+// listedPolicy is a version as programs read of it.
+type listedPolicy struct {
+	Version     int32             `json:"version"`
+	Active      bool              `json:"active"`
+	CreatedAt   time.Time         `json:"createdAt"`
+	ActivatedAt time.Time         `json:"activatedAt,omitzero"` // zero: never
+	ActivatedBy string            `json:"activatedBy,omitempty"`
+	Executors   map[string]string `json:"executors"` // by step; null: this program can't run it
+}
+
+func policyListCommand() *cobra.Command {
+	var format output.Format
+	cmd := policyQuery("list", "List the versions; the active one has a star", cobra.NoArgs,
+		func(ctx context.Context, query *db.Queries, _ []int32, out io.Writer) error {
+			list, err := listPolicies(ctx, query)
+			if err != nil {
+				return err
+			}
+			return output.List(out, format, []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}, list, policyRow)
+		})
+	format.AddTo(cmd.Flags())
+	return cmd
+}
+
+func listPolicies(ctx context.Context, query *db.Queries) (list []listedPolicy, _ error) {
+	rows, err := store.List(ctx, query, math.MaxInt32, math.MaxInt32)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	active, versions, err := store.Read(ctx, query, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	steps := map[int32]string{}
+	steps := map[int32]map[string]string{}
 	for _, v := range versions {
 		steps[v.Number] = executors(v.Policy)
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "version\tstored\tlast activated\tby\tcharge\treserve\tconfirm")
-	for _, row := range slices.Backward(list) {
-		star, activated, actor := "", "never", ""
-		if row.Version == active {
-			star = "*"
-		}
+	for _, row := range slices.Backward(rows) {
+		p := listedPolicy{Version: row.Version, Active: row.Version == active, CreatedAt: row.CreatedAt.UTC(), Executors: steps[row.Version]}
 		if row.ActivatedAt != nil {
-			activated, actor = row.ActivatedAt.UTC().Format(time.RFC3339), *row.ActivatedBy
+			p.ActivatedAt, p.ActivatedBy = row.ActivatedAt.UTC(), *row.ActivatedBy
 		}
-		fmt.Fprintf(table, "%d%s\t%s\t%s\t%.40q\t%s\n", row.Version, star,
-			row.CreatedAt.UTC().Format(time.RFC3339), activated, actor, steps[row.Version])
+		list = append(list, p)
 	}
-	return table.Flush()
+	return list, nil
 }
 
-// executors are what does the steps of a policy, in columns. Nil: this release can't run it.
-func executors(p *policy.Policy) string {
-	if p == nil {
-		return "(not for this release)"
+func policyRow(p *listedPolicy) []any {
+	star, activated := "", "never"
+	if p.Active {
+		star = "*"
 	}
-	columns := ""
+	if !p.ActivatedAt.IsZero() {
+		activated = p.ActivatedAt.Format(time.RFC3339)
+	}
+	row := []any{fmt.Sprint(p.Version, star), p.CreatedAt.Format(time.RFC3339), activated, fmt.Sprintf("%.40q", p.ActivatedBy)}
+	if p.Executors == nil {
+		return append(row, "(not for this release)")
+	}
 	for _, s := range fsm.Steps() {
-		columns += string(p.Step(s).Executor) + "\t"
+		row = append(row, p.Executors[string(s)])
 	}
-	return columns
+	return row
+}
+
+// executors are what does the steps of a policy; nil: this program can't run it.
+func executors(p *policy.Policy) map[string]string {
+	if p == nil {
+		return nil
+	}
+	all := map[string]string{}
+	for _, s := range fsm.Steps() {
+		all[string(s)] = string(p.Step(s).Executor)
+	}
+	return all
 }
 
 func showPolicy(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {

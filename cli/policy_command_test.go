@@ -78,6 +78,9 @@ func TestPolicyCommands(t *testing.T) {
 	served(t, query, secondPolicy)
 	matches(t, run("list"), head+`1 +`+at+` +`+at+` +"serve" .*\n2\* +`+at+` +`+at+` +"serve" +ledger +ledger +http *\n`)
 
+	line := `\{"version":%d,"active":%t,"createdAt":"\S+Z","activatedAt":"\S+Z","activatedBy":"serve","executors":\{"charge":"ledger","confirm":%q,"reserve":"ledger"\}\}\n`
+	matches(t, run("list", "-o", "json"), fmt.Sprintf(line, 1, false, "ledger")+fmt.Sprintf(line, 2, true, "http"))
+
 	if got := run("show", "1"); got != firstPolicy {
 		t.Errorf("show: %q", got)
 	}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pawl/access"
+	"pawl/cli/output"
 	"pawl/db"
 )
 
@@ -134,25 +134,48 @@ func tokenRevokeCommand() *cobra.Command {
 	return cmd
 }
 
+// listedToken is a token as programs read of it.
+type listedToken struct {
+	Name      string    `json:"name"`
+	ID        string    `json:"id"`
+	State     string    `json:"state"`
+	Roles     []string  `json:"roles"`
+	CreatedAt time.Time `json:"createdAt"`
+	CreatedBy string    `json:"createdBy"`
+	ExpiresAt time.Time `json:"expiresAt"`
+	UsedAt    time.Time `json:"usedAt,omitzero"` // zero: never
+}
+
 func tokenListCommand() *cobra.Command {
-	return tokenCommandOn("list", "List all tokens, without what they are", cobra.NoArgs,
+	var format output.Format
+	cmd := tokenCommandOn("list", "List all tokens, without what they are", cobra.NoArgs,
 		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
-			list, err := query.TokensList(cmd.Context())
+			rows, err := query.TokensList(cmd.Context())
 			if err != nil {
 				return fmt.Errorf("list tokens: %w", err)
 			}
-			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "name\tid\tstate\troles\tcreated\tby\texpires\tlast used")
-			for _, t := range list {
-				used := "never"
+			list := make([]listedToken, len(rows))
+			for i, t := range rows {
+				list[i] = listedToken{t.Name, t.ID, t.State, t.Roles, t.CreatedAt.UTC(), t.CreatedBy, t.ExpiresAt.UTC(), time.Time{}}
 				if t.UsedAt != nil {
-					used = t.UsedAt.UTC().Format(time.RFC3339)
+					list[i].UsedAt = t.UsedAt.UTC()
 				}
-				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%.40q\t%s\t%s\n", t.Name, t.ID, t.State, cmp.Or(strings.Join(t.Roles, ","), "none"),
-					t.CreatedAt.UTC().Format(time.RFC3339), t.CreatedBy, t.ExpiresAt.UTC().Format(time.RFC3339), used)
 			}
-			return table.Flush()
+			return output.List(cmd.OutOrStdout(), format, []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, list, tokenRow)
 		})
+	format.AddTo(cmd.Flags())
+	return cmd
+}
+
+func tokenRow(t *listedToken) []any {
+	used := "never"
+	if !t.UsedAt.IsZero() {
+		used = t.UsedAt.Format(time.RFC3339)
+	}
+	return []any{
+		t.Name, t.ID, t.State, cmp.Or(strings.Join(t.Roles, ","), "none"),
+		t.CreatedAt.Format(time.RFC3339), fmt.Sprintf("%.40q", t.CreatedBy), t.ExpiresAt.Format(time.RFC3339), used,
+	}
 }
 
 // tokenCommandOn is a command that works on the tokens of the database.

@@ -48,6 +48,7 @@ func TestTokenCommands(t *testing.T) {
 	second := strings.TrimSpace(run("rotate", "shop-web", "--grace", "1h"))
 	row := `shop-web +[0-9A-Za-z]{10} +%s +submit,read +\S+Z +"[^"]+" +\S+Z +never\n`
 	matches(t, run("list"), `name .*\n`+strings.ReplaceAll(row, "%s", "replaced")+strings.ReplaceAll(row, "%s", "good"))
+	matches(t, run("list", "-o", "json"), strings.Repeat(`\{"name":"shop-web","id":"[0-9A-Za-z]{10}","state":"(replaced|good)","roles":\["submit","read"\],"createdAt":"\S+Z","createdBy":".+","expiresAt":"\S+Z"\}\n`, 2))
 	if second == first {
 		t.Error("it is the same token")
 	}

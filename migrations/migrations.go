@@ -103,10 +103,10 @@ func applyPending(ctx context.Context, p *goose.Provider) (applied []string, err
 
 // Migration is one file and what the database knows of it.
 type Migration struct {
-	Name      string
-	Applied   bool
-	AppliedAt time.Time // zero unless applied
-	Changed   bool      // the file is not the one that was applied: Up refuses it
+	Name      string    `json:"name"`
+	Applied   bool      `json:"applied"`
+	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero unless applied
+	Changed   bool      `json:"changed,omitempty"`  // the file is not the one that was applied: Up refuses it
 }
 
 // Status lists all migrations in their order, and changes nothing.

@@ -83,6 +83,23 @@ func (r Rows) Add(cells ...any) {
 // Flush prints the table.
 func (r Rows) Flush() error { return r.writer.Flush() }
 
+// List prints values: each as a line of JSON, or as a row of a table. Titles may be nil.
+func List[T any](out io.Writer, f Format, titles []any, values []T, row func(*T) []any) error {
+	if f == JSON {
+		for i := range values {
+			if err := Line(out, &values[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	rows := NewRows(out, titles...)
+	for i := range values {
+		rows.Add(row(&values[i])...)
+	}
+	return rows.Flush()
+}
+
 // Clean makes one line of a text, without what a terminal would not print: identifiers and reasons come from others.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {

@@ -1,9 +1,11 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -19,7 +21,7 @@ func webhooksCommand() *cobra.Command {
 			"  pawl webhooks test whe_1\n"+
 			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
 			"  pawl webhooks recover whe_1 --since 24h",
-		webhooksListCommand(), webhooksCreateCommand(), webhooksShowCommand(), webhooksDeleteCommand(), webhooksEnableCommand(), webhooksDisableCommand(),
+		webhooksListCommand(), webhooksCreateCommand(), webhooksShowCommand(), webhooksChangeCommand(), webhooksDeleteCommand(), webhooksEnableCommand(), webhooksDisableCommand(),
 		webhooksRotateCommand(), webhooksTestCommand(), deliveriesCommand(), deliveryResendCommand(), deliverySkipCommand(), deliveriesRecoverCommand())
 }
 
@@ -99,6 +101,44 @@ func webhooksShowCommand() *cobra.Command {
 			}
 			return s.printEndpoint(endpoint)
 		})
+}
+
+func webhooksChangeCommand() *cobra.Command {
+	var types []string
+	var allTypes bool
+	var description string
+	cmd := asking(&cobra.Command{
+		Use: "change ENDPOINT [URL]", Short: "Have an endpoint be at another URL, or get other events", Args: cobra.RangeArgs(1, 2),
+		Long: "Changes what is given, and leaves the rest as it is. What was not delivered yet goes to the new URL; the types\n" +
+			"count for events that are to come. Ends with 1 if somebody else has changed the endpoint at the same moment.",
+		Example: "  pawl webhooks change whe_1 https://shop.example/events\n" +
+			"  pawl webhooks change whe_1 --type order.completed,order.failed",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var was http.Response
+		endpoint, err := s.GetWebhookEndpoint(ctx, args[0], client.WithResponse(&was))
+		if err != nil {
+			return err
+		}
+		body := client.WebhookEndpointBody{
+			URL: append(args, endpoint.URL)[1], Types: endpoint.Types, Description: cmp.Or(description, endpoint.Description),
+		}
+		if allTypes {
+			body.Types = nil
+		} else if types != nil {
+			body.Types = types
+		}
+		params := client.ChangeWebhookEndpointParams{IfMatch: was.Header.Get("ETag")}
+		if endpoint, err = s.ChangeWebhookEndpoint(ctx, args[0], &params, body); err != nil {
+			return err
+		}
+		return s.printEndpoint(endpoint)
+	})
+	f := cmd.Flags()
+	f.StringSliceVar(&types, "type", nil, "only events of these types, with commas between them, in the place of those before")
+	f.BoolVar(&allTypes, "all-types", false, "events of all types")
+	f.StringVar(&description, "description", "", "what it is for")
+	cmd.MarkFlagsMutuallyExclusive("type", "all-types")
+	return cmd
 }
 
 func webhooksDeleteCommand() *cobra.Command {
