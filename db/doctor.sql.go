@@ -147,3 +147,34 @@ func (q *Queries) ServerTime(ctx context.Context) (time.Time, error) {
 	err := row.Scan(&now)
 	return now, err
 }
+
+const webhookEndpointsDisabled = `-- name: WebhookEndpointsDisabled :many
+SELECT concat('whe_', e.endpoint_no)::text AS id, e.disabled_at::timestamptz AS disabled_at, e.disabled_reason::text AS reason
+FROM pawl.webhook_endpoints AS e WHERE e.state = 'disabled' ORDER BY e.endpoint_no
+`
+
+type WebhookEndpointsDisabledRow struct {
+	ID         string
+	DisabledAt time.Time
+	Reason     string
+}
+
+func (q *Queries) WebhookEndpointsDisabled(ctx context.Context) ([]WebhookEndpointsDisabledRow, error) {
+	rows, err := q.db.Query(ctx, webhookEndpointsDisabled)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookEndpointsDisabledRow
+	for rows.Next() {
+		var i WebhookEndpointsDisabledRow
+		if err := rows.Scan(&i.ID, &i.DisabledAt, &i.Reason); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -45,7 +45,7 @@ func Database(ctx context.Context, url string, service Service) []Finding {
 		at      func(context.Context) ([]Finding, error)
 	}{
 		{"server", p.server}, {"durability", p.durability}, {"connections", p.connections}, {"clock", p.clock},
-		{"role", p.role}, {"migrations", p.migrations}, {"schema", p.schema}, {"events", p.events},
+		{"role", p.role}, {"migrations", p.migrations}, {"schema", p.schema}, {"events", p.events}, {"webhooks", p.webhooks},
 		{"tokens", p.tokens},
 	} {
 		found, err := look.at(ctx)

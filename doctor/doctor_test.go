@@ -50,6 +50,9 @@ func TestDatabase(t *testing.T) {
 		"restored elsewhere": {"UPDATE pawl.event_relay SET system_identifier = 1", doctor.Finding{Subject: "events", State: doctor.Wrong, Found: "another cluster"}},
 		"nobody numbers": {"INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, at) VALUES (1, 1, 'pending', 'charging', 1, now() - interval '1 hour')",
 			doctor.Finding{Subject: "events", State: doctor.Warning, Found: "has waited for 1h"}},
+		"an endpoint is disabled": {"INSERT INTO pawl.webhook_endpoints (url, secret, event_no, created_by, state, disabled_at, disabled_reason) " +
+			"VALUES ('https://shop.example', 'whsec_', 0, 'test', 'disabled', now(), 'it answered 410 Gone')",
+			doctor.Finding{Subject: "webhooks", State: doctor.Warning, Found: "whe_1 since"}},
 		"a migration is pending": {"DELETE FROM public.goose_db_version WHERE version_id = (SELECT max(version_id) FROM public.goose_db_version)",
 			doctor.Finding{Subject: "migrations", State: doctor.Wrong, Found: "1 of "}},
 		"a migration was changed": {"UPDATE pawl.migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2",
@@ -91,7 +94,7 @@ func TestHealthyDatabaseHasNothingWrong(t *testing.T) {
 	if report.Wrong() > 0 {
 		t.Errorf("%+v", report)
 	}
-	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "events", "tokens"} {
+	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "events", "webhooks", "tokens"} {
 		if !strings.Contains(strings.Join(subjects, " "), want) {
 			t.Errorf("nothing is said of %s: %v", want, subjects)
 		}

@@ -166,6 +166,22 @@ func (p *patient) events(ctx context.Context) ([]Finding, error) {
 	}
 }
 
+// webhooks is about endpoints that nothing is sent to.
+func (p *patient) webhooks(ctx context.Context) (findings []Finding, _ error) {
+	if p.pending {
+		return nil, nil
+	}
+	disabled, err := p.query.WebhookEndpointsDisabled(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read webhook endpoints: %w", err)
+	}
+	for _, e := range disabled {
+		found := fmt.Sprintf("nothing has been sent to %s since %s: it was disabled, %s", e.ID, e.DisabledAt.UTC().Format(time.RFC3339), e.Reason)
+		findings = append(findings, Finding{"webhooks", Warning, found, "when its receiver works: pawl webhooks enable " + e.ID})
+	}
+	return summarize("webhooks", "no endpoint is disabled", findings), nil
+}
+
 // tokens is about who may use the service.
 func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
 	if p.pending {

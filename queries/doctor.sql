@@ -41,3 +41,7 @@ UNION ALL
 SELECT format('table %s is not logged', c.oid::regclass)
 FROM pg_catalog.pg_class AS c WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND c.relpersistence = 'u'
 ORDER BY 1;
+
+-- name: WebhookEndpointsDisabled :many
+SELECT concat('whe_', e.endpoint_no)::text AS id, e.disabled_at::timestamptz AS disabled_at, e.disabled_reason::text AS reason
+FROM pawl.webhook_endpoints AS e WHERE e.state = 'disabled' ORDER BY e.endpoint_no;
