@@ -165,16 +165,17 @@ func (st *stream) sendKept() (news <-chan struct{}, err error) {
 	}
 }
 
-// sendOlder sends some of the events that are read from the database, in one of the places for lists.
+// sendOlder sends some of the events that are not in memory. What waits for its caller to read it takes memory, so there are
+// places for that.
 func (st *stream) sendOlder() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
-	release, err := st.lists.acquire(ctx, st.network, 1)
+	release, err := st.catchUps.acquire(ctx, st.network, 1)
 	if err != nil {
 		return err
 	}
-	defer release() // when it is sent: what waits to be read by the caller takes memory
-	older, err := st.listener.Older(ctx, olderEvents)
+	defer release()
+	older, err := st.readOlder(ctx)
 	if err != nil {
 		return err
 	}
@@ -183,6 +184,16 @@ func (st *stream) sendOlder() error {
 		text = appendEvent(text, older[i].Cursor, older[i].JSON())
 	}
 	return st.send(text)
+}
+
+// readOlder reads events from the database, in one of the places for lists: a caller who reads nothing keeps none of those.
+func (st *stream) readOlder(ctx context.Context) ([]events.Event, error) {
+	release, err := st.lists.acquire(ctx, st.network, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return st.listener.Older(ctx, olderEvents)
 }
 
 // appendEvent adds an event as the standard of server-sent events has it. Its JSON is one line.

@@ -226,6 +226,38 @@ func TestStreamOfOneWhoDoesNotRead(t *testing.T) {
 	last := openStream(t, address, "/api/events")
 	b.process(t, ask("o")).wantStatus(t, 200)
 	last.wants(completedWay...)
+
+	// Many of one address, whom nobody cuts off: they have no place that others want.
+	patient := NewServer(b.api, Listening{})
+	patient.connections.stall = patience
+	address = serveOn(t, patient)
+	api := b.server()
+	for range listPlaces / 2 {
+		conn := dial(t, address)
+		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) //nolint:forcetypeassert // it is one
+		write(t, conn, "GET /api/events?after=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+	}
+	eventually(t, "all write, and none reads", func() bool { return api.catchUps.taken() == listPlaces/2 && api.lists.taken() == 0 })
+	conn := dial(t, address)
+	write(t, conn, "GET /api/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
+		t.Error(a)
+	}
+}
+
+func (b *bundle) server() *server {
+	s, _ := b.api.(*server)
+	return s
+}
+
+// taken is how many have a share, or wait for one.
+func (s *shares) taken() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.of {
+		n += of.users
+	}
+	return n
 }
 
 // TestStreamsEndWithTheService: their callers are told to come back, and come to another replica.

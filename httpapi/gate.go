@@ -40,6 +40,7 @@ func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
 const (
 	listPlaces = 16       // lists and bulk requests at a time
 	bodyBytes  = 16 << 20 // of bodies that are arriving
+	catchUps   = 64       // streams at a time that send what is not in memory
 	smallBody  = 4 << 10  // a body up to this length, in bytes, is read without asking: nearly all are
 )
 

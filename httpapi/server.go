@@ -75,6 +75,7 @@ type server struct {
 	proxies  []netip.Prefix
 	lists    *shares         // places for requests that read much at once
 	bodies   *shares         // bytes for bodies that are not small
+	catchUps *shares         // places for streams that send what was read for them alone
 	bounded  map[string]bool // patterns of requests that need one of those places
 	api      huma.API
 	own      map[string]http.HandlerFunc // patterns huma documents and we serve
@@ -122,6 +123,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		proxies:  cfg.Proxies,
 		lists:    newShares(listPlaces),
 		bodies:   newShares(bodyBytes),
+		catchUps: newShares(catchUps),
 		bounded:  map[string]bool{},
 		own:      map[string]http.HandlerFunc{},
 		metrics:  newMetrics(cfg.Registerer),

@@ -135,6 +135,7 @@ func TestSessionsOfOtherSites(t *testing.T) {
 		} {
 			header = append(header, "Cookie", cookie)
 			b.browse(t, "GET /api/orders", header...).wantProblem(t, 401, "unauthenticated")
+			b.browse(t, "GET /api/events", append(header, "Accept", eventStream)...).wantProblem(t, 401, "unauthenticated")
 			b.browse(t, "POST /api/orders/held/cancel", header...).wantProblem(t, 401, "unauthenticated")
 			b.browse(t, "POST /logout", header...).wantProblem(t, 403, "cross_origin")
 			b.browse(t, "POST "+b.link(t), header...).wantProblem(t, 403, "cross_origin")
