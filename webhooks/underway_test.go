@@ -1,0 +1,79 @@
+package webhooks_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/db"
+	"pawl/events"
+	"pawl/orders"
+	"pawl/webhooks"
+)
+
+// people is what they change endpoints by.
+func (s *shop) people() *webhooks.Endpoints {
+	s.Helper()
+	query := db.New(s.open())
+	return webhooks.NewEndpoints(query, orders.NewReader(context.WithoutCancel(s.Context()), query), webhooks.Options{
+		Private: true, Now: time.Now,
+		Latest: func(context.Context) (events.Cursor, error) { return events.Cursor{}, nil },
+	})
+}
+
+// TestChangesWhileAnAttemptIsUnderWay: an endpoint is disabled, deleted, or gets another secret while its receiver works on a delivery.
+// What the receiver answers then counts, nothing else is sent that should not be, and nothing twice.
+func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	people := s.people()
+	arrived, answer := make(chan struct{}, 3*6), make(chan struct{})
+	held := func() (*receiver, int32, string) {
+		r := s.receiver(func(http.ResponseWriter, *http.Request) {
+			arrived <- struct{}{}
+			<-answer
+		})
+		no := s.endpoint(r.URL)
+		return r, no, webhooks.EndpointID(no)
+	}
+	off, offNo, offID := held()
+	gone, goneNo, goneID := held()
+	turned, turnedNo, turnedID := held()
+	s.deliver()
+	s.moves(3, 2)
+	for range 3 {
+		<-arrived
+	}
+	_, err := people.Stop(t.Context(), webhooks.At{ID: offID}, webhooks.Disabled, by("off"))
+	_, err2 := people.Stop(t.Context(), webhooks.At{ID: goneID}, webhooks.Deleted, by("gone"))
+	_, err3 := people.RotateSecret(t.Context(), turnedID, time.Hour, by("turned"))
+	if err != nil || err2 != nil || err3 != nil {
+		t.Fatal(err, err2, err3)
+	}
+	close(answer)
+
+	s.eventually("the one with another secret has all", s.finished(turnedNo, 6))
+	s.inOrder(turned.got(), 3, 2)
+	signatures := func(g received) int { return len(strings.Fields(g.header.Get("Webhook-Signature"))) }
+	if got := turned.got(); len(got) != 6 || signatures(got[0]) != 1 || signatures(got[5]) != 2 {
+		t.Errorf("%d requests; the first has %d signatures, the last %d", len(got), signatures(got[0]), signatures(got[len(got)-1]))
+	}
+	s.eventually("the deleted one is gone", func() bool {
+		return one[int](s, `SELECT count(*) FROM webhook_endpoints WHERE endpoint_no = $1`, goneNo) == 0 &&
+			one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1`, goneNo) == 0
+	})
+	s.eventually("the answer to the disabled one counts", s.finished(offNo, 1))
+	if len(gone.got()) != 1 || len(off.got()) != 1 {
+		t.Errorf("%d requests to the deleted one, %d to the disabled one", len(gone.got()), len(off.got()))
+	}
+	if _, err := people.Enable(t.Context(), offID, false, by("on")); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the enabled one gets the rest", s.finished(offNo, 6))
+	s.inOrder(off.got(), 3, 2)
+	if len(off.got()) != 6 {
+		t.Errorf("%d requests", len(off.got()))
+	}
+}
