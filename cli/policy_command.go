@@ -105,7 +105,8 @@ func policyListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.List(out, format, []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}, list, policyRow)
+			columns := output.Columns[listedPolicy]{Titles: []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}, Of: policyRow}
+			return columns.Print(out, format, list)
 		})
 	format.AddTo(cmd.Flags())
 	return cmd

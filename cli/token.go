@@ -161,7 +161,8 @@ func tokenListCommand() *cobra.Command {
 					list[i].UsedAt = t.UsedAt.UTC()
 				}
 			}
-			return output.List(cmd.OutOrStdout(), format, []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, list, tokenRow)
+			columns := output.Columns[listedToken]{[]any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, tokenRow}
+			return columns.Print(cmd.OutOrStdout(), format, list)
 		})
 	format.AddTo(cmd.Flags())
 	return cmd

@@ -83,8 +83,14 @@ func (r Rows) Add(cells ...any) {
 // Flush prints the table.
 func (r Rows) Flush() error { return r.writer.Flush() }
 
-// List prints values: each as a line of JSON, or as a row of a table. Titles may be nil.
-func List[T any](out io.Writer, f Format, titles []any, values []T, row func(*T) []any) error {
+// Columns are those of a table of values.
+type Columns[T any] struct {
+	Titles []any // nil: it has no line of titles
+	Of     func(*T) []any
+}
+
+// Print prints values: each as a line of JSON, or as a row of a table.
+func (c Columns[T]) Print(out io.Writer, f Format, values []T) error {
 	if f == JSON {
 		for i := range values {
 			if err := Line(out, &values[i]); err != nil {
@@ -93,9 +99,9 @@ func List[T any](out io.Writer, f Format, titles []any, values []T, row func(*T)
 		}
 		return nil
 	}
-	rows := NewRows(out, titles...)
+	rows := NewRows(out, c.Titles...)
 	for i := range values {
-		rows.Add(row(&values[i])...)
+		rows.Add(c.Of(&values[i])...)
 	}
 	return rows.Flush()
 }
