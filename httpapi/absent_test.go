@@ -11,6 +11,7 @@ func TestWhatIsNotThere(t *testing.T) {
 		"/api/orders/nobody":                                     `There is no order "nobody".`,
 		"/api/orders/nobody?wait=1":                              `There is no order "nobody".`,
 		"/api/orders/nobody/transitions":                         `There is no order "nobody".`,
+		"/api/orders/nobody/deliveries":                          `There is no order "nobody".`,
 		"/api/orders/nobody/calls":                               `There is no order "nobody".`,
 		"/api/orders/%00":                                        `There is no such order.`,
 		"/api/inventory/nothing":                                 `There is no item "nothing".`,

@@ -97,7 +97,7 @@ type listDeliveriesOfOrderAnswer struct {
 
 func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOfOrderRequest) (*listDeliveriesOfOrderAnswer, error) {
 	if !possible(in.OrderID) {
-		return nil, orders.ErrNotFound
+		return nil, &orders.NotFound{What: "order"}
 	}
 	rows, err := s.webhooks.DeliveriesOf(ctx, in.OrderID, in.Limit)
 	if err != nil {
