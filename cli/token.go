@@ -161,7 +161,7 @@ func tokenListCommand() *cobra.Command {
 					list[i].UsedAt = t.UsedAt.UTC()
 				}
 			}
-			columns := output.Columns[listedToken]{[]any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, tokenRow}
+			columns := output.Columns[listedToken]{Titles: []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, Of: tokenRow}
 			return columns.Print(cmd.OutOrStdout(), format, list)
 		})
 	format.AddTo(cmd.Flags())
