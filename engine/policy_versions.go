@@ -127,7 +127,7 @@ func policyError(doing string, err error) error {
 	case errors.As(err, &problems):
 		return err
 	case errors.Is(err, store.ErrNotFound):
-		return fmt.Errorf("%s: %w", doing, orders.ErrNotFound)
+		return fmt.Errorf("%s: %w", doing, &orders.NotFound{What: "policy"})
 	case errors.Is(err, store.ErrActivated):
 		return fmt.Errorf("%s: %w", doing, orders.ErrPrecondition)
 	}

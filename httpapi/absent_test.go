@@ -14,6 +14,7 @@ func TestWhatIsNotThere(t *testing.T) {
 		"/api/orders/nobody/deliveries":                          `There is no order "nobody".`,
 		"/api/orders/nobody/calls":                               `There is no order "nobody".`,
 		"/api/orders/%00":                                        `There is no such order.`,
+		"/api/policies/7":                                        `There is no such policy.`,
 		"/api/inventory/nothing":                                 `There is no item "nothing".`,
 		"/api/inventory/nothing/movements":                       `There is no item "nothing".`,
 		"/api/webhook-endpoints/whe_9":                           `There is no webhook endpoint "whe_9".`,

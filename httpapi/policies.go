@@ -178,7 +178,7 @@ func readActivation(w http.ResponseWriter, r *http.Request) (a store.Activation,
 	a = store.Activation{Actor: by.Actor, OnBehalfOf: by.OnBehalfOf, Reason: by.Reason}
 	version, ok := parseInteger([]byte(r.PathValue("version")))
 	if !ok || version < 1 || version >= math.MaxInt32 {
-		return a, nil, orders.ErrNotFound
+		return a, nil, &orders.NotFound{What: "policy"}
 	}
 	a.Version = int32(version)
 	tag, err := ifMatch(r.Header.Get("If-Match"), 64)
