@@ -2621,7 +2621,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
@@ -2785,7 +2785,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
@@ -2949,7 +2949,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
@@ -3113,7 +3113,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
@@ -3277,7 +3277,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
@@ -3441,7 +3441,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ],
                      *       "dryRun": true
@@ -3608,7 +3608,7 @@ export interface operations {
                      *           "orderId": "order-124",
                      *           "applied": false,
                      *           "code": "not_found",
-                     *           "detail": "There is no such order, item, callback, policy, webhook endpoint or delivery."
+                     *           "detail": "There is no order \"order-124\"."
                      *         }
                      *       ]
                      *     }
