@@ -49,7 +49,7 @@ func fillWebhooks(ctx context.Context) error {
 
 func fillOrders(ctx context.Context) error {
 	for _, body := range []client.ProcessBody{
-		{OrderID: "done-1", Amount: "49.90", Item: "lamp", Quantity: 2, CustomerID: "c-17", Metadata: map[string]string{"cart": "c-1"}},
+		{OrderID: "done-1", Amount: "49.90", Item: "lamp", Quantity: new(2), CustomerID: "c-17", Metadata: map[string]string{"cart": "c-1"}},
 		{OrderID: "done-2", Amount: "9.99", Item: "widget"},
 		{OrderID: "declined-1", Amount: "250", Item: "declined"},
 		{OrderID: "declined-2", Amount: "99", Item: "declined"},
