@@ -64,6 +64,6 @@ func fillOrders(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := shared.api.RefundOrder(ctx, "done-1", nil, client.RefundBody{Amount: "12.50", Reason: "one is broken", RequestID: "ticket-1"})
+	_, err := shared.api.RefundOrder(ctx, "done-1", nil, client.RefundBody{Amount: new("12.50"), Reason: "one is broken", RequestID: "ticket-1"})
 	return err
 }
