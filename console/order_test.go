@@ -35,7 +35,7 @@ func TestOrderPage(t *testing.T) {
 	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, log)
 		SELECT 1, 1, 1, 1, 'order.completed', 'evt_1', 'order ' || order_no, 'exhausted', 10, '[{"status":503}]' FROM orders`)
 	s.get(t, orderPath+"o+1").want(t, http.StatusOK, `/console/delivery?endpoint=whe_1&amp;delivery=1`, `class="badge exhausted"`, "503")
-	s.get(t, orderPath+"none").want(t, http.StatusNotFound, "no such order")
+	s.get(t, orderPath+"none").want(t, http.StatusNotFound, "There is no order")
 	name, value := s.token(t, "reader", access.Read)
 	s.get(t, orderPath+"o+1", name, value).want(t, http.StatusOK, "12.50 USD").lacks(t, "/console/order/refund")
 	s.get(t, "/console/order/refund?id=o+1", name, value).want(t, http.StatusForbidden)

@@ -89,7 +89,7 @@ func (q *request) send(ctx context.Context, api *client.Client, dryRun bool) (*c
 			Policy: client.RetryBodyPolicy(q.form.Get("policy")), PaymentMethod: q.form.Get("paymentMethod")})
 	case "refund":
 		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), client.RefundBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-			Amount: strings.TrimSpace(q.form.Get("amount")), Restock: q.number("restock")})
+			Amount: q.amount(), Restock: q.number("restock")})
 	}
 	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(q.form.Get("outcome")),
@@ -98,6 +98,15 @@ func (q *request) send(ctx context.Context, api *client.Client, dryRun bool) (*c
 		body.Generation = new(q.number("generation"))
 	}
 	return api.SettleStepOfOrder(ctx, id, (*client.SettleStepOfOrderParams)(&to), body)
+}
+
+// amount is what to give back: nil, all of it, where the field says nothing.
+func (q *request) amount() *string {
+	text := strings.TrimSpace(q.form.Get("amount"))
+	if text == "" {
+		return nil
+	}
+	return &text
 }
 
 // number is a field of the form; what is none is -1, which the API refuses.
