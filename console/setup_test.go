@@ -126,16 +126,16 @@ type shown struct {
 // get asks for a page. Header is names and values in turn.
 func (s *service) get(t *testing.T, path string, header ...string) shown {
 	t.Helper()
-	return s.ask(t, http.MethodGet, path, nil, header)
+	return s.ask(t, s.request(t, http.MethodGet, path, nil), header)
 }
 
 // post sends a form, and does not follow where it leads.
 func (s *service) post(t *testing.T, path string, form url.Values, header ...string) shown {
 	t.Helper()
-	return s.ask(t, http.MethodPost, path, form, header)
+	return s.ask(t, s.request(t, http.MethodPost, path, form), header)
 }
 
-func (s *service) ask(t *testing.T, method, path string, form url.Values, header []string) shown {
+func (s *service) request(t *testing.T, method, path string, form url.Values) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -144,6 +144,11 @@ func (s *service) ask(t *testing.T, method, path string, form url.Values, header
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
+	return r
+}
+
+func (s *service) ask(t *testing.T, r *http.Request, header []string) shown {
+	t.Helper()
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
