@@ -22,7 +22,7 @@ var axe = sync.OnceValue(func() string {
 
 // fill stores something of every kind, so that no screen is empty. Tests that change orders make orders of their own.
 func fill() error {
-	ctx := context.Background() //nolint:usetesting // of no test alone
+	ctx := context.Background()
 	return errors.Join(fillStock(ctx), fillWebhooks(ctx), fillOrders(ctx))
 }
 

@@ -146,7 +146,7 @@ func pawl(arguments ...string) (said string, err error) {
 }
 
 func say(dir, name string, arguments ...string) (said string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) //nolint:usetesting // of no test alone
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, arguments...)
 	command.Dir = dir

@@ -28,9 +28,9 @@ func startBrowser() error {
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
 	}
-	allocator, end := chromedp.NewExecAllocator(context.Background(), options...) //nolint:usetesting // of no test alone
+	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, _ := chromedp.NewContext(allocator)
-	shared.browser = ctx
+	shared.browser = ctx //nolint:fatcontext // one browser for all tests
 	shared.stops = append(shared.stops, func() {
 		if err := chromedp.Cancel(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "end Chromium:", err)
