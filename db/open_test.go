@@ -1,8 +1,8 @@
 package db_test
 
 import (
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
