@@ -34,6 +34,7 @@ func TestDatabase(t *testing.T) {
 		"no token":             {"SELECT", doctor.Finding{Subject: "tokens", State: doctor.Warning, Found: "none was made"}},
 		"small log":            {"SELECT", doctor.Finding{Subject: "server", State: doctor.Warning, Found: "max_wal_size is 256 MB"}},
 		"loss that is allowed": {"SELECT", doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "has fsync off"}},
+		"statements compiled":  {setting("jit = on"), doctor.Finding{Subject: "server", State: doctor.Warning, Found: "jit is on"}},
 		"a time limit":         {setting("statement_timeout = '1min'"), doctor.Finding{Subject: "server", State: doctor.Warning, Found: "statement_timeout is 60000 ms"}},
 		"read only":            {setting("default_transaction_read_only = on"), doctor.Finding{Subject: "server", State: doctor.Wrong, Found: "nothing can be written"}},
 		"no triggers":          {setting("session_replication_role = replica"), doctor.Finding{Subject: "server", State: doctor.Wrong, Found: "session_replication_role is replica"}},

@@ -63,6 +63,7 @@ var serverRules = []rule{
 	{"autovacuum", is("off"), Warning, "autovacuum is off: dead rows stay, and the tables grow", "turn it on"},
 	{"track_activities", is("off"), Warning, "track_activities is off: Pawl can't tell a statement whose answer was lost from one that runs", "turn it on"},
 	{"max_wal_size", below(1024), Warning, "max_wal_size is %s MB: checkpoints come often, and after each the log gets whole pages", "set it to 4GB"},
+	{"jit", is("on"), Warning, "jit is on: where many orders are stored, PostgreSQL compiles the statements of lists, which takes longer than to run them", "set it to off for the role of the service"},
 	{"data_checksums", is("off"), Warning, "the data pages have no checksums: what a disk has spoiled is read as if it were right",
 		"pg_checksums --enable, while PostgreSQL is stopped"},
 }

@@ -33,7 +33,7 @@ func TestServiceSettingsAreDurable(t *testing.T) {
 	for name, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "data_checksums": "on",
 		"listen_addresses": "", "unix_socket_permissions": "0700", "server_encoding": "UTF8", "lc_messages": "C",
-		"max_wal_size": "4GB", "wal_compression": "pglz", "max_connections": "100", "log_min_messages": "warning", "TimeZone": "UTC",
+		"max_wal_size": "4GB", "wal_compression": "pglz", "max_connections": "100", "jit": "off", "log_min_messages": "warning", "TimeZone": "UTC",
 	} {
 		if got := query(t, s.URL("postgres"), "SELECT current_setting($1)", name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

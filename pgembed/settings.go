@@ -26,6 +26,7 @@ func (s *Server) arguments() []string {
 		"max_wal_size":    "4GB",
 		"wal_compression": "on",
 		"max_connections": "100",
+		"jit":             "off", // to compile a statement takes longer than any of the service's statements
 		"timezone":        "UTC",
 
 		"log_timezone":             "UTC",
