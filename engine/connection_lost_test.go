@@ -98,35 +98,43 @@ func takenOver(t *testing.T, b *bundle, orderID string) orders.Order {
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
 	for _, j := range journeys {
-		t.Run(j.name, func(t *testing.T) {
-			t.Parallel()
-			registry := prometheus.NewRegistry()
-			j.cfg.Registerer = registry
-			b, p := setupWatchful(t, j.cfg)
-			var lost []string
-			for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
-				for _, more := range []int{0, 2} {
-					if f >= dbtest.HushRequest && (more > 0 || j.loud) {
-						continue
-					}
-					for n := 1; ; n++ {
-						orderID := fmt.Sprintf("%s, %d to %d", f, n, n+more)
-						cut := p.cut(n, n+more, f)
-						order := j.take(t, b, orderID)
-						p.On(nil)
-						j.arrived(t, b, orderID, order)
-						if lost = append(lost, cut()...); len(cut()) == 0 {
-							break
-						}
-					}
-				}
+		for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
+			if f >= dbtest.HushRequest && j.loud {
+				continue
 			}
-			proveBooks(t, b.Pool)
-			j.counted(t, b, registry)
-			slices.Sort(lost)
-			t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
-		})
+			t.Run(fmt.Sprintf("%s, %s", j.name, f), func(t *testing.T) {
+				t.Parallel()
+				j.loses(t, f)
+			})
+		}
 	}
+}
+
+func (j journey) loses(t *testing.T, f fate) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	j.cfg.Registerer = registry
+	b, p := setupWatchful(t, j.cfg)
+	var lost []string
+	for _, more := range []int{0, 2} {
+		if f >= dbtest.HushRequest && more > 0 {
+			continue
+		}
+		for n := 1; ; n++ {
+			orderID := fmt.Sprintf("%d to %d", n, n+more)
+			cut := p.cut(n, n+more, f)
+			order := j.take(t, b, orderID)
+			p.On(nil)
+			j.arrived(t, b, orderID, order)
+			if lost = append(lost, cut()...); len(cut()) == 0 {
+				break
+			}
+		}
+	}
+	proveBooks(t, b.Pool)
+	j.counted(t, b, registry)
+	slices.Sort(lost)
+	t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
 }
 
 // arrived fails the test unless the order went its way and no other, and the caller knows.

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/govalues/decimal"
+	"pgregory.net/rapid"
 
+	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/orders"
@@ -108,26 +110,27 @@ func someStatuses() [][]fsm.State {
 	return of
 }
 
+// TestList asks for lists by all filters together, drawn at random, and compares them with what a slow query finds.
 func TestList(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	b.populate(t)
 	middle := value[int64](t, b.Pool, `SELECT max(order_no) / 2 FROM orders`)
 	day := func(n int) time.Time { return time.Now().AddDate(0, 0, -n).Add(-time.Hour) }
-	for _, statuses := range someStatuses() {
-		for _, item := range []string{"", "widget", "gadget", "none", "nobody's"} {
-			for _, window := range [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}} {
-				for _, after := range []int64{0, middle} {
-					for _, f := range []orders.Filter{{Limit: 3}, {Limit: 3, Oldest: true}, {Limit: 200}} {
-						f.Statuses, f.Item, f.CreatedFrom, f.CreatedTo, f.After = statuses, item, window[0], window[1], after
-						if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
-							t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
-						}
-					}
-				}
+	windows := [][2]time.Time{{}, {day(3), {}}, {{}, day(2)}, {day(3), day(1)}, {day(1), day(3)}, {day(-1), {}}}
+	dbtest.Check(t, func(rt *rapid.T) {
+		for range 25 {
+			f := rapid.SampledFrom([]orders.Filter{{Limit: 3}, {Limit: 3, Oldest: true}, {Limit: 200}}).Draw(rt, "page")
+			f.Statuses = rapid.SampledFrom(someStatuses()).Draw(rt, "statuses")
+			f.Item = rapid.SampledFrom([]string{"", "widget", "gadget", "none", "nobody's"}).Draw(rt, "item")
+			window := rapid.SampledFrom(windows).Draw(rt, "window")
+			f.CreatedFrom, f.CreatedTo = window[0], window[1]
+			f.After = rapid.SampledFrom([]int64{0, middle}).Draw(rt, "after")
+			if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
+				rt.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
 			}
 		}
-	}
+	})
 }
 
 // Filters that no index serves choose among what another one finds, from either end.

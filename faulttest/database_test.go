@@ -90,7 +90,7 @@ func hang(t *testing.T) {
 	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, prefer: "wait=1", callers: 24, seed: s, order: smallOrders("hang")}
 	load.start(t)
-	for range rounds(t, 2) {
+	for range rounds(t, 1) {
 		load.flows(100)
 		before, frozen := load.seen(), time.Now()
 		thaw := server.freeze()

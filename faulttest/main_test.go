@@ -84,7 +84,7 @@ func rounds(t *testing.T, usual int) int {
 }
 
 // repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault with one replica and with three, and
-// every moment twice; without it each fault and each moment comes once for every executor.
+// every moment twice; without it each fault comes once for every executor, and each moment once.
 func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
 
 // seed is where the random choices of a test come from.

@@ -22,7 +22,7 @@ func TestPausedReplica(t *testing.T) {
 	t.Run("wakes up when another has finished its orders", func(t *testing.T) {
 		t.Parallel()
 		s := newSleeper(t, hastyLease.String())
-		for range rounds(t, 2) {
+		for range rounds(t, 1) {
 			unlock := s.fallAsleep()
 			unlock()
 			settle(t, s.database, patience)
@@ -33,7 +33,7 @@ func TestPausedReplica(t *testing.T) {
 	t.Run("wakes up when another holds its orders and stands still", func(t *testing.T) {
 		t.Parallel()
 		s := newSleeper(t, "10m")
-		for range rounds(t, 2) {
+		for range rounds(t, 1) {
 			fenced := s.late("pawl_moves_fenced_total")
 			unlock := s.fallAsleep()
 			eventually(t, patience, "its orders are taken over", func() bool {

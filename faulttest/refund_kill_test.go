@@ -27,7 +27,10 @@ func TestKilledInARefund(t *testing.T) {
 	t.Parallel()
 	for _, executor := range []string{looking, blind} {
 		name := map[string]string{looking: "looked up", blind: "sent again"}[executor]
-		for _, m := range refundMoments {
+		for i, m := range refundMoments {
+			if !repeated() && (i/2%2 == 0) != (executor == looking) { // together they come to every moment once
+				continue
+			}
 			when := map[bool]string{false: "before", true: "after"}[m.after]
 			t.Run(fmt.Sprintf("%s, %s %s", name, when, m.statement), func(t *testing.T) {
 				t.Parallel()

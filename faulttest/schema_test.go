@@ -19,7 +19,7 @@ func TestSchemaChangedUnderLoad(t *testing.T) {
 	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, callers: 24, seed: s, order: smallOrders("schema")}
 	load.start(t)
-	for range rounds(t, 2) {
+	for range rounds(t, 1) {
 		load.flows(100)
 		query[string](t, database.AdminURL, `ALTER TABLE charges RENAME COLUMN amount TO sum`)
 		awaitHealth(t, r, http.StatusServiceUnavailable)

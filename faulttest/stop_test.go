@@ -34,7 +34,7 @@ func stopUnderLoad(t *testing.T) {
 	database := dbtest.New(t)
 	sign(t, database)
 	var loads []*traffic
-	for round := range rounds(t, 3) {
+	for round := range rounds(t, 1) {
 		r := startReplicas(t, 1, database.URL)
 		load := &traffic{url: r.any, cuts: true, once: true, callers: 32, seed: s + uint64(round), order: smallOrders(fmt.Sprint("stop-", round))}
 		load.start(t)
