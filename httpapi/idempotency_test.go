@@ -61,6 +61,7 @@ var onceDone = map[string]done{
 	"resendDelivery":         {prepare: withEndpoint, count: ofEndpoint},
 	"skipDelivery":           {prepare: withEndpoint, count: ofEndpoint},
 	"recoverDeliveries":      {prepare: withEndpoint, count: ofEndpoint},
+	"startVerification":      {except: "it only reads, and one runs at a time"},
 	"storePolicy":            {except: "a text is stored once"},
 	"activatePolicy":         {except: "the active version is not activated again, and If-Match keeps a late one from pushing another aside"},
 	"answerStep":             {except: "its token names the one answer"},
