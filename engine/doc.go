@@ -47,7 +47,8 @@
 // follows a statement lead back up.
 //
 //	engine            what there is: queues, loops, settings
-//	inventory bulk verbs verb_judge verb_write webhook callback process await stats
+//	inventory bulk verbs verb_judge dry_run verb_write webhook callback process await
+//	stats overview error_groups activity policy_versions
 //	                  what callers ask for
 //	side_calls late_undo refund refund_call refund_state timers concurrency watch recover
 //	                  what happens by itself
@@ -57,6 +58,6 @@
 //	                  the way of a call
 //	apply outcome readback handback
 //	                  a move, and what follows a statement
-//	metrics schema_mismatch ready proof run reads grouping row policies executors clock
+//	shared durations metrics schema_mismatch ready proof run reads grouping row policies executors clock
 //	                  tools
 package engine
