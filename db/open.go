@@ -3,7 +3,9 @@ package db
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -65,7 +67,11 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	if err := pool.Ping(ctx); err != nil {
+	err = pool.Ping(ctx)
+	for tries := 0; errors.Is(err, net.ErrClosed) && tries < 3; tries++ { // ours: its answer was given up as lost, which says nothing
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
