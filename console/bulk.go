@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -42,14 +41,25 @@ type bulkPage struct {
 // bulk asks, shows what would be done, or does it. Its answer to what was done is a page of its own and not a redirect: a
 // thousand results fit in no URL. To send the form again does nothing twice, because its request id is the same.
 func (v *visit) bulk() error {
+	verbs := v.bulkVerbs()
+	switch {
+	case len(verbs) > 0:
+	case v.r.Method == http.MethodPost:
+		return errForbidden
+	default: // it says what it takes
+		return v.show("bulk", page{Title: "Many orders", Still: true, Data: &bulkPage{}})
+	}
 	form, more, err := v.readBulk()
 	if err != nil {
 		return err
 	}
-	p := &bulkPage{bulkForm: form, More: more, Verbs: v.bulkVerbs()}
+	p := &bulkPage{bulkForm: form, More: more, Verbs: verbs}
 	switch {
 	case len(form.IDs) > bulkMost:
-		p.Problem = &client.Problem{ProblemBody: client.ProblemBody{Title: fmt.Sprintf("These are %d orders, and 1,000 are the most at a time.", len(form.IDs))}}
+		p.IDs = form.IDs[:bulkMost]
+		p.Problem = &client.Problem{ProblemBody: client.ProblemBody{
+			Title: "These are more than 1,000 orders, and 1,000 are the most at a time.", Detail: "The first 1,000 of them are below. Come again for the others.",
+		}}
 	case form.Verb == nil || len(form.IDs) == 0:
 	case form.Confirm && v.r.Method == http.MethodPost:
 		results, err := v.askAll(form, false)
@@ -191,14 +201,17 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 	return form, more, err
 }
 
-// pastedIDs are the ids in texts, one in a line, each once.
+// pastedIDs are the ids in texts, one in a line, each once. Where they are too many, it is one too many and no more: a form has room
+// for a million.
 func pastedIDs(texts []string) (ids []string) {
 	seen := map[string]bool{}
 	for _, text := range texts {
 		for id := range strings.SplitSeq(text, "\n") {
 			if id = strings.TrimSpace(id); id != "" && !seen[id] {
 				seen[id] = true
-				ids = append(ids, id)
+				if ids = append(ids, id); len(ids) > bulkMost {
+					return ids
+				}
 			}
 		}
 	}

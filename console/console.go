@@ -75,7 +75,12 @@ func (c *console) get(path string, show func(*visit) error) {
 	c.mux.HandleFunc("GET "+path, c.answered(show))
 }
 
-// post serves the forms of a screen.
+// post serves the forms of a screen. Nothing is read of those of somebody who may do nothing.
 func (c *console) post(path string, do func(*visit) error) {
-	c.mux.HandleFunc("POST "+path, c.answered(do))
+	c.mux.HandleFunc("POST "+path, c.answered(func(v *visit) error {
+		if len(v.me.Operations) == 0 {
+			return errUnknown
+		}
+		return do(v)
+	}))
 }

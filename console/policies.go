@@ -109,6 +109,9 @@ func (v *visit) writePolicy() error {
 
 // checkPolicy says what is wrong with a text, or what it would change. It stores a text that was checked.
 func (v *visit) checkPolicy() error {
+	if err := v.needs("storePolicy"); err != nil {
+		return err
+	}
 	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // browsers end lines so
 	source := text("source")
 	store := text("store") != "" && text("checked") == source
@@ -179,6 +182,9 @@ func (v *visit) activation() error {
 }
 
 func (v *visit) activate() error {
+	if err := v.needs("activatePolicy"); err != nil {
+		return err
+	}
 	p, err := v.readPolicy("version")
 	if err != nil {
 		return err

@@ -39,6 +39,7 @@ type service struct {
 	url    string
 	api    *client.Client // with all rights, as long as the service is open
 	engine *engine.Engine
+	tail   *events.Tail
 }
 
 // setup starts a service. Orders of more than 500 USD wait for somebody's approval.
@@ -80,6 +81,7 @@ func setupWith(t *testing.T, text string) *service {
 	feed := events.NewReader(query, s.engine.Orders)
 	tail := events.NewTail(feed, events.TailConfig{})
 	tail.Start()
+	s.tail = tail
 	t.Cleanup(func() { tail.Stop(ctx) })
 	proof := books.NewVerification(pool, books.VerificationConfig{})
 	t.Cleanup(proof.Stop)

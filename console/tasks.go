@@ -36,10 +36,10 @@ func (v *visit) perform(tasks ...task) error {
 		return errNoPage
 	}
 	t := &tasks[i]
-	switch {
-	case !v.may(t.operation):
-		return &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
-	case v.r.Method != http.MethodPost:
+	if err := v.needs(t.operation); err != nil {
+		return err
+	}
+	if v.r.Method != http.MethodPost {
 		return v.ask(t, nil)
 	}
 	if err := v.r.ParseForm(); err != nil {

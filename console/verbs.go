@@ -1,7 +1,6 @@
 package console
 
 import (
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -54,8 +53,8 @@ func (v *visit) readRequest() (*request, error) {
 	if i < 0 {
 		return nil, errNoPage
 	}
-	if !v.may(verbs[i].operation) {
-		return nil, &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
+	if err := v.needs(verbs[i].operation); err != nil {
+		return nil, err
 	}
 	order, err := v.api.GetOrder(v.r.Context(), v.query("id"), nil)
 	if err != nil {
@@ -105,6 +104,19 @@ func (v *visit) showForm(q *request, fields []field, notes []string) error {
 	}})
 }
 
+// decided are the names of what was decided before the preview, which shows what comes of it. What else is in the URL of the page
+// counts for nothing: whoever made the link could have a person ask in somebody's name.
+func (q *request) decided() []string {
+	names := []string{"requestId"}
+	for _, f := range q.decisions() {
+		names = append(names, f.Name)
+	}
+	if q.Name == "step-result" {
+		names = append(names, "refund", "generation", "step")
+	}
+	return names
+}
+
 // heading names the verb and what it is asked of.
 func (q *request) heading() string {
 	text := q.Label + ": order " + visible(q.order.OrderID)
@@ -122,12 +134,9 @@ func (v *visit) preview(q *request) error {
 		return v.refused(q, err)
 	}
 	hidden := map[string]string{"seq": strconv.Itoa(q.order.Seq)}
-	for name := range q.form {
-		if name != "id" && q.form.Get(name) != "" {
-			hidden[name] = q.form.Get(name)
-		}
+	for _, name := range q.decided() {
+		hidden[name] = q.form.Get(name) // also where it is empty: what is in the URL does not take its place
 	}
-	delete(hidden, "reason")
 	fields := []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea", Required: q.needsReason}}
 	if slices.Contains(v.me.Roles, "delegate") {
 		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name."})

@@ -23,6 +23,22 @@ type visit struct {
 // may says whether the API would let the person do an operation, by its id in the description of the API.
 func (v *visit) may(operation string) bool { return slices.Contains(v.me.Operations, operation) }
 
+// needs is the error of a person who may not do an operation. It comes before a form is read.
+func (v *visit) needs(operation string) error {
+	switch {
+	case v.may(operation):
+		return nil
+	case len(v.me.Roles) == 0:
+		return errUnknown
+	}
+	return errForbidden
+}
+
+var (
+	errUnknown   = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusUnauthorized, Title: "The service does not know who asks."}}
+	errForbidden = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
+)
+
 // query is a parameter of the page, or empty.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 

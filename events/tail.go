@@ -77,6 +77,13 @@ func NewTail(reader *Reader, cfg TailConfig) *Tail {
 // Reader reads all of the feed.
 func (t *Tail) Reader() *Reader { return t.reader }
 
+// Until returns a context that ends with ctx, and when the tail is stopped: for what waits for changes of other kinds.
+func (t *Tail) Until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	forget := context.AfterFunc(t.life, cancel)
+	return ctx, func() { forget(); cancel() }
+}
+
 // Listeners is how many callers listen now.
 func (t *Tail) Listeners() int {
 	t.mu.Lock()

@@ -1,9 +1,27 @@
 package httpapi
 
-import "net/http"
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
 
-// consolePatterns are those of the console.
-var consolePatterns = []string{"GET /console", "GET /console/", "POST /console/"}
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/access"
+)
+
+// consolePatterns are those of the console: its pages, their stream, and its forms.
+var consolePatterns = []string{"GET /console", "GET /console/", streamOfPages, "POST /console/"}
+
+const streamOfPages = "GET /console/live"
+
+// What pages take of the memory until their readers have them.
+const (
+	pagesBytes = 64 << 20
+	pageBytes  = 512 << 10
+	maxForm    = 4 << 20 // more of one the console does not read
+	formTakes  = 4       // times its length: as it came, as it was read, and in the page that answers
+)
 
 // console answers what the console asks for its user: at this one handler there is all of the API, also where that has two addresses.
 type console struct{ *server }
@@ -13,9 +31,54 @@ func (c console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.serve(w, 
 
 // serveConsole has its pages where operations are. What they read and do goes through the rules of the API, one operation at a time.
 func (s *server) serveConsole(pages http.Handler) {
+	paged := s.paged(pages)
 	for _, pattern := range consolePatterns {
-		s.handleAnyQuery(pattern, pages.ServeHTTP)
+		if pattern == streamOfPages {
+			s.handleAnyQuery(pattern, s.pageStream(pages))
+		} else {
+			s.handleAnyQuery(pattern, paged)
+		}
 	}
+}
+
+// paged has a page wait until there is memory for it, and for the form that was sent.
+func (s *server) paged(pages http.Handler) http.HandlerFunc {
+	memory := newShares(pagesBytes)
+	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		form := r.ContentLength
+		if form < 0 || form > maxForm {
+			form = maxForm
+		}
+		release, err := memory.acquire(r.Context(), access.Network(fromOf(w).address), pageBytes+formTakes*form)
+		if err != nil {
+			return err
+		}
+		defer release()
+		_ = huma.SetReadDeadline(w, readBy(r)) // it has waited; not every writer has a connection
+		pages.ServeHTTP(w, r)
+		return nil
+	})
+}
+
+// pageStream answers pages that listen for changes. It is a stream as that of events is: some connections are left for others, it
+// ends after a while, and when the service does.
+func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
+	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		if c := connectionOf(r); c != nil {
+			if !c.beginStream() {
+				return newProblem("overloaded", "Too many callers listen already.")
+			}
+			defer c.endStream()
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), streamLasts+rand.N(streamLasts/4))
+		defer cancel()
+		if s.tail != nil {
+			ctx, cancel = s.tail.Until(ctx)
+			defer cancel()
+		}
+		pages.ServeHTTP(w, r.WithContext(ctx))
+		return nil
+	})
 }
 
 // home leads to the console, or where the address has none to the description of the API.

@@ -105,6 +105,7 @@ var rules = map[string]rule{
 	"POST /logout":         {class: alwaysOpen},
 	"GET /console":         {class: alwaysOpen}, // it shows and does what the operations above let its user
 	"GET /console/":        {class: alwaysOpen},
+	"GET /console/live":    {class: alwaysOpen},
 	"POST /console/":       {class: alwaysOpen},
 	"/":                    {class: alwaysOpen}, // that nothing is there
 }
