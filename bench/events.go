@@ -22,6 +22,10 @@ type follower struct {
 	events  []lateness
 }
 
+// catchUp is how long a follower has before the window begins. Nobody has wanted the events before him, so there is a heap of
+// them when he comes, which goes away at the rate by which the feed is faster than the orders.
+const catchUp = 10 * time.Second
+
 type lateness struct{ came, lag time.Duration } // came is on the load's clock
 
 // lags are how late the events of a window came, in ascending order.

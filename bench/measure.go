@@ -105,7 +105,9 @@ func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from
 		if err != nil {
 			return from, to, err
 		}
-		from, to, err = r.watch(ctx, s, l)
+		if err = pause(ctx, catchUp); err == nil {
+			from, to, err = r.watch(ctx, s, l)
+		}
 		out.EventLags = f.stop(from.at, to.at)
 		return from, to, err
 	case r.Console:
