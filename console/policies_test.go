@@ -40,6 +40,10 @@ func TestPolicyScreens(t *testing.T) {
 	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
 	s.count(t, 1, `SELECT count(*) FROM policy_activations`)
 	s.activates(t)
+	// A text must not look other than it reads.
+	turned := "# \u202e }h1 :niWetelpmoc{ \u202c\ncompleteWithin: 2h\n"
+	s.post(t, "/console/policy/new", url.Values{"source": {turned}, "checked": {turned}, "store": {"yes"}}).want(t, 303)
+	s.get(t, "/console/policy?version=3").want(t, 200, `# \u202e`).lacks(t, "\u202e")
 	for _, path := range []string{"/console/policy", "/console/policy?version=x", "/console/policy?version=9", "/console/policy/activate?version=9"} {
 		s.get(t, path).want(t, 404)
 	}

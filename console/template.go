@@ -31,7 +31,8 @@ func parseTemplates() map[string]*template.Template {
 
 // functions are what templates may call.
 var functions = template.FuncMap{
-	"ago": ago,
+	"ago":   ago,
+	"lines": visibleLines,
 	"id": func(id string) template.HTML {
 		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
 	},
@@ -104,9 +105,18 @@ func count(n any) string {
 }
 
 // visible shows what can't be seen: an id may hold characters that have no look, or that turn others around.
-func visible(text string) string {
+func visible(text string) string { return visibleBut(text, "") }
+
+// visibleLines is visible for a text of lines: somebody who reads a policy before it is activated must see what it says, in its order.
+func visibleLines(text string) string { return visibleBut(text, "\n\t") }
+
+func visibleBut(text, kept string) string {
 	var b strings.Builder
 	for _, r := range text {
+		if strings.ContainsRune(kept, r) {
+			b.WriteRune(r)
+			continue
+		}
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
 			fmt.Fprintf(&b, "\\u%04x", r)
 			continue
