@@ -13,8 +13,36 @@ var screens = []struct {
 	shows      []string
 }{
 	{"problem of the API", "/problems/order_conflict", []string{"409"}},
-	{"login", "/login", []string{"token:maria"}},
-	{"overview", "/console", []string{"Overview"}},
+	{"who am I", "/login", []string{"token:maria"}},
+	{"overview", "/console", []string{"need a person", "The machine", "The last hour"}},
+	{"needs a person", "/console/attention", []string{"stuck-1", "Retry", "What the runbook says"}},
+	{"approvals", "/console/attention?hold=approval", []string{"waits-1", "Approve"}},
+	{"runbook", "/console/runbook", []string{"Runbook"}},
+	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "With those chosen", "Keep this search"}},
+	{"orders found", "/console/orders?q=status:failed+item:declined", []string{"declined-1", "card_declined"}},
+	{"no orders found", "/console/orders?q=item:nothing", []string{"No order is found"}},
+	{"completed order", "/console/order?id=done-1", []string{"12.50", "one is broken", "Deliveries"}},
+	{"failed order", "/console/order?id=declined-1", []string{"the bank says no", "Retry"}},
+	{"stuck order", "/console/order?id=stuck-1", []string{"back on Monday"}},
+	{"no order", "/console/order?id=none", []string{`There is no order "none".`}},
+	{"cancel", "/console/order/cancel?id=waits-1", []string{"What will change", "Reason"}},
+	{"step-result", "/console/order/step-result?id=stuck-1", []string{"What became of the charge"}},
+	{"refund", "/console/order/refund?id=done-1", []string{"Amount in USD"}},
+	{"bulk", "/console/bulk", []string{"Many orders"}},
+	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
+	{"errors", "/console/errors", []string{"card_declined", "Retry all of these"}},
+	{"webhooks", "/console/webhooks", []string{"the warehouse, which is away"}},
+	{"webhook", "/console/webhook?id={broken}", []string{"order.completed", "Rotate the secret"}},
+	{"delivery", "/console/delivery?endpoint={broken}&delivery=1", []string{"the database is away"}},
+	{"rotate", "/console/webhook/rotate?id={broken}", []string{"Give the endpoint another secret?"}},
+	{"policies", "/console/policies", []string{"Versions, newest first"}},
+	{"policy", "/console/policy?version=1", []string{"Policy 1", "undoUrl"}},
+	{"new policy", "/console/policy/new?from=1", []string{"New policy"}},
+	{"stock", "/console/stock", []string{"lamp"}},
+	{"item", "/console/item?item=lamp", []string{"two are broken", "counted"}},
+	{"adjust", "/console/item/adjust?item=lamp", []string{"Add units of lamp"}},
+	{"no item", "/console/item?item=none", []string{"Nobody has ordered this item"}},
+	{"books", "/console/books", []string{"A proof reads the whole database"}},
 	{"nothing", "/console/nothing", []string{"There is no such page."}},
 }
 
@@ -37,7 +65,7 @@ func TestScreens(t *testing.T) {
 				b.look(l)
 				b.hasNoBarrier(l)
 			}
-			if strings.HasSuffix(screen.path, "nothing") {
+			if screen.name == "nothing" || screen.name == "no order" {
 				b.forgive("404")
 			}
 		})
@@ -50,7 +78,11 @@ func (b *tab) hasNoBarrier(l look) {
 	if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
 		b.t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
 	}
-	for _, found := range b.axe() {
+	rules := "undefined"
+	if l.scheme == "dark" {
+		rules = `["color-contrast"]` // all others found what there is in light
+	}
+	for _, found := range b.axe(rules) {
 		b.t.Errorf("%v: %s", l, found)
 	}
 }
@@ -78,11 +110,11 @@ func (b *tab) bytes() float64 {
 	return b.received
 }
 
-// widest names what stands out on the right.
-const widest = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 120)).slice(0, 3).join("\n")`
+// widest names what stands out on the right, and can't be scrolled into view by itself.
+const widest = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > 390 && !e.parentElement.closest("table, pre, div.wide, .drawing")).map(e => e.outerHTML.slice(0, 150)).slice(0, 5).join("\n")`
 
-// axe says what axe-core finds.
-func (b *tab) axe() (found []string) {
+// axe says what axe-core finds by some rules; undefined: by all.
+func (b *tab) axe(rules string) (found []string) {
 	b.t.Helper()
 	if !eval[bool](b, `"axe" in window`) {
 		eval[any](b, axe()+";0")
@@ -92,7 +124,7 @@ func (b *tab) axe() (found []string) {
 		Help  string
 		Nodes []struct{ HTML, FailureSummary string }
 	}
-	for _, v := range eval[[]violation](b, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations)`) {
+	for _, v := range eval[[]violation](b, `axe.run(document, {resultTypes: ["violations"], runOnly: `+rules+`}).then(r => r.violations)`) {
 		found = append(found, fmt.Sprintf("%s: %s (%d times)\n%s\n%s", v.ID, v.Help, len(v.Nodes), v.Nodes[0].HTML, v.Nodes[0].FailureSummary))
 	}
 	return found

@@ -51,9 +51,9 @@ func (s *shop) charge(w http.ResponseWriter, r *http.Request) {
 	case "later":
 		answer(w, 202, `{"reference":"ch_later"}`)
 	case "hostile":
-		answer(w, 200, fmt.Sprintf(`{"reference":%[1]s,"data":{%[1]s:%[1]s}}`, quoted(order.Item)))
+		answer(w, 200, fmt.Sprintf(`{"reference":%[1]s,"data":{%[1]s:%[2]s}}`, quoted(order.Item), quoted(order.Item+unseen)))
 	case "hostile-refusal":
-		answer(w, 402, fmt.Sprintf(`{"outcome":"refused","code":%[1]s,"detail":%[1]s}`, quoted(order.Item)))
+		answer(w, 402, fmt.Sprintf(`{"outcome":"refused","code":%[1]s,"detail":%[2]s}`, quoted(order.Item), quoted(order.Item+unseen)))
 	default:
 		answer(w, 200, fmt.Sprintf(`{"reference":%s,"data":{"receipt":"R-77"}}`, quoted("ch_"+order.OrderID)))
 	}

@@ -67,10 +67,12 @@ func open(t *testing.T, cookie *http.Cookie) *tab {
 	return b
 }
 
-// maria opens a window of somebody who may do everything.
+// maria opens a window of somebody who may do everything. All windows have the same session.
 func maria(t *testing.T) *tab {
 	t.Helper()
-	return open(t, session(t, linkFor(t, "maria", "")))
+	began(t)
+	shared.signIn.Do(func() { shared.session = session(t, linkFor(t, "maria", "")) })
+	return open(t, shared.session)
 }
 
 func (b *tab) start(options ...chromedp.ContextOption) {
@@ -209,25 +211,28 @@ func (b *tab) wait(what, expression string) {
 	}
 }
 
+// arrived says of a page that it is there whole, and that it is not the one of which something was pressed that leads elsewhere.
+const arrived = `document.readyState === "complete" && !window.left && `
+
 // shows waits for a text in the page.
 func (b *tab) shows(text string) {
 	b.t.Helper()
-	b.wait("shows "+text, fmt.Sprintf(`document.readyState === "complete" && document.body.innerText.includes(%s)`, quoted(text)))
+	b.wait("shows "+text, fmt.Sprintf(arrived+`document.body.innerText.includes(%s)`, quoted(text)))
 }
 
-// press presses what has a text: a link, a button, a box with its label.
+// press presses what has a text: a link, a button, a box with its label. In the page before what is in the frame.
 func (b *tab) press(text string) {
 	b.t.Helper()
-	b.wait("can press "+text, fmt.Sprintf(`document.readyState === "complete" && (window.pressed = [...document.querySelectorAll("a, button, summary, label, input[type=submit]")]
-		.find(e => e.checkVisibility() && (e.innerText || e.value || "").trim() === %s))`, quoted(text)))
-	eval[any](b, `window.pressed.click()`)
+	b.wait("can press "+text, fmt.Sprintf(arrived+`(window.pressed = [...document.querySelectorAll("main :is(a, button, summary, label)"), ...document.querySelectorAll("a, button, label")]
+		.find(e => e.checkVisibility() && e.innerText?.trim() === %s))`, quoted(text)))
+	eval[any](b, `window.left = pressed.matches("a, form:not([method=dialog]) button:not([type=button])"); window.pressed.click()`)
 }
 
 // fill writes a text into the field of a name.
 func (b *tab) fill(name, text string) {
 	b.t.Helper()
-	field := fmt.Sprintf(`document.querySelector("main [name=%s]")`, name)
-	b.wait("has the field "+name, `document.readyState === "complete" && `+field)
+	field := fmt.Sprintf(`document.querySelector("main :is(input:not([type=hidden]), select, textarea)[name=%s]")`, name)
+	b.wait("has the field "+name, arrived+field)
 	eval[any](b, fmt.Sprintf(`{ const field = %s; field.value = %s; field.dispatchEvent(new Event("change", {bubbles: true})) }`, field, quoted(text)))
 }
 

@@ -27,7 +27,7 @@ let source, stale = false, loading = false, lost = false;
 let paused = sessionStorage.getItem("paused") === "yes";
 
 const editing = () => main.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), select, textarea")
-  || [...main.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue || field.checked !== field.defaultChecked)
+  || [...main.querySelectorAll("input, textarea")].some((field) => field.matches("[type=checkbox], [type=radio]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue)
   || document.querySelector("dialog[open]") !== null;
 
 async function refresh() {

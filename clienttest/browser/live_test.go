@@ -1,0 +1,121 @@
+package browser
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"pawl/client"
+)
+
+// isCompleted is true of the page of an order that is. (The picture of the machine always has the word.)
+const isCompleted = `document.querySelector("h1").innerText.includes("completed")`
+
+// TestLive: a page shows what has happened since it was loaded, without being loaded anew, and keeps what its reader has opened.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	order := process(t, client.ProcessBody{Item: "yacht"})
+	b.visit("/console/order?id=" + order.OrderID)
+	b.shows("approval")
+	b.wait("is live", isLive)
+	eval[any](b, `window.sameDocument = true; document.querySelector("main details:not([open]) > summary").click()`)
+	approve(t, order)
+	b.wait("is completed", isCompleted)
+	if !eval[bool](b, `window.sameDocument && document.querySelector("main details").open`) {
+		t.Error("the page was loaded anew, or closed what was open")
+	}
+}
+
+// TestNothingIsAskedFor: whether a page is paused or hidden, it sends nothing, whatever happens to what it shows. That it
+// would have had something to show is known from another window.
+func TestNothingIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]struct{ away, back func(*tab) }{
+		"paused": {func(b *tab) { b.press("Live") }, func(b *tab) { b.press("Paused") }},
+		"hidden": {(*tab).hide, func(b *tab) { call(b, page.BringToFront, struct{}{}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			order := process(t, client.ProcessBody{Item: "yacht"})
+			path := "/console/order?id=" + order.OrderID
+			b, other := maria(t), maria(t)
+			for _, window := range []*tab{b, other} {
+				window.visit(path)
+				window.wait("is live", isLive)
+			}
+			leave.away(b)
+			before := b.sent()
+			approve(t, order)
+			other.wait("is completed", isCompleted)
+			if after := b.sent(); len(after) != len(before) {
+				t.Errorf("asked for %q", after[len(before):])
+			}
+			leave.back(b)
+			b.wait("is completed", isCompleted)
+			if documents := slices.DeleteFunc(b.sent(), func(sent string) bool { return sent != "GET "+path }); len(documents) < 2 {
+				t.Errorf("sent %q", b.sent())
+			}
+		})
+	}
+}
+
+// TestWritingIsNotDisturbed: while somebody writes, the page stays as it is, and says that something has changed.
+func TestWritingIsNotDisturbed(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	b.visit("/console/orders")
+	b.wait("is live", isLive)
+	b.fill("q", "item:wid")
+	process(t, client.ProcessBody{OrderID: "while-writing", Item: "widget"})
+	b.wait("says that it has changed", `document.querySelector(".live").dataset.state === "stale"`)
+	if eval[string](b, `document.querySelector("[name=q]").value`) != "item:wid" {
+		t.Error("what was written is gone")
+	}
+	b.fill("q", "")
+	b.wait("is live again", isLive)
+	b.shows("while-writing")
+}
+
+// TestSessionThatEnds: a page whose session has ended says that it is not live any more.
+func TestSessionThatEnds(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	b.visit("/console/orders")
+	b.wait("is live", isLive)
+	b.signOut()
+	process(t, client.ProcessBody{Item: "widget"})
+	b.wait("says that it is not live", `document.querySelector(".live").dataset.state === "lost"`)
+	b.forgive("401")
+}
+
+// hide opens another tab in front of this one.
+func (b *tab) hide() {
+	b.t.Helper()
+	front := &tab{t: b.t, address: b.address}
+	front.start(chromedp.WithExistingBrowserContext(chromedp.FromContext(b.ctx).BrowserContextID), chromedp.WithNewWindow(false))
+	b.wait("is hidden", "document.hidden")
+}
+
+func process(t *testing.T, body client.ProcessBody) *client.Order {
+	t.Helper()
+	began(t)
+	if body.Amount == "" {
+		body.Amount = "9.99"
+	}
+	order, err := shared.api.Process(t.Context(), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return order
+}
+
+func approve(t *testing.T, order *client.Order) {
+	t.Helper()
+	if _, err := shared.api.ApproveOrder(t.Context(), order.OrderID, nil, client.VerbBody{Reason: "fine"}); err != nil && !strings.Contains(err.Error(), "202") {
+		t.Fatal(err)
+	}
+}
