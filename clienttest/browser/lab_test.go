@@ -25,10 +25,38 @@ func TestLab(t *testing.T) {
 		b.look(l)
 		b.hasNoBarrier(l)
 	}
-	b.press("Kill")
-	b.shows("dead")
-	b.press("Start")
+	b.look(looks[0])
+	b.insist("Kill", `document.querySelector("main .badge.dead")`)
+	b.picture("lab")
+	b.insist("Start", `!document.querySelector("main .badge.dead")`)
 	b.wait("both replicas serve", `document.querySelectorAll("main .badge.serves").length === 2`)
+	b.visit("/console")
+	b.shows("The machine")
+	for _, l := range looks {
+		b.look(l)
+		b.hasNoBarrier(l)
+	}
+	if *update {
+		b.look(looks[0])
+		b.wait("there is a curve", `document.querySelector(".chart path.line")?.getAttribute("d").split(/[ML]/).length > 3`)
+		b.picture("overview")
+	}
+}
+
+// insist presses a button until something comes of it: a replica can be in another state by then, and does not do it.
+func (b *tab) insist(text, expression string) {
+	b.t.Helper()
+	b.mu.Lock()
+	b.expected = "409"
+	b.mu.Unlock()
+	for range 5 {
+		b.press(text)
+		b.wait("answers", arrived+`document.querySelector("main .badge")`)
+		if eval[bool](b, "Boolean("+expression+")") {
+			return
+		}
+	}
+	b.t.Fatalf("%s: nothing comes of it\nat %s", text, b.about())
 }
 
 // demonstrate runs the demonstration until the end of the test, and returns the way to its lab.

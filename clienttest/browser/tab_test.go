@@ -50,6 +50,7 @@ type tab struct {
 	mu       sync.Mutex
 	requests []string // "GET /path", in the order in which they were sent
 	troubles []string
+	expected string  // what is no trouble in this window
 	received float64 // bytes over the wire, heads and all
 }
 
@@ -98,7 +99,9 @@ func (b *tab) hear(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	note := func(format string, arguments ...any) {
-		b.troubles = append(b.troubles, fmt.Sprintf(format, arguments...))
+		if trouble := fmt.Sprintf(format, arguments...); b.expected == "" || !strings.Contains(trouble, b.expected) {
+			b.troubles = append(b.troubles, trouble)
+		}
 	}
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
