@@ -14,7 +14,7 @@ func TestOverviewOnTheWire(t *testing.T) {
 	b.process(t, `{"orderId":"done","amount":1,"item":"widget"}`).wantStatus(t, http.StatusOK)
 	for target, wants := range map[string][]string{
 		"/api/overview":          {`{"status":"completed","orders":1,"more":false}`, `"hold":"attention","orders":`, `"oldest":{"orderId":"held"`, `"replicas":[]`, `"providerSteps":[]`},
-		"/api/overview/activity": {`"points":[]`}, // none yet: the first comes after ten seconds
+		"/api/overview/activity": {`"replica":"`, `"points":[`}, // the first comes after ten seconds
 		"/api/error-groups":      {`"groups":[`, `"more":false`},
 	} {
 		a := b.get(t, target)

@@ -79,7 +79,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	var printed bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &printed, &printed
-	cmd.WaitDelay = time.Second // a grandchild that outlives cmd keeps the pipe open
+	cmd.WaitDelay = 10 * time.Second // a grandchild that outlives cmd keeps the pipe open; a busy machine takes seconds to read it
 	p, err := launch(cmd)
 	if err != nil {
 		return "", err
