@@ -86,7 +86,7 @@ func TestTooManyRequests(t *testing.T) {
 		write(t, conn, "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		busy = append(busy, bufio.NewReader(conn))
 	}
-	eventually(t, "all connections are busy", func() bool { return waitingIn(server.connections) == 0 })
+	eventually(t, "all connections are there, and busy", func() bool { return busyIn(server.connections) == most })
 	for range 3 * server.connections.spare {
 		conn := dial(t, address)
 		write(t, conn, askLivez)
@@ -109,6 +109,14 @@ func TestTooManyRequests(t *testing.T) {
 	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || a.header.Get("Connection") == "close" {
 		t.Errorf("when it is over: %v", a)
 	}
+}
+
+// busyIn is how many connections have a request. One that is not accepted yet is not among them.
+func busyIn(all *connections) (n int) {
+	all.mu.Lock()
+	open := len(all.open)
+	all.mu.Unlock()
+	return open - waitingIn(all)
 }
 
 // waitingIn is how many connections wait for a request.
