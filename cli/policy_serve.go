@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 
 	"pawl/db"
@@ -40,6 +42,9 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 		return nil
 	}
 	used, err := store.Use(ctx, query, of.source, "serve")
+	for tries := 0; errors.Is(err, net.ErrClosed) && tries < 3; tries++ { // an answer was given up as lost; asked again, it is the same
+		used, err = store.Use(ctx, query, of.source, "serve")
+	}
 	if err != nil {
 		return databaseError(err)
 	}
