@@ -50,8 +50,9 @@ type Relay struct {
 }
 
 const (
-	soon         = 50 * time.Millisecond // between looks while somebody listens
-	unhurried    = time.Second           // and while nobody does
+	busy         = 20 * time.Millisecond // between looks while somebody listens and events come
+	soon         = 50 * time.Millisecond // while none come
+	unhurried    = time.Second           // and while nobody listens
 	purgeEvery   = time.Minute
 	purgedAtOnce = 1000
 )
@@ -137,10 +138,12 @@ func (r *Relay) pause(added *db.EventBatchAddRow) time.Duration {
 		return soon
 	case added.More && added.Events > 0:
 		return 0
-	case added.Wanted:
-		return soon
-	default:
+	case !added.Wanted:
 		return unhurried
+	case added.Events > 0:
+		return busy
+	default:
+		return soon
 	}
 }
 

@@ -47,7 +47,6 @@ const (
 	keptBytes   = 8 << 20               // of events, in memory
 	stretchMost = 4000                  // events in one read
 	backlog     = 2000                  // how many events before the end it begins: those who come back after a restart find them
-	tailPause   = 50 * time.Millisecond // between looks at the end of the feed
 	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
 	crowdFrom   = 1000                  // listeners
 	failedPause = time.Second           // after a look that failed
@@ -162,16 +161,19 @@ func (t *Tail) follow(ctx context.Context) {
 	many := false
 	defer func() { t.tellCrowd(&many, 0) }()
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
-		pause, n := tailPause, t.Listeners()
+		n, before := t.Listeners(), t.to
 		t.tellCrowd(&many, n)
 		if n > 0 {
-			heard, pause = time.Now(), max(pause, time.Duration(n)*wakePrice)
+			heard = time.Now()
 		}
+		pause := busy
 		if err := t.look(ctx); err != nil && ctx.Err() == nil {
 			t.failed.Do(func() { t.log.Warn("read the end of the feed", "error", err) })
 			pause = failedPause
+		} else if t.to == before {
+			pause = soon
 		}
-		orders.Sleep(ctx, pause)
+		orders.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
 	}
 }
 
