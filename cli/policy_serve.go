@@ -2,14 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/policy/store"
 )
@@ -41,10 +40,10 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 	if of.source == nil {
 		return nil
 	}
-	used, err := store.Use(ctx, query, of.source, "serve")
-	for tries := 0; errors.Is(err, net.ErrClosed) && tries < 3; tries++ { // an answer was given up as lost; asked again, it is the same
-		used, err = store.Use(ctx, query, of.source, "serve")
+	use := func(ctx context.Context, source []byte) (store.Used, error) {
+		return store.Use(ctx, query, source, "serve")
 	}
+	used, err := orders.Read(ctx, orders.NewReader(ctx, query), use, of.source) // done again, it has the same result
 	if err != nil {
 		return databaseError(err)
 	}

@@ -3,9 +3,7 @@ package db
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -40,9 +38,8 @@ var ReplicaName = sync.OnceValue(func() string {
 	return fmt.Sprintf("%.40s:%d", strings.ReplaceAll(host, " ", "_"), os.Getpid())
 })
 
-// Open returns a pool on the database at url and checks that it answers. Its error is ErrUntrusted where others could have
-// code of theirs run by our statements. Behind a
-// pooler (PgBouncer) prepared statements are not used, because it may hand each
+// Open returns a pool on the database at url, which has answered. Its error is ErrUntrusted where others could have code of
+// theirs run by our statements. Behind a pooler (PgBouncer) prepared statements are not used, because it may hand each
 // transaction to another server; default_query_exec_mode in the url wins.
 func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
@@ -66,14 +63,6 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	err = pool.Ping(ctx)
-	for tries := 0; errors.Is(err, net.ErrClosed) && tries < 3; tries++ { // ours: its answer was given up as lost, which says nothing
-		err = pool.Ping(ctx)
-	}
-	if err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to database: %w", err)
 	}
 	return &Pool{pool: pool, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
