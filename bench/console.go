@@ -126,18 +126,13 @@ func (p *plan) withConsole(ctx context.Context) (err error) {
 // fillConsole adds what is slow to show: orders that wait for a person, and one with a long history.
 func (d *database) fillConsole(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "storing %d orders that wait for a person, and one of %d moves\n", held, longMoves)
-	if _, err := d.conn.Exec(ctx, "SET session_replication_role = replica"); err != nil {
-		return fmt.Errorf("switch triggers off: %w", err)
+	err := d.withoutTriggers(ctx, func() error {
+		return d.execAll(ctx, fmt.Sprintf(fillHeldSQL, held), fmt.Sprintf(fillLongSQL, longOrder, longMoves))
+	})
+	if err != nil {
+		return err
 	}
-	for _, sql := range []string{
-		fmt.Sprintf(fillHeldSQL, held), fmt.Sprintf(fillLongSQL, longOrder, longMoves),
-		"RESET session_replication_role", "VACUUM (ANALYZE)", "SELECT pg_stat_reset()",
-	} {
-		if _, err := d.conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("store what is slow to show: %w", err)
-		}
-	}
-	return nil
+	return d.execAll(ctx, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 const fillHeldSQL = `

@@ -72,22 +72,39 @@ type filling struct {
 	ordered bool // ids are uuidv7 instead of random
 }
 
-// fill adds completed orders. Triggers are off meanwhile: they rightly refuse an order
-// that begins at its end.
+// fill adds completed orders.
 func (d *database) fill(ctx context.Context, f filling) error {
-	if _, err := d.conn.Exec(ctx, "SET session_replication_role = replica"); err != nil {
-		return fmt.Errorf("switch triggers off: %w", err)
-	}
-	for done := int64(0); done < f.orders; done += fillSize {
-		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, f.orders)
-		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, f.orders-done), f.items, f.ordered); err != nil {
-			return fmt.Errorf("store orders: %w", err)
+	err := d.withoutTriggers(ctx, func() error {
+		for done := int64(0); done < f.orders; done += fillSize {
+			fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, f.orders)
+			if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, f.orders-done), f.items, f.ordered); err != nil {
+				return fmt.Errorf("store orders: %w", err)
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", f.orders, f.orders)
-	for _, sql := range []string{"RESET session_replication_role", fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()"} {
+	return d.execAll(ctx, fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+}
+
+// withoutTriggers has rows written that the triggers rightly refuse: of orders that begin at their end.
+func (d *database) withoutTriggers(ctx context.Context, write func() error) error {
+	if err := d.execAll(ctx, "SET session_replication_role = replica"); err != nil {
+		return err
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	return d.execAll(ctx, "RESET session_replication_role")
+}
+
+func (d *database) execAll(ctx context.Context, statements ...string) error {
+	for _, sql := range statements {
 		if _, err := d.conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("finish storing orders: %w", err)
+			return fmt.Errorf("%.40s: %w", sql, err)
 		}
 	}
 	return nil
