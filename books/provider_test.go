@@ -87,10 +87,13 @@ func serve(t *testing.T, lines []line, more string) *books.Provider {
 	return &books.Provider{URL: server.URL + "/provider/", Key: everyKey}
 }
 
-func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
+func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel // they share a database: filling one costs more than all proofs of it
 	t.Parallel()
+	filled := newShop(t)
+	filled.fill()
+	filled.fillRemote()
 	waiting := []string{"in doubt", "waiting", "told", "voiding", "late"}
-	for _, difference := range []struct {
+	for _, difference := range []struct { //nolint:paralleltest // as above
 		name   string
 		change func([]line) []line
 		more   string
@@ -144,15 +147,11 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
 			found{"provider_known": {"told"}}},
 	} {
 		t.Run(difference.name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			s.fill()
-			s.fillRemote()
 			lines := theirs()
 			if difference.change != nil {
 				lines = difference.change(lines)
 			}
-			report := s.verify(books.Options{Provider: serve(t, lines, difference.more), RangeSize: 3})
+			report := filled.in(t).verify(books.Options{Provider: serve(t, lines, difference.more), RangeSize: 3})
 			got := offenders(report)
 			if !reflect.DeepEqual(got["provider_unsettled"], waiting) {
 				t.Errorf("not settled: %q, want %q", got["provider_unsettled"], waiting)
@@ -169,9 +168,11 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) {
 }
 
 // Two orders of which each has what belongs to the other are both named, whatever the sums are.
-func TestWhatTwoOrdersExchangedIsFound(t *testing.T) {
+func TestWhatTwoOrdersExchangedIsFound(t *testing.T) { //nolint:tparallel // they share a database: filling one costs more than all proofs of it
 	t.Parallel()
-	for _, exchange := range []struct {
+	sold := newShop(t)
+	sold.twoSold()
+	for _, exchange := range []struct { //nolint:paralleltest // as above
 		name, plant string
 		want        found
 	}{
@@ -184,9 +185,7 @@ func TestWhatTwoOrdersExchangedIsFound(t *testing.T) {
 			found{"provider_amounts": {"one", "one", "one", "two", "two", "two"}}},
 	} {
 		t.Run(exchange.name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			s.twoSold()
+			s := sold.in(t)
 			lines := []line{}
 			for _, of := range []fsm.Step{fsm.Charge, fsm.Reserve, fsm.Confirm} {
 				lines = append(lines, line{"one", of, "live", 1, "10", "EUR", ""}, line{"two", of, "live", 1, "20", "USD", ""})
@@ -196,8 +195,7 @@ func TestWhatTwoOrdersExchangedIsFound(t *testing.T) {
 			if report := s.verify(books.Options{Provider: provider}); !report.OK() {
 				t.Fatalf("before: %v", offenders(report))
 			}
-			s.sql(exchange.plant)
-			if got := offenders(s.verify(books.Options{Provider: provider})); !reflect.DeepEqual(got, exchange.want) {
+			if got := offenders(s.verifyWith(exchange.plant, books.Options{Provider: provider})); !reflect.DeepEqual(got, exchange.want) {
 				t.Errorf("found %v, want %v", got, exchange.want)
 			}
 		})
@@ -294,9 +292,10 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 	}
 }
 
-func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
+func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // they share a database: filling one costs more than all proofs of it
 	t.Parallel()
-	for _, test := range []struct {
+	empty := newShop(t)
+	for _, test := range []struct { //nolint:paralleltest // as above
 		name   string
 		answer http.HandlerFunc
 	}{
@@ -333,10 +332,9 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			server := httptest.NewServer(test.answer)
 			t.Cleanup(server.Close)
-			s := newShop(t)
+			s := empty.in(t)
 			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)

@@ -40,6 +40,14 @@ func newShop(t *testing.T) *shop {
 	return &shop{failer: t, ctx: t.Context(), pool: pool, q: db.New(pool), owner: uuid.New()}
 }
 
+// in is the same shop for a part of the test.
+func (s *shop) in(t *testing.T) *shop {
+	t.Helper()
+	part := *s
+	part.failer, part.ctx = t, t.Context()
+	return &part
+}
+
 func (s *shop) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -200,7 +208,37 @@ func (s *shop) fill() {
 
 func (s *shop) verify(opt books.Options) books.Report {
 	s.Helper()
-	report, err := books.Verify(s.ctx, s.pool, opt)
+	return s.verifyOn(s.pool, opt)
+}
+
+// verifyWith proves the books with a fault in them, in a transaction that is taken back: one database does for all faults.
+func (s *shop) verifyWith(fault string, opt books.Options) books.Report {
+	s.Helper()
+	tx, err := s.pool.Begin(s.ctx)
+	s.must(err)
+	defer func() { _ = tx.Rollback(s.ctx) }()
+	_, err = tx.Exec(s.ctx, fault, pgx.QueryExecModeSimpleProtocol)
+	s.must(err)
+	opt.Connections = 1
+	return s.verifyOn(faulty{tx}, opt)
+}
+
+// faulty is a database as one transaction sees it. The transactions of a proof are savepoints, of which nothing is left:
+// their settings of the planner end with them, as they do otherwise.
+type faulty struct{ pgx.Tx }
+
+func (f faulty) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := f.Begin(ctx)
+	return savepoint{tx}, err
+}
+
+type savepoint struct{ pgx.Tx }
+
+func (s savepoint) Commit(ctx context.Context) error { return s.Rollback(ctx) }
+
+func (s *shop) verifyOn(database books.Database, opt books.Options) books.Report {
+	s.Helper()
+	report, err := books.Verify(s.ctx, database, opt)
 	s.must(err)
 	for _, check := range report.Checks {
 		for _, offender := range check.Offenders {
