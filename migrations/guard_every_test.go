@@ -33,10 +33,10 @@ const everyChange = `WITH changes AS (
 		ARRAY[o.status = x.status, x.rise = 0, o.hold IS NOT DISTINCT FROM x.hold, o.ended_as IS NOT DISTINCT FROM x.ended_as,
 			(o.due_at IS NULL) = (x.due_at IS NULL), (o.owner IS NULL) = (x.owner IS NULL), x.generation = 0] AS same
 	FROM orders AS o, (SELECT * FROM unnest($1::text[]) AS a(status), unnest(ARRAY[-1, 0, 1, 11]) AS b(rise),
-		unnest(ARRAY[NULL, 'paused']) AS c(hold), unnest(ARRAY[NULL, 'completed', 'canceled', 'failed', 'charging']) AS d(ended_as),
+		unnest(ARRAY[NULL, 'paused']) AS c(hold), unnest(ARRAY[NULL, status, CASE status WHEN 'failed' THEN 'canceled' ELSE 'failed' END]) AS d(ended_as),
 		unnest(ARRAY[NULL, '2030-01-01']) AS e(due_at), unnest(ARRAY[NULL, '6ba7b810-9dad-11d1-80b4-00c04fd430c8']) AS f(owner),
 		unnest(ARRAY[0, 1]) AS g(generation), unnest(ARRAY[false, true]) AS h(all_named)) AS x
-	WHERE x.generation = 0 OR x.rise = 1 AND x.hold IS NULL AND x.owner IS NULL
+	WHERE (x.generation = 0 OR x.rise = 1 AND x.hold IS NULL AND x.owner IS NULL) AND (x.all_named OR o.order_id <> 'held')
 ), tried AS (
 	SELECT *, 'UPDATE orders SET failure_detail = NULL' || (SELECT string_agg(set, '' ORDER BY i) FROM unnest(ARRAY[
 			format(', status = %L', status), format(', seq = seq + %s', rise), format(', hold = %L', hold), format(', ended_as = %L', ended_as),

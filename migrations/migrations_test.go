@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,31 +20,31 @@ import (
 
 func TestUp(t *testing.T) {
 	t.Parallel()
-	t.Run("by six at once on an empty database", func(t *testing.T) {
+	t.Run("by six at once on an empty database, and again, which changes nothing", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.Empty(t)
 		sixAtOnce(t, url)
 		whole(t, url)
-	})
-	t.Run("by six at once from the first version", func(t *testing.T) {
-		t.Parallel()
-		url := dbtest.Empty(t)
-		up(t, url)
-		for applied(t, url) > 1 {
-			down(t, url)
+		if got, want := recorded(t, url), sums(t); got != want {
+			t.Errorf("the checksums are\n%s\nwant\n%s", got, want)
 		}
-		sixAtOnce(t, url)
-		whole(t, url)
-	})
-	t.Run("again changes nothing", func(t *testing.T) {
-		t.Parallel()
-		url := dbtest.Empty(t)
-		up(t, url)
 		before := schema(t, url)
 		up(t, url)
 		if schema(t, url) != before {
 			t.Error("the schema changed")
 		}
+	})
+	t.Run("by six at once from the first version", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.Empty(t)
+		first := build(t, func(files fstest.MapFS) {
+			maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool { return name != "00001_orders.sql" })
+		})
+		if err := migrations.UpOf(t.Context(), url, first); err != nil || applied(t, url) != 1 {
+			t.Fatal(err)
+		}
+		sixAtOnce(t, url)
+		whole(t, url)
 	})
 	t.Run("of an address nobody answers at is an error", func(t *testing.T) {
 		t.Parallel()
@@ -54,9 +56,7 @@ func TestUp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	url := dbtest.Empty(t)
-	up(t, url)
-	conn, err := pgx.Connect(t.Context(), url)
+	conn, err := pgx.Connect(t.Context(), dbtest.New(t).AdminURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,17 +67,26 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// TestDown: what it tells is what goes, what it tells nobody about does not go, and in the end nothing is left.
 func TestDown(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
 	empty := schema(t, url)
-	up(t, url)
+	names, err := migrations.Up(t.Context(), url)
+	if err != nil || len(names) != files(t) {
+		t.Fatalf("applied %v: %v", names, err)
+	}
 	migrated := schema(t, url)
-	for n := applied(t, url); n > 0; n-- {
-		if got := applied(t, url); got != n {
-			t.Fatalf("%d applied, want %d", got, n)
+	for before := migrated; len(names) > 0; names = names[:len(names)-1] {
+		if got := applied(t, url); got != len(names) {
+			t.Fatalf("%d applied, want %d", got, len(names))
+		}
+		refuseDown(t, url, names[len(names)-1])
+		if schema(t, url) != before {
+			t.Fatalf("%s was taken back", names[len(names)-1])
 		}
 		down(t, url)
+		before = schema(t, url)
 	}
 	if left := schema(t, url); left != empty {
 		t.Errorf("left behind: %s", left)
@@ -88,33 +97,20 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestDownAsksFirst: what it tells is what goes, and what it tells nobody about does not go.
-func TestDownAsksFirst(t *testing.T) {
-	t.Parallel()
-	url := dbtest.Empty(t)
-	applied, err := migrations.Up(t.Context(), url)
-	if err != nil || len(applied) != files(t) {
-		t.Fatalf("applied %v: %v", applied, err)
-	}
-	before := schema(t, url)
+// refuseDown is told what would go with a migration, and says no.
+func refuseDown(t *testing.T, url, name string) {
+	t.Helper()
 	no := errors.New("no")
-	for range applied {
-		var told migrations.Rollback
-		err := migrations.Down(t.Context(), url, func(r migrations.Rollback) error {
-			told = r
-			return no
-		})
-		if !errors.Is(err, no) || schema(t, url) != before {
-			t.Fatalf("%s was taken back: %v", told.Name, err)
-		}
-		if told.Name != applied[len(applied)-1] || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
-			t.Errorf("%+v", told)
-		}
-		if told.Name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM pawl.refunds WHERE number <> 0") {
-			t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
-		}
-		down(t, url)
-		before, applied = schema(t, url), applied[:len(applied)-1]
+	var told migrations.Rollback
+	err := migrations.Down(t.Context(), url, func(r migrations.Rollback) error {
+		told = r
+		return no
+	})
+	if !errors.Is(err, no) || told.Name != name || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
+		t.Errorf("%s: %v, told %+v", name, err, told)
+	}
+	if name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM pawl.refunds WHERE number <> 0") {
+		t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 	}
 }
 
