@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"pawl/dbtest"
 )
 
@@ -39,17 +41,15 @@ func TestDeliveryListPlans(t *testing.T) {
 			s.deallocate(t)
 		}
 	}
+	deliveriesOfAnOrder(t, conn)
 }
 
-// TestDeliveriesOfAnOrderPlans: of an order with many deliveries at many endpoints, only the newest are read.
-func TestDeliveriesOfAnOrderPlans(t *testing.T) {
-	t.Parallel()
-	conn := connectPlainly(t, dbtest.New(t).AdminURL)
-	for _, part := range append(strings.SplitAfter(sent, ";\n"), `INSERT INTO webhook_endpoints (url, event_no, created_by, secret)
-		SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 3)`) {
-		if _, err := conn.Exec(t.Context(), part); err != nil {
-			t.Fatal(err)
-		}
+// deliveriesOfAnOrder: of an order with many deliveries at many endpoints, only the newest are read.
+func deliveriesOfAnOrder(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), `INSERT INTO webhook_endpoints (url, event_no, created_by, secret)
+		SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 3)`); err != nil {
+		t.Fatal(err)
 	}
 	for _, subject := range []string{"'order 77'", "'item hot'", "'order none'"} {
 		s := prepare(t, conn, "WebhookDeliveriesOfSubject", map[string]string{"subject": subject, "order_id": "'x'", "most": "50"})
