@@ -11,24 +11,6 @@ import (
 	"pawl/fsm"
 )
 
-// verbChoice is something that a person can ask of an order.
-type verbChoice struct {
-	Verb, Label string
-	URL         string // of the page where it is asked
-	one, ofMany string // ids of the operations for one order and for many
-}
-
-// verbChoices are all of them, in the order in which one should try them where nothing else is known.
-var verbChoices = []verbChoice{
-	{Verb: "approve", Label: "Approve", one: "approveOrder", ofMany: "approveOrders"},
-	{Verb: "reject", Label: "Reject", one: "rejectOrder", ofMany: "rejectOrders"},
-	{Verb: "retry", Label: "Retry", one: "retryOrder", ofMany: "retryOrders"},
-	{Verb: "step-result", Label: "Say what became of the step", one: "settleStepOfOrder", ofMany: "settleStepOfOrders"},
-	{Verb: "resume", Label: "Resume", one: "resumeOrder", ofMany: "resumeOrders"},
-	{Verb: "pause", Label: "Pause", one: "pauseOrder", ofMany: "pauseOrders"},
-	{Verb: "cancel", Label: "Cancel", one: "cancelOrder", ofMany: "cancelOrders"},
-}
-
 // reason is why orders wait for a person.
 type reason struct {
 	Key     string // how holdReason begins; of an approval, nothing
@@ -105,19 +87,14 @@ func (r reason) Hold() string {
 	return fsm.HoldAttention
 }
 
-// choices are those of some verbs that a person may do: of one order, or of many. Those to try first come first.
-func (r reason) choices(verbs []string, may func(verbChoice) bool) (choices []verbChoice) {
-	for _, c := range verbChoices {
-		if slices.Contains(verbs, c.Verb) && may(c) {
-			choices = append(choices, c)
-		}
-	}
-	rank := func(c verbChoice) int {
-		if i := slices.Index(r.try, c.Verb); i >= 0 {
+// ranked puts verbs into the order in which to try them.
+func (r reason) ranked(verbs []*verb) []*verb {
+	rank := func(a *verb) int {
+		if i := slices.Index(r.try, a.Name); i >= 0 {
 			return i
 		}
 		return len(r.try)
 	}
-	slices.SortStableFunc(choices, func(a, b verbChoice) int { return rank(a) - rank(b) })
-	return choices
+	slices.SortStableFunc(verbs, func(a, b *verb) int { return rank(a) - rank(b) })
+	return verbs
 }

@@ -21,9 +21,9 @@ type attentionPage struct {
 	Groups []waitingGroup
 	Chosen *waitingGroup
 	Orders []waitingOrder
-	First  int    // which of the orders of the group comes first on this page, from 1
-	Next   string // where the next page is
-	ForAll []verbChoice
+	First  int     // which of the orders of the group comes first on this page, from 1
+	Next   string  // where the next page is
+	ForAll []*verb // what the person may do with all orders of the group
 }
 
 // waitingGroup are the orders that wait for the same reason.
@@ -39,7 +39,7 @@ type waitingGroup struct {
 type waitingOrder struct {
 	client.Order
 	Made    []client.Call // the last ones, the newest first
-	Choices []verbChoice  // what one can do, in the order in which one should try it
+	Actions []*verb       // what the person can do, in the order in which to try it
 }
 
 const (
@@ -146,7 +146,7 @@ func (v *visit) waiting(p *attentionPage) error {
 		query.Set("first", strconv.Itoa(p.First+len(list.Orders)))
 		p.Next = address("/console/attention", query)
 	}
-	p.ForAll = v.forAll(why, list.Orders)
+	p.ForAll = why.ranked(v.bulkActions(list.Orders))
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (v *visit) known(list []client.Order, why reason) ([]waitingOrder, error) {
 	places := make(chan struct{}, callsAtOnce)
 	for i := range list {
 		one := &all[i]
-		one.Order, one.Choices = list[i], v.choices(&list[i], why)
+		one.Order, one.Actions = list[i], why.ranked(v.actions(&list[i]))
 		if one.Calls == 0 {
 			continue
 		}
@@ -180,28 +180,11 @@ func lastCalls(ctx context.Context, api *client.Client, orderID string) ([]clien
 	return calls.Calls, nil
 }
 
-// choices are what the person may do with an order of a group.
-func (v *visit) choices(order *client.Order, why reason) []verbChoice {
-	choices := why.choices(order.AllowedActions, func(c verbChoice) bool { return v.may(c.one) })
-	for i := range choices {
-		choices[i].URL = actionURL(choices[i].Verb, order.OrderID)
+// AllURL is the page where a verb is asked of all orders of the group.
+func (g *waitingGroup) AllURL(verb string) string {
+	filter := url.Values{"hold": {g.Hold()}, "sort": {"oldest"}}
+	if g.Key != "" {
+		filter.Set("holdReason", g.Key)
 	}
-	return choices
-}
-
-// forAll are what the person may do with all orders of a group: what applies to one of those that are shown.
-func (v *visit) forAll(why reason, list []client.Order) []verbChoice {
-	var verbs []string
-	for _, order := range list {
-		verbs = append(verbs, order.AllowedActions...)
-	}
-	choices := why.choices(verbs, func(c verbChoice) bool { return v.may(c.ofMany) })
-	filter := url.Values{"hold": {why.Hold()}, "sort": {"oldest"}}
-	if why.Key != "" {
-		filter.Set("holdReason", why.Key)
-	}
-	for i := range choices {
-		choices[i].URL = bulkURL(choices[i].Verb, filter)
-	}
-	return choices
+	return bulkURL(verb, filter)
 }

@@ -21,7 +21,7 @@ const bulkMost = 1000
 
 // bulkForm is what a person asks of many orders. It comes from links with a filter, from forms with ids, and from itself.
 type bulkForm struct {
-	Verb    *bulkVerb // nil: not chosen yet
+	Verb    *verb // nil: not chosen yet
 	IDs     []string
 	Body    client.BulkBody // all but the ids
 	Confirm bool            // what a dry run said was seen
@@ -30,7 +30,7 @@ type bulkForm struct {
 // bulkPage is what the screen shows: a form to choose with, or what a dry run says.
 type bulkPage struct {
 	bulkForm
-	Verbs      []*bulkVerb // that the person may ask for
+	Verbs      []*verb // that the person may ask for
 	Fields     []field
 	More       bool // a filter has more orders than these
 	Problem    *client.Problem
@@ -75,14 +75,14 @@ func (v *visit) bulk() error {
 		}
 	}
 	if form.Verb != nil {
-		p.Fields = form.Verb.fields(form.Body)
+		p.Fields = form.Verb.fieldsOfMany(form.Body)
 	}
 	return v.show("bulk", page{Title: "Many orders", Still: true, Data: p})
 }
 
 // tryBulk does a dry run, once the form has all that it needs.
 func (v *visit) tryBulk(p *bulkPage) error {
-	if p.Verb.Verb == "step-result" && (p.Body.Step == "" || p.Body.Outcome == "" || p.Body.Reason == "") {
+	if p.Verb.Name == "step-result" && (p.Body.Step == "" || p.Body.Outcome == "" || p.Body.Reason == "") {
 		return nil
 	}
 	results, err := v.askAll(p.bulkForm, true)
@@ -116,7 +116,7 @@ func refusedInput(err error) *client.Problem {
 func (v *visit) askAll(form bulkForm, dryRun bool) (results []client.BulkResult, err error) {
 	for _, ids := range bodies(form.IDs) {
 		form.Body.IDs = ids
-		out, err := form.Verb.ask(v.r.Context(), v.api, dryRun, form.Body)
+		out, err := form.Verb.askMany(v.r.Context(), v.api, dryRun, form.Body)
 		switch {
 		case err == nil:
 			results = append(results, out.Results...)
@@ -172,7 +172,7 @@ func (v *visit) showResults(form bulkForm, all []client.BulkResult) error {
 			out.Failed = append(out.Failed, r)
 		}
 	}
-	return v.show("bulk_results", page{Title: form.Verb.Label + ": results", Still: true, Data: out})
+	return v.show("bulk_results", page{Title: form.Verb.Many.Label + ": results", Still: true, Data: out})
 }
 
 // readBulk reads a form, or the filter of a link. More: the filter has more orders than were read.
@@ -239,19 +239,10 @@ func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (id
 	return ids, true, nil
 }
 
-// bulkVerbs are the verbs that the person may ask of many orders.
-func (v *visit) bulkVerbs() (may []*bulkVerb) {
-	for i := range bulkVerbs {
-		if v.may(bulkVerbs[i].operation) {
-			may = append(may, &bulkVerbs[i])
-		}
-	}
-	return may
-}
-
-func (v *visit) bulkVerb(name string) *bulkVerb {
+// bulkVerb is one that the person may ask of many orders; nil: it is none.
+func (v *visit) bulkVerb(name string) *verb {
 	may := v.bulkVerbs()
-	if i := slices.IndexFunc(may, func(b *bulkVerb) bool { return b.Verb == name }); i >= 0 {
+	if i := slices.IndexFunc(may, func(a *verb) bool { return a.Name == name }); i >= 0 {
 		return may[i]
 	}
 	return nil

@@ -10,57 +10,29 @@ import (
 	"pawl/client"
 )
 
-// bulkVerb is a verb for many orders.
-type bulkVerb struct {
-	Verb, Label, Done string // as the API, a button and a result name it
-	Does              string
-	Danger            bool
-	operation         string
-	ask               func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error)
+// askMany asks the verb of many orders.
+func (a *verb) askMany(ctx context.Context, api *client.Client, dryRun bool, body client.BulkBody) (*client.BulkOutcome, error) {
+	to := client.CancelOrdersParams{DryRun: dryRun}
+	switch a.Name {
+	case "approve":
+		return api.ApproveOrders(ctx, (*client.ApproveOrdersParams)(&to), body)
+	case "reject":
+		return api.RejectOrders(ctx, (*client.RejectOrdersParams)(&to), body)
+	case "retry":
+		return api.RetryOrders(ctx, (*client.RetryOrdersParams)(&to), body)
+	case "resume":
+		return api.ResumeOrders(ctx, (*client.ResumeOrdersParams)(&to), body)
+	case "pause":
+		return api.PauseOrders(ctx, (*client.PauseOrdersParams)(&to), body)
+	case "cancel":
+		return api.CancelOrders(ctx, &to, body)
+	}
+	return api.SettleStepOfOrders(ctx, (*client.SettleStepOfOrdersParams)(&to), body)
 }
 
-// bulkVerbs are in the order in which one should think of them.
-var bulkVerbs = []bulkVerb{
-	{Verb: "retry", Label: "Retry", Done: "retried", operation: "retryOrders",
-		Does: "Held orders try their step again at once. Failed ones start anew.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.RetryOrders(ctx, &client.RetryOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "approve", Label: "Approve", Done: "approved", operation: "approveOrders",
-		Does: "Orders that wait for an approval start.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.ApproveOrders(ctx, &client.ApproveOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "reject", Label: "Reject", Done: "rejected", operation: "rejectOrders", Danger: true,
-		Does: "Orders that wait for an approval are canceled.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.RejectOrders(ctx, &client.RejectOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "pause", Label: "Pause", Done: "paused", operation: "pauseOrders",
-		Does: "The step under way is finished; then the orders wait until somebody resumes them.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.PauseOrders(ctx, &client.PauseOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "resume", Label: "Resume", Done: "resumed", operation: "resumeOrders",
-		Does: "Paused orders go on where they were.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.ResumeOrders(ctx, &client.ResumeOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "cancel", Label: "Cancel", Done: "canceled", operation: "cancelOrders", Danger: true,
-		Does: "The orders stop, and all that was done is undone.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.CancelOrders(ctx, &client.CancelOrdersParams{DryRun: dryRun}, b)
-		}},
-	{Verb: "step-result", Label: "Settle a step of", Done: "settled", operation: "settleStepOfOrders", Danger: true,
-		Does: "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so.",
-		ask: func(ctx context.Context, api *client.Client, dryRun bool, b client.BulkBody) (*client.BulkOutcome, error) {
-			return api.SettleStepOfOrders(ctx, &client.SettleStepOfOrdersParams{DryRun: dryRun}, b)
-		}},
-}
-
-// fields are what a person can say beside the verb.
-func (b *bulkVerb) fields(body client.BulkBody) (all []field) {
-	settles := b.Verb == "step-result"
+// fieldsOfMany are what a person can say beside the verb.
+func (a *verb) fieldsOfMany(body client.BulkBody) (all []field) {
+	settles := a.Name == "step-result"
 	switch {
 	case settles:
 		all = []field{
@@ -71,15 +43,15 @@ func (b *bulkVerb) fields(body client.BulkBody) (all []field) {
 			{Name: "code", Label: "Code of the refusal", Value: body.Code},
 			{Name: "detail", Label: "Why it was refused", Value: body.Detail},
 		}
-	case b.Verb == "retry":
+	case a.Name == "retry":
 		all = []field{{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Value: string(body.Policy),
 			Help: "pinned: each order goes on with its own. active: with the one that new orders start with."}}
 	}
 	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: settles, Help: "Kept in the history of each order."})
 }
 
-// Asks reports whether the answer of a dry run depends on the fields.
-func (b *bulkVerb) Asks() bool { return b.Verb == "step-result" || b.Verb == "retry" }
+// Asks reports whether what a dry run of many orders says depends on the fields.
+func (a *verb) Asks() bool { return a.Name == "step-result" || a.Name == "retry" }
 
 // errFilter is the error of a link that says less than was meant: all orders are never meant.
 var errFilter = &client.Problem{ProblemBody: client.ProblemBody{

@@ -49,8 +49,7 @@ type past struct {
 }
 
 func (v *visit) past() past {
-	number := func(name string) int { n, _ := strconv.Atoi(v.query(name)); return n }
-	return past{v.query("sort") == "oldest", number("moves"), number("calls"), number("aside")}
+	return past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside"))}
 }
 
 func (v *visit) history(order *client.Order) (*history, error) {

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -135,9 +134,8 @@ func (v *visit) doInLab() error {
 	if err := v.r.ParseForm(); err != nil {
 		return err
 	}
-	replica, _ := strconv.Atoi(v.r.PostForm.Get("replica")) // 0 is none
 	typed := v.r.PostForm.Get("rules")
-	action := LabAction{Verb: v.r.PostForm.Get("do"), Replica: replica, Rules: lines(typed)}
+	action := LabAction{Verb: v.r.PostForm.Get("do"), Replica: number(v.r.PostForm.Get("replica")), Rules: lines(typed)}
 	if err := v.console.Lab.Do(v.r.Context(), action); err != nil {
 		return v.showLabWith(err.Error(), typed)
 	}

@@ -40,7 +40,10 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	p := &orderPage{Order: order, Done: asked[v.query("done")], Actions: v.actions(order), MaySettle: v.may("settleStepOfOrder")}
+	p := &orderPage{Order: order, Actions: v.actions(order), MaySettle: v.may("settleStepOfOrder")}
+	if done := verbNamed(v.query("done")); done != nil {
+		p.Done = done.asked
+	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
 	}
@@ -54,16 +57,6 @@ func (v *visit) showOrder() error {
 	}
 	p.Raw = strings.Join(lines, "\n")
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Order: order.OrderID, Data: p})
-}
-
-// actions are the verbs that apply to an order and that the person may ask.
-func (v *visit) actions(order *client.Order) (actions []*verb) {
-	for i := range verbs {
-		if a := &verbs[i]; slices.Contains(order.AllowedActions, a.Name) && v.may(a.operation) {
-			actions = append(actions, a)
-		}
-	}
-	return actions
 }
 
 // readPast reads a page of the history, and the way of the order.

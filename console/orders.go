@@ -19,9 +19,9 @@ type ordersPage struct {
 	Notes  []string
 	Views  []view
 	Orders []client.Order
-	First  int    // which of the orders that were found comes first on this page, from 1
-	Next   string // where the next page is
-	Verbs  []verbChoice
+	First  int     // which of the orders that were found comes first on this page, from 1
+	Next   string  // where the next page is
+	Verbs  []*verb // for those that are chosen
 	Help   [][2]string
 }
 
@@ -70,7 +70,7 @@ func (v *visit) orders() error {
 		}
 		s.note("There is no order %q.", s.id)
 	}
-	p := &ordersPage{Search: v.query("q"), Help: searchHelp, First: max(1, number(v.query("first")))}
+	p := &ordersPage{Search: v.query("q"), Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs()}
 	if s.id == "" {
 		if err := v.find(s, p); err != nil {
 			return err
@@ -80,11 +80,6 @@ func (v *visit) orders() error {
 	for _, one := range views {
 		one.URL = ordersURL(one.Search)
 		p.Views = append(p.Views, one)
-	}
-	for _, choice := range verbChoices {
-		if v.may(choice.ofMany) {
-			p.Verbs = append(p.Verbs, choice)
-		}
 	}
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
@@ -130,10 +125,4 @@ func (p *ordersPage) Range() string {
 func hasStatus(err error, status int64) bool {
 	problem, ok := errors.AsType[*client.Problem](err)
 	return ok && problem.Status == status
-}
-
-// number is that of a parameter of the page, or 0.
-func number(text string) int {
-	n, _ := strconv.Atoi(text)
-	return n
 }

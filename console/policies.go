@@ -21,8 +21,7 @@ func (c *console) policiesRoutes() {
 // policies shows the versions, a page of them at a time.
 func (v *visit) policies() error {
 	const most = 50
-	before, _ := strconv.Atoi(v.query("before"))
-	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Before: max(before, 0), Limit: most})
+	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most})
 	if err != nil {
 		return err
 	}
@@ -49,8 +48,7 @@ func (v *visit) policy() error {
 	if err != nil {
 		return err
 	}
-	data := policyPage{PolicyVersion: p}
-	data.Against, _ = strconv.Atoi(v.query("against"))
+	data := policyPage{PolicyVersion: p, Against: number(v.query("against"))}
 	if data.Against == 0 && !p.Active {
 		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
 		if err != nil {
@@ -70,8 +68,8 @@ func (v *visit) policy() error {
 
 // readPolicy reads the version that a parameter names.
 func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*client.PolicyVersion, error) {
-	version, err := strconv.Atoi(v.query(parameter))
-	if err != nil || version < 1 {
+	version := number(v.query(parameter))
+	if version < 1 {
 		return nil, errNoPage
 	}
 	return v.api.GetPolicy(v.r.Context(), version, options...)
@@ -86,15 +84,10 @@ type policyForm struct {
 	Diff    []diffLine           // what would change
 }
 
-// errNotAdmin is the error of a form that the API would refuse whatever is in it.
-var errNotAdmin = &client.Problem{ProblemBody: client.ProblemBody{
-	Status: http.StatusForbidden, Title: "Who asks may not do this.", Detail: "Policies are stored by those with the role admin.",
-}}
-
 // writePolicy shows the text of a version, to be changed.
 func (v *visit) writePolicy() error {
-	if !v.may("storePolicy") {
-		return errNotAdmin
+	if err := v.needs("storePolicy"); err != nil {
+		return err
 	}
 	form := policyForm{}
 	if v.query("from") != "" {

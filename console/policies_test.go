@@ -83,7 +83,7 @@ func TestPoliciesByRoles(t *testing.T) {
 	name, value := s.token(t, "reader", access.Read)
 	s.get(t, "/console/policies", name, value).want(t, 200, "active").lacks(t, "Write a new version")
 	s.get(t, "/console/policy?version=1", name, value).want(t, 200).lacks(t, "Write a new version", "Activate…")
-	s.get(t, "/console/policy/new?from=1", name, value).want(t, 403, "role admin")
+	s.get(t, "/console/policy/new?from=1", name, value).want(t, 403, "Your roles do not allow this.")
 	s.post(t, "/console/policy/new", url.Values{"source": {"{}"}}, name, value).want(t, 403)
 	s.post(t, "/console/policy/activate?version=1", url.Values{}, name, value).want(t, 403)
 }

@@ -1,9 +1,7 @@
 package console
 
 import (
-	"net/url"
 	"slices"
-	"strconv"
 
 	"pawl/client"
 )
@@ -16,133 +14,93 @@ type verb struct {
 	asked       string // that it was asked for, in a sentence
 	Danger      bool   // it can't be taken back
 	needsReason bool
+	Many        *ofMany // nil: it is asked of one order at a time
+}
+
+// ofMany is what differs where a verb is asked of many orders at once.
+type ofMany struct {
+	operation string
+	Label     string // stands before "3 orders"
+	Done      string // and this behind them
+	Meaning   string
 }
 
 // verbs are all of them, in the order in which they are offered.
 var verbs = []verb{
-	{"approve", "Approve", "approveOrder", "The order starts.", "The order is approved.", false, false},
-	{"reject", "Reject", "rejectOrder", "The order ends canceled, and nothing was charged. Its failure is rejected.", "The order is rejected.", true, true},
-	{"retry", "Retry", "retryOrder", "A held order tries its step again at once, with all its retries before it. A failed one starts anew, under keys of its own.", "The order tries again.", false, false},
-	{"step-result", "Say what became of the step", "settleStepOfOrder", "Look at the provider first. The order goes on as if the provider itself had said so: if you say that a charge is done which never happened, nobody pays for the order.",
-		"What became of the step is noted.", true, true},
-	{"resume", "Resume", "resumeOrder", "The order goes on where it was. What it waited for before, it waits for again.", "The order goes on.", false, false},
-	{"pause", "Pause", "pauseOrder", "A step that is under way is finished. Then the order waits until somebody resumes it. Deadlines go on.", "The order is to pause.", false, false},
-	{"cancel", "Cancel", "cancelOrder", "The step under way is recorded. Then everything that was done, or may have been, is undone, and the order ends canceled.", "The order is to be undone.", true, true},
-	{"refund", "Refund", "refundOrder", "Money goes back to the customer. The order stays completed.", "The refund is asked for.", true, true},
+	{
+		Name: "approve", Label: "Approve", operation: "approveOrder", Meaning: "The order starts.", asked: "The order is approved.",
+		Many: &ofMany{"approveOrders", "Approve", "approved", "Orders that wait for an approval start."},
+	},
+	{
+		Name: "reject", Label: "Reject", operation: "rejectOrder", Meaning: "The order ends canceled, and nothing was charged. Its failure is rejected.",
+		asked: "The order is rejected.", Danger: true, needsReason: true,
+		Many: &ofMany{"rejectOrders", "Reject", "rejected", "Orders that wait for an approval are canceled."},
+	},
+	{
+		Name: "retry", Label: "Retry", operation: "retryOrder",
+		Meaning: "A held order tries its step again at once, with all its retries before it. A failed one starts anew, under keys of its own.",
+		asked:   "The order tries again.",
+		Many:    &ofMany{"retryOrders", "Retry", "retried", "Held orders try their step again at once. Failed ones start anew."},
+	},
+	{
+		Name: "step-result", Label: "Say what became of the step", operation: "settleStepOfOrder",
+		Meaning: "Look at the provider first. The order goes on as if the provider itself had said so: if you say that a charge is done which never happened, nobody pays for the order.",
+		asked:   "What became of the step is noted.", Danger: true, needsReason: true,
+		Many: &ofMany{"settleStepOfOrders", "Settle a step of", "settled", "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so."},
+	},
+	{
+		Name: "resume", Label: "Resume", operation: "resumeOrder", Meaning: "The order goes on where it was. What it waited for before, it waits for again.",
+		asked: "The order goes on.",
+		Many:  &ofMany{"resumeOrders", "Resume", "resumed", "Paused orders go on where they were."},
+	},
+	{
+		Name: "pause", Label: "Pause", operation: "pauseOrder", Meaning: "A step that is under way is finished. Then the order waits until somebody resumes it. Deadlines go on.",
+		asked: "The order is to pause.",
+		Many:  &ofMany{"pauseOrders", "Pause", "paused", "The step under way is finished; then the orders wait until somebody resumes them."},
+	},
+	{
+		Name: "cancel", Label: "Cancel", operation: "cancelOrder",
+		Meaning: "The step under way is recorded. Then everything that was done, or may have been, is undone, and the order ends canceled.",
+		asked:   "The order is to be undone.", Danger: true, needsReason: true,
+		Many: &ofMany{"cancelOrders", "Cancel", "canceled", "The orders stop, and all that was done is undone."},
+	},
+	{
+		Name: "refund", Label: "Refund", operation: "refundOrder", Meaning: "Money goes back to the customer. The order stays completed.",
+		asked: "The refund is asked for.", Danger: true, needsReason: true,
+	},
 }
 
-// asked says of each verb that it was asked for.
-var asked = func() map[string]string {
-	all := map[string]string{}
-	for _, a := range verbs {
-		all[a.Name] = a.asked
+// verbNamed is one of them; nil: there is none of that name.
+func verbNamed(name string) *verb {
+	if i := slices.IndexFunc(verbs, func(a verb) bool { return a.Name == name }); i >= 0 {
+		return &verbs[i]
 	}
-	return all
-}()
-
-// request is a verb for an order as a person has put it together, in a form.
-type request struct {
-	*verb
-	order *client.Order // as the person has seen it
-	form  url.Values
+	return nil
 }
 
-// readRequest reads the order and which verb is asked of it.
-func (v *visit) readRequest() (*request, error) {
-	i := slices.IndexFunc(verbs, func(a verb) bool { return a.Name == v.r.PathValue("verb") })
-	if i < 0 {
-		return nil, errNoPage
+// actions are the verbs that apply to an order and that the person may ask.
+func (v *visit) actions(order *client.Order) (actions []*verb) {
+	for i := range verbs {
+		if a := &verbs[i]; slices.Contains(order.AllowedActions, a.Name) && v.may(a.operation) {
+			actions = append(actions, a)
+		}
 	}
-	if err := v.needs(verbs[i].operation); err != nil {
-		return nil, err
-	}
-	order, err := v.api.GetOrder(v.r.Context(), v.query("id"), nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.r.ParseForm(); err != nil {
-		return nil, unusable("The form could not be read.")
-	}
-	return &request{&verbs[i], order, v.r.Form}, nil
+	return actions
 }
 
-// askVerb shows the form of what has to be known, or where that is nothing, at once what would change.
-func (v *visit) askVerb() error {
-	q, err := v.readRequest()
-	if err != nil {
-		return err
+// bulkVerbs are the verbs that the person may ask of many orders.
+func (v *visit) bulkVerbs() (may []*verb) {
+	for i := range verbs {
+		if a := &verbs[i]; a.Many != nil && v.may(a.Many.operation) {
+			may = append(may, a)
+		}
 	}
-	if fields := q.decisions(); len(fields) > 0 {
-		return v.showForm(q, fields, nil)
-	}
-	return v.preview(q)
+	return may
 }
 
-// submitVerb does what a form with a request id asks, and shows what one without would change.
-func (v *visit) submitVerb() error {
-	q, err := v.readRequest()
-	if err != nil {
-		return err
-	}
-	if q.form.Get("requestId") == "" {
-		return v.preview(q)
-	}
-	seq, err := strconv.Atoi(q.form.Get("seq"))
-	if err != nil {
-		return errNoPage
-	}
-	q.order.Seq = seq // that the person has seen
-	if _, err = q.send(v.r.Context(), v.api, false); err != nil {
-		return v.refused(q, err)
-	}
-	return v.redirect(orderURL(q.order.OrderID) + "&done=" + q.Name)
-}
-
-func (v *visit) showForm(q *request, fields []field, notes []string) error {
-	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
-		Heading: q.heading(), Notes: append(notes, q.Meaning), Fields: fields, Button: "Show what would change", Back: orderURL(q.order.OrderID),
-	}})
-}
-
-// decided are the names of what was decided before the preview, which shows what comes of it. What else is in the URL of the page
-// counts for nothing: whoever made the link could have a person ask in somebody's name.
-func (q *request) decided() []string {
-	names := []string{"requestId"}
-	for _, f := range q.decisions() {
-		names = append(names, f.Name)
-	}
-	if q.Name == "step-result" {
-		names = append(names, "refund", "generation", "step")
-	}
-	return names
-}
-
-// heading names the verb and what it is asked of.
-func (q *request) heading() string {
-	text := q.Label + ": order " + visible(q.order.OrderID)
-	if n := q.form.Get("refund"); n != "" {
-		text += ", refund " + n
-	}
-	return text
-}
-
-// preview shows what would change, and takes the reason.
-func (v *visit) preview(q *request) error {
-	q.form.Set("requestId", client.NewID())
-	would, err := q.send(v.r.Context(), v.api, true)
-	if err != nil {
-		return v.refused(q, err)
-	}
-	hidden := map[string]string{"seq": strconv.Itoa(q.order.Seq)}
-	for _, name := range q.decided() {
-		hidden[name] = q.form.Get(name) // also where it is empty: what is in the URL does not take its place
-	}
-	fields := []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea", Required: q.needsReason}}
-	if slices.Contains(v.me.Roles, "delegate") {
-		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name."})
-	}
-	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
-		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: []string{q.Meaning}, Hidden: hidden, Fields: fields,
-		Button: q.Label, Danger: q.Danger, Back: orderURL(q.order.OrderID),
-	}})
+// bulkActions are those of them that apply to one of the orders at least.
+func (v *visit) bulkActions(orders []client.Order) []*verb {
+	return slices.DeleteFunc(v.bulkVerbs(), func(a *verb) bool {
+		return !slices.ContainsFunc(orders, func(o client.Order) bool { return slices.Contains(o.AllowedActions, a.Name) })
+	})
 }

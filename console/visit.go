@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"pawl/client"
 )
@@ -17,7 +18,7 @@ type visit struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	api     *client.Client
-	me      *client.Caller
+	me      *client.Caller // who may do nothing, as long as it is not known who asks
 }
 
 // may says whether the API would let the person do an operation, by its id in the description of the API.
@@ -41,6 +42,12 @@ var (
 
 // query is a parameter of the page, or empty.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
+
+// number is that of a parameter or a field, or 0.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
 
 // page is what a screen shows in the frame that all have.
 type page struct {
@@ -71,13 +78,11 @@ type frame struct {
 func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK, name, p) }
 
 func (v *visit) showAs(status int, name string, p page) error {
-	me := cmp.Or(v.me, &client.Caller{})
 	f := frame{
-		page: p, Me: me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, Lab: v.console.Lab != nil,
-		May:      func(operation string) bool { return slices.Contains(me.Operations, operation) },
-		SignedIn: v.r.Header.Get("Cookie") != "" && len(me.Roles) > 0,
+		page: p, Me: v.me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
+		SignedIn: v.r.Header.Get("Cookie") != "" && len(v.me.Roles) > 0,
 	}
-	if !p.Still && (p.Order != "" || f.May("listEvents")) {
+	if !p.Still && (p.Order != "" || v.may("listEvents")) {
 		f.Live = "/console/live"
 		if p.Order != "" {
 			f.Live += "?order=" + url.QueryEscape(p.Order)
@@ -121,14 +126,17 @@ func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
 
 func (c *console) visit(w http.ResponseWriter, r *http.Request) *visit {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	return &visit{console: c, w: w, r: r}
+	return &visit{console: c, w: w, r: r, me: &client.Caller{}}
 }
 
 func (v *visit) identify() (err error) {
 	if v.api, err = v.console.Client(v.r); err != nil {
 		return err
 	}
-	v.me, err = v.api.GetCaller(v.r.Context())
+	me, err := v.api.GetCaller(v.r.Context())
+	if err == nil {
+		v.me = me
+	}
 	return err
 }
 
