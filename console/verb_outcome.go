@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -79,7 +78,7 @@ func (v *visit) refused(q *request, err error) error {
 	if r.Order, err = v.api.GetOrder(v.r.Context(), q.order.OrderID, nil); err != nil {
 		return err
 	}
-	if slices.Contains(r.Order.AllowedActions, q.Name) && problem.Status == http.StatusPreconditionFailed {
+	if v.applies(q.verb, r.Order) && problem.Status == http.StatusPreconditionFailed {
 		r.Again = actionURL(q.Name, q.order.OrderID)
 	}
 	moves, err := v.api.ListTransitions(v.r.Context(), q.order.OrderID, &client.ListTransitionsParams{After: q.order.Seq, Limit: 20})

@@ -2,6 +2,7 @@ package console
 
 import (
 	"slices"
+	"strings"
 
 	"pawl/client"
 )
@@ -78,10 +79,18 @@ func verbNamed(name string) *verb {
 	return nil
 }
 
+// applies reports whether a verb applies to an order, if this person asks: the approval may be for somebody else to give.
+func (v *visit) applies(a *verb, order *client.Order) bool {
+	if a.Name == "approve" && order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, "another_approver") {
+		return false
+	}
+	return slices.Contains(order.AllowedActions, a.Name)
+}
+
 // actions are the verbs that apply to an order and that the person may ask.
 func (v *visit) actions(order *client.Order) (actions []*verb) {
 	for i := range verbs {
-		if a := &verbs[i]; slices.Contains(order.AllowedActions, a.Name) && v.may(a.operation) {
+		if a := &verbs[i]; v.applies(a, order) && v.may(a.operation) {
 			actions = append(actions, a)
 		}
 	}
@@ -101,6 +110,6 @@ func (v *visit) bulkVerbs() (may []*verb) {
 // bulkActions are those of them that apply to one of the orders at least.
 func (v *visit) bulkActions(orders []client.Order) []*verb {
 	return slices.DeleteFunc(v.bulkVerbs(), func(a *verb) bool {
-		return !slices.ContainsFunc(orders, func(o client.Order) bool { return slices.Contains(o.AllowedActions, a.Name) })
+		return !slices.ContainsFunc(orders, func(o client.Order) bool { return v.applies(a, &o) })
 	})
 }

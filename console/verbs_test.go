@@ -144,3 +144,28 @@ func (s *service) settle(t *testing.T, about string, decided url.Values, questio
 	}
 	s.post(t, path, form).want(t, http.StatusSeeOther)
 }
+
+// TestAnotherApprover: who may not approve an order is not offered to, and told why if he asks.
+func TestAnotherApprover(t *testing.T) {
+	t.Parallel()
+	s := setupWith(t, "approval: [{approver: another}]\n")
+	name, own := s.token(t, "shop", access.Submit, access.Read, access.Approve)
+	_, other := s.token(t, "maria", access.Read, access.Approve)
+	shop, err := client.New(s.url, client.Options{Token: strings.TrimPrefix(own, "Bearer ")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{orderPath + "o", "/console/attention"} {
+		s.get(t, page, name, own).want(t, http.StatusOK, ">Reject<", "another_approver: the policy wants somebody else").lacks(t, ">Approve<", ">Approve all<")
+		s.get(t, page, name, other).want(t, http.StatusOK, ">Reject<", ">Approve<")
+	}
+	s.get(t, "/console/attention", name, other).want(t, http.StatusOK, ">Approve all<")
+	approve := "/console/order/approve?id=o"
+	s.get(t, approve, name, own).want(t, http.StatusForbidden, "Nothing was done", "somebody else").lacks(t, "Look at it as it is now")
+	form := s.get(t, approve, name, other).want(t, http.StatusOK, "What will change").fieldsOf()
+	s.post(t, approve, form, name, other).want(t, http.StatusSeeOther)
+	s.count(t, 1, `SELECT count(*) FROM books.transitions WHERE verb = 'approve' AND actor = 'token:maria'`)
+}

@@ -255,19 +255,19 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 
 const ordersAdmitWithTerms = `-- name: OrdersAdmitWithTerms :many
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_seconds, x.submitted_by, x.principal, x.key, x.fingerprint
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_reason, x.approval_seconds, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
                   unnest($7::integer[]), unnest($8::text[]), unnest($9::text[]),
                   unnest($10::timestamptz[]), unnest($11::timestamptz[]), unnest($12::float8[]),
                   unnest($13::float8[]), unnest($14::text[]),
-                  unnest($15::boolean[]), unnest($16::float8[]),
-                  unnest($17::text[]), unnest($18::text[]), unnest($19::text[]), unnest($20::bytea[]))
+                  unnest($15::boolean[]), unnest($16::text[]), unnest($17::float8[]),
+                  unnest($18::text[]), unnest($19::text[]), unnest($20::text[]), unnest($21::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
-         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds,
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
 ), judged AS (
-  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_seconds, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
+  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
 ), kept AS (
@@ -278,31 +278,31 @@ WITH incoming AS (
   ON CONFLICT (key, principal) DO NOTHING
   RETURNING idempotency_keys.fingerprint
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata, submitted_by,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, hold_reason, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
-    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $21::uuid END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $22::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
-      ELSE clock_timestamp() + make_interval(secs => $22::float8) END,
-    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
+      ELSE clock_timestamp() + make_interval(secs => $23::float8) END,
+    j.hold, CASE WHEN j.hold = 'approval' THEN nullif(j.approval_reason, '') END, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    CASE WHEN j.hold IS NULL AND $23::boolean THEN 1 END,
-    CASE WHEN j.hold IS NULL AND $23::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $23::boolean THEN now() END
+    CASE WHEN j.hold IS NULL AND $24::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND $24::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $24::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.submitted_by, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.refunds
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
-  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
-    lag(a.order_no, 1, $24::bigint) OVER (ORDER BY a.order_no)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
+    lag(a.order_no, 1, $25::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -327,6 +327,7 @@ type OrdersAdmitWithTermsParams struct {
 	TtlSeconds      []float64
 	ConcurrencyKeys []string
 	Approvals       []bool
+	ApprovalReasons []string
 	ApprovalSeconds []float64
 	SubmittedBy     []string
 	Principals      []string
@@ -364,6 +365,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.TtlSeconds,
 		arg.ConcurrencyKeys,
 		arg.Approvals,
+		arg.ApprovalReasons,
 		arg.ApprovalSeconds,
 		arg.SubmittedBy,
 		arg.Principals,

@@ -65,6 +65,7 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run
 		p.TtlSeconds = append(p.TtlSeconds, t.reservationTTL)
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
 		p.Approvals = append(p.Approvals, t.approval != nil)
+		p.ApprovalReasons = append(p.ApprovalReasons, approvalReason(t.approval, o))
 		p.ApprovalSeconds = append(p.ApprovalSeconds, t.approvalSeconds())
 	}
 	return p

@@ -61,14 +61,25 @@ func (e *Engine) wantsAnother(o *orders.Order, actor string) (bool, error) {
 	return rule != nil && rule.ByAnother, nil
 }
 
-// approvalTime is how long the policy has an order wait for an approval; 0: as long as it takes.
-func (e *Engine) approvalTime(o *orders.Order) time.Duration {
-	if p, _ := e.policies.byVersion(o.Policy); p != nil {
-		if a := approvalOf(p, o); a != nil {
-			return a.Timeout
-		}
+// approvalTerms are why an order waits for an approval, if the rule says more than that it does, and how long; 0: as long as it takes.
+func (e *Engine) approvalTerms(o *orders.Order) (reason string, atMost time.Duration) {
+	p, _ := e.policies.byVersion(o.Policy)
+	if p == nil {
+		return "", 0
 	}
-	return 0
+	rule := approvalOf(p, o)
+	if rule == nil {
+		return "", 0
+	}
+	return approvalReason(rule, o), rule.Timeout
+}
+
+// approvalReason tells that whoever submitted the order may not approve it. Empty: there is nobody who may not.
+func approvalReason(rule *policy.Approval, o *orders.Order) string {
+	if rule == nil || !rule.ByAnother || o.SubmittedBy == nil {
+		return ""
+	}
+	return "another_approver: the policy wants somebody else than who submitted the order"
 }
 
 // approvalTimedOut goes on, or back, as the policy says.

@@ -85,7 +85,7 @@ func (e *Engine) holdKey(r *run) holdKey {
 		key.hold = fsm.HoldPaused
 	}
 	if key.hold == fsm.HoldApproval {
-		key.approval = e.approvalTime(o)
+		key.reason, key.approval = e.approvalTerms(o)
 	}
 	return key
 }

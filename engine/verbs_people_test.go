@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -45,6 +46,9 @@ func TestApproval(t *testing.T) {
 		in := request("order")
 		in.SubmittedBy = "token:shop"
 		b.process(t, in)
+		if reason := value[string](t, b.Pool, `SELECT hold_reason FROM books.orders`); !strings.HasPrefix(reason, "another_approver: ") {
+			t.Errorf("held with %q, which does not tell who can't approve it", reason)
+		}
 		own, other := asked(orders.Approve), asked(orders.Approve)
 		own.Actor, other.Actor = "token:shop", "token:maria"
 		b.refused(t, own, orders.RefusedOwnOrder)

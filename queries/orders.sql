@@ -93,10 +93,10 @@ WITH incoming AS (
                   unnest(@policies::integer[]), unnest(@customer_ids::text[]), unnest(@payment_methods::text[]),
                   unnest(@start_ats::timestamptz[]), unnest(@complete_bys::timestamptz[]), unnest(@complete_seconds::float8[]),
                   unnest(@ttl_seconds::float8[]), unnest(@concurrency_keys::text[]),
-                  unnest(@approvals::boolean[]), unnest(@approval_seconds::float8[]),
+                  unnest(@approvals::boolean[]), unnest(@approval_reasons::text[]), unnest(@approval_seconds::float8[]),
                   unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
-         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_seconds,
+         start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
@@ -110,7 +110,7 @@ WITH incoming AS (
   ON CONFLICT (key, principal) DO NOTHING
   RETURNING idempotency_keys.fingerprint
 ), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, amount, currency, item, quantity, metadata, submitted_by,
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, hold_reason, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
@@ -118,7 +118,7 @@ WITH incoming AS (
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END,
-    j.hold, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
+    j.hold, CASE WHEN j.hold = 'approval' THEN nullif(j.approval_reason, '') END, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
@@ -132,8 +132,8 @@ WITH incoming AS (
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, id_hash, previous_no)
-  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, hashtext(a.order_id),
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
+  SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
     lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
