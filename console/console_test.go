@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"pawl/access"
 	"pawl/client"
+	"pawl/db"
 )
 
 // TestWhoSeesWhat: a page offers what the API would let its user do.
@@ -80,12 +82,37 @@ func TestLive(t *testing.T) {
 	s.get(t, "/console/live?order=none").want(t, 404)
 }
 
+// TestLiveUntilTheSessionEnds: a page that waits for news hears nothing any more soon after its person has signed out.
+func TestLiveUntilTheSessionEnds(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.token(t, "maria", access.Read)
+	link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie, _, _ := strings.Cut(s.post(t, "/login/"+link, nil).want(t, 200).header.Get("Set-Cookie"), ";")
+	page := s.listen(t, "/console/live", "Cookie", cookie)
+	<-s.waits
+	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)
+	since := time.Now()
+	for page.lines.Scan() {
+	}
+	if took := time.Since(since); took > 20*time.Second {
+		t.Errorf("the page was live for %s without a session", took)
+	}
+}
+
 // listener hears what a page hears.
 type listener struct{ lines *bufio.Scanner }
 
-func (s *service) listen(t *testing.T, path string) listener {
+func (s *service) listen(t *testing.T, path string, header ...string) listener {
 	t.Helper()
-	answer, err := http.Get(s.url + path)
+	r := s.request(t, http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	answer, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // all that happened in a second, so that a busy service costs a page no more than a quiet one.
 const (
 	pokeEvery = time.Second
-	waitLong  = "25s" // shorter than proxies wait for a sign of life
+	waitLong  = "5s" // of one call. The next one finds out whether the session has ended
 )
 
 // pokes answers with server-sent events until the person has gone, or the service does.
