@@ -620,7 +620,7 @@ type BulkFilter struct {
 	// Hold What the orders wait for.
 	Hold BulkFilterHold `json:"hold,omitempty,omitzero"`
 
-	// HoldReason How its reason begins. Together with hold.
+	// HoldReason Its reason: all of it, or what is before a colon in it. Together with hold.
 	HoldReason string `json:"holdReason,omitempty,omitzero"`
 	Item       string `json:"item,omitempty,omitzero"`
 
@@ -868,7 +868,7 @@ type EnableBodyFrom string
 
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
-	// Code The code of the failure, or how the reason of the hold begins: see holdReason of the list of orders.
+	// Code The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it.
 	Code    string     `json:"code"`
 	Example OrderError `json:"example"`
 
@@ -2201,7 +2201,7 @@ type ListOrdersParams struct {
 	// Hold Only orders that wait for this.
 	Hold ListOrdersParamsHold `form:"hold,omitempty" json:"hold,omitempty,omitzero"`
 
-	// HoldReason Only orders whose holdReason begins so. Together with hold.
+	// HoldReason Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold.
 	HoldReason string `form:"holdReason,omitempty" json:"holdReason,omitempty,omitzero"`
 
 	// FailureStep Only orders that failed, or are being undone, because of this step.

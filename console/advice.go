@@ -13,7 +13,7 @@ import (
 
 // reason is why orders wait for a person.
 type reason struct {
-	Key     string // how holdReason begins; of an approval, nothing
+	Key     string // what is before the colon in holdReason; of an approval, nothing
 	Title   string // in words
 	Meaning string // what is known then, in a sentence
 	Section string // of the runbook
@@ -54,25 +54,24 @@ var reasons = []reason{
 var approval = reason{"", "Waits for approval", "A rule of the policy wants a person to look at it before anything is charged.",
 	"approval", []string{"approve", "reject"}}
 
-var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5} `)
+var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
 
 // reasonOf finds the reason in the words that an order is held with.
 func reasonOf(hold client.OrderHold, words string) reason {
 	if hold == client.OrderHoldApproval {
 		return approval
 	}
-	for _, r := range reasons {
-		if strings.HasPrefix(words, r.Key) {
-			return r
-		}
+	key, _, _ := strings.Cut(words, ":")
+	named := func(name string) int { return slices.IndexFunc(reasons, func(r reason) bool { return r.Key == name }) }
+	if i := named(key); i >= 0 {
+		return reasons[i]
 	}
-	if code := anSQLState.FindString(words + " "); code != "" {
-		r := reasons[slices.IndexFunc(reasons, func(r reason) bool { return r.Key == dataRefused })]
-		r.Key = strings.TrimSpace(code)
-		r.Title += " (" + r.Key + ")"
+	if anSQLState.MatchString(key) {
+		r := reasons[named(dataRefused)]
+		r.Key = key
+		r.Title += " (" + key + ")"
 		return r
 	}
-	key, _, _ := strings.Cut(words, ":")
 	return reason{Key: key, Title: cmp.Or(key, "Without a reason"), Section: "attention"}
 }
 

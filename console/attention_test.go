@@ -31,7 +31,7 @@ func TestAttention(t *testing.T) {
 		s.plant(t, "attention", fmt.Sprintf("retries_exhausted: 37 calls in %d minutes, last timeout", 10+i), fmt.Sprintf("r%02d", i))
 	}
 	s.plant(t, "attention", "outcome_unknown: the provider may have <b>forgotten</b> the key", "u")
-	s.plant(t, "attention", "23505 charges_pkey", "sql")
+	s.plant(t, "attention", "23505: charges_pkey", "sql")
 	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
 
 	// The reason of the oldest order comes first, and with it its oldest orders.

@@ -43,7 +43,7 @@ var views = []view{
 var searchHelp = [][2]string{
 	{`status:failed,canceled`, "in one of these states; open: in any that is not the last"},
 	{`hold:attention`, "that wait for it: attention, approval, retry, callback, queued, scheduled, paused"},
-	{`reason:retries_exhausted`, "held with a reason that begins so"},
+	{`reason:retries_exhausted`, "held with this reason, or with this before a colon in it"},
 	{`item:widget`, "for the item"},
 	{`customer:"ann smith"`, "of the customer; quotes keep blanks together"},
 	{`amount:>100`, "also >=100, <100, 100..200, in whatever currency"},

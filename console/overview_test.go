@@ -1,7 +1,10 @@
 package console_test
 
 import (
+	"html"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +51,30 @@ func TestErrors(t *testing.T) {
 	s.get(t, "/console/errors", name, value).want(t, 200, "out_of_stock").lacks(t, "Retry all")
 	name, value = s.token(t, "shop", access.Submit)
 	s.get(t, "/console/errors", name, value).want(t, 403, "needs the role read")
+}
+
+// TestErrorGroupsAreExact: the button of a group is about its orders, and not about those whose reason goes on where its own ends.
+func TestErrorGroupsAreExact(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for id, reason := range map[string]string{
+		"a": "non_retryable: insufficient", "b": "non_retryable: insufficient_funds", "c": "non_retryable: insufficient: of card 2",
+		"d": "retry_after: later", "e": "retry_after_all", "f": "23505: charges_pkey",
+	} {
+		s.plant(t, "attention", reason, id)
+	}
+	page := s.get(t, "/console/errors").want(t, 200)
+	var groups []string
+	for _, match := range regexp.MustCompile(`href="([^"]+)">Retry all of these`).FindAllStringSubmatch(page.body, -1) {
+		ids := s.get(t, html.UnescapeString(match[1])).want(t, 200).form()["id"]
+		slices.Sort(ids)
+		groups = append(groups, strings.Join(ids, " "))
+	}
+	slices.Sort(groups)
+	if got := strings.Join(groups, ", "); got != "a c, b, d, e, f" {
+		t.Errorf("the groups are %s", got)
+	}
+	s.get(t, "/console/orders?q=reason:retry_after").want(t, 200, "<bdi>d</bdi>").lacks(t, "<bdi>e</bdi>")
 }
 
 // eventually waits for a condition.

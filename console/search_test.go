@@ -107,7 +107,7 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 		t.Error("the runbook has what a page may not have")
 	}
 	for words, title := range map[string]string{
-		"23505 charges_pkey": "The database refuses its data (23505)", "taken over three times without a move": "Replicas fail on it",
+		"23505: charges_pkey": "The database refuses its data (23505)", "taken over three times without a move": "Replicas fail on it",
 		"something new: of tomorrow": "something new", "": "Without a reason", "retry_after: later": "The provider asks to wait",
 	} {
 		if r := reasonOf("attention", words); r.Title != title || r.Runbook() == "" || !strings.HasPrefix(words, r.Key) {

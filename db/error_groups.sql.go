@@ -17,7 +17,7 @@ WITH looked AS MATERIALIZED (
    FROM pawl.orders AS f WHERE f.ended_as = 'failed' ORDER BY f.order_no DESC LIMIT $1)
   UNION ALL
   (SELECT h.order_no, h.status::text, NULL,
-     CASE WHEN starts_with(h.hold_reason, 'non_retryable: ') THEN h.hold_reason ELSE split_part(coalesce(h.hold_reason, ''), ':', 1) END, NULL
+     split_part(coalesce(h.hold_reason, ''), ':', 1) || CASE WHEN starts_with(h.hold_reason, 'non_retryable:') THEN ':' || split_part(h.hold_reason, ':', 2) ELSE '' END, NULL
    FROM pawl.orders AS h WHERE h.hold = 'attention' ORDER BY h.order_no DESC LIMIT $1)
 ), grouped AS (
   SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
@@ -49,7 +49,7 @@ type ErrorGroupsRow struct {
 
 // What keeps orders from being completed, over many of them.
 // Failed orders and those that wait for a person, of each the newest so many, put together by where they stand and why: the step and
-// code of the failure, or how the reason of the hold begins. Times are those of the failures; of a hold, when those of the
+// code of the failure, or the reason of the hold up to a colon, which the list of orders chooses by. Times are those of the failures; of a hold, when those of the
 // oldest and the newest order began.
 func (q *Queries) ErrorGroups(ctx context.Context, arg ErrorGroupsParams) ([]ErrorGroupsRow, error) {
 	rows, err := q.db.Query(ctx, errorGroups, arg.Most, arg.Groups)

@@ -155,7 +155,7 @@ SELECT ARRAY(
       SELECT o.status = ANY($1::text[]) AND o.created_at >= $2::timestamptz AND o.created_at < $3::timestamptz
         AND o.amount >= $4::pawl.money_amount AND o.amount <= $5::pawl.money_amount
         AND ($6::text = '' OR o.item = $6::text) AND ($7::text = '' OR o.customer_id = $7::text)
-        AND ($8::text = '' OR starts_with(o.hold_reason, $8::text))
+        AND ($8::text = '' OR o.hold_reason = $8::text OR starts_with(o.hold_reason, $8::text || ':'))
         AND ($9::text = '' OR o.failure_step = $9::text)
         AND ($10::text = '' OR o.failure_code = $10::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)

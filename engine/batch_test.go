@@ -57,7 +57,7 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, to, statement, at, deferred, using, reason string }{
 		{"a constraint that refuses at commit", "completed", "OrdersConfirm", "confirming", "DEFERRABLE INITIALLY DEFERRED",
-			"ERRCODE = '23514', CONSTRAINT = 'late_check'", "23514 late_check"},
+			"ERRCODE = '23514', CONSTRAINT = 'late_check'", "23514: late_check"},
 		{"a trigger of somebody else's", "reserving", "OrdersCharge", "charging", "", "ERRCODE = 'P0001'", "P0001"},
 		{"a trigger with a code of its own", "reserving", "OrdersCharge", "charging", "", "ERRCODE = 'ZZ001'", "ZZ001"},
 		{"a value out of range", "confirming", "OrdersReserve", "reserving", "", "ERRCODE = '22003'", "22003"},
@@ -78,7 +78,7 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 		b.exec(t, `INSERT INTO charges (order_no, generation, currency, amount)
 			SELECT o.order_no, 0, 'USD', 1 FROM orders AS o WHERE o.order_id = 'culprit'`)
 		release()
-		b.held(t, answers, "charging", "23505 charges_pkey")
+		b.held(t, answers, "charging", "23505: charges_pkey")
 	})
 	t.Run("a refusal that fails when the others have moved holds the one order", func(t *testing.T) {
 		t.Parallel()

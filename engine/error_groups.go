@@ -18,7 +18,7 @@ const (
 type ErrorGroup struct {
 	Status      fsm.State // failed, or where they wait
 	Step        fsm.Step  // empty: none was at fault
-	Code        string    // of the failure; of a hold, how its reason begins
+	Code        string    // of the failure; of a hold, its reason up to a colon
 	Orders      int64
 	First, Last time.Time
 	Example     string // the id of the newest

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"pawl/db"
@@ -94,7 +95,8 @@ func (e *Engine) holdKey(r *run) holdKey {
 func (e *Engine) giveUp(r *run, why error) {
 	o := &r.order
 	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
-	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: db.Describe(why)}, []*run{r})
+	reason := strings.Replace(db.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
+	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: reason}, []*run{r})
 }
 
 func (e *Engine) hold(key holdKey, runs []*run) {

@@ -38,7 +38,7 @@ type bulkFilter struct {
 	Status      []state     `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
 	CustomerID  string      `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
 	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
-	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"How its reason begins. Together with hold."`
+	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"Its reason: all of it, or what is before a colon in it. Together with hold."`
 	Item        string      `json:"item,omitempty" minLength:"1" maxLength:"255"`
 	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm" doc:"Failed, or being undone, because of this step."`
 	FailureCode string      `json:"failureCode,omitempty" minLength:"1" maxLength:"255" doc:"Failed, or being undone, with this code."`

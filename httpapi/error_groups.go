@@ -28,7 +28,7 @@ type errorGroup struct {
 	Status  state      `json:"status" doc:"failed, or where the orders are held."`
 	Hold    string     `json:"hold,omitempty" enum:"attention" doc:"Absent: the orders failed."`
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed, or is held."`
-	Code    string     `json:"code" doc:"The code of the failure, or how the reason of the hold begins: see holdReason of the list of orders."`
+	Code    string     `json:"code" doc:"The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it."`
 	Orders  int64      `json:"orders"`
 	FirstAt time.Time  `json:"firstAt" doc:"When the first of them failed; when the oldest order was held."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed; when the newest order was held."`

@@ -19,7 +19,7 @@ type Filter struct {
 	CustomerID             string
 	Item                   string
 	Hold                   string           // what the order waits for
-	HoldReason             string           // with Hold: how its reason begins
+	HoldReason             string           // with Hold: all of its reason, or what is before a colon in it
 	FailureStep            string           // of orders that failed, or are being undone
 	FailureCode            string           // likewise
 	AmountFrom, AmountTo   *decimal.Decimal // both are included, in whatever currency; nil: any

@@ -133,7 +133,7 @@ SELECT ARRAY(
       SELECT o.status = ANY(@statuses::text[]) AND o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
         AND o.amount >= @amount_from::pawl.money_amount AND o.amount <= @amount_to::pawl.money_amount
         AND (@item::text = '' OR o.item = @item::text) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
-        AND (@reason::text = '' OR starts_with(o.hold_reason, @reason::text))
+        AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)

@@ -58,7 +58,7 @@ func ordersListCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&statuses, "status", nil, "only orders in one of these statuses, with commas between them")
 	f.StringVar((*string)(&filter.Hold), "hold", "", "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled")
-	f.StringVar(&filter.HoldReason, "hold-reason", "", "with --hold: only orders whose reason begins so")
+	f.StringVar(&filter.HoldReason, "hold-reason", "", "with --hold: only orders with this reason, or with this before a colon in it")
 	f.StringVar(&filter.CustomerID, "customer", "", "only orders of this customer")
 	f.StringVar(&filter.Item, "item", "", "only orders for this item")
 	f.DurationVar(&since, "since", 0, "only orders that were created within this time, such as 24h; 0: all")

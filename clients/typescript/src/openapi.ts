@@ -1198,7 +1198,7 @@ export interface components {
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-            /** @description How its reason begins. Together with hold. */
+            /** @description Its reason: all of it, or what is before a colon in it. Together with hold. */
             holdReason?: string;
             item?: string;
             /**
@@ -1421,7 +1421,7 @@ export interface components {
             [key: string]: unknown;
         };
         ErrorGroup: {
-            /** @description The code of the failure, or how the reason of the hold begins: see holdReason of the list of orders. */
+            /** @description The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it. */
             code: string;
             /** @description The newest order. */
             example: components["schemas"]["OrderError"];
@@ -4909,7 +4909,7 @@ export interface operations {
                 item?: string;
                 /** @description Only orders that wait for this. */
                 hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-                /** @description Only orders whose holdReason begins so. Together with hold. */
+                /** @description Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold. */
                 holdReason?: string;
                 /** @description Only orders that failed, or are being undone, because of this step. */
                 failureStep?: "charge" | "reserve" | "confirm";
