@@ -103,15 +103,6 @@ func (v *visit) tryBulk(p *bulkPage) error {
 	return nil
 }
 
-// refusedInput is the problem of an input that the API refuses, nil for all other errors.
-func refusedInput(err error) *client.Problem {
-	problem, ok := errors.AsType[*client.Problem](err)
-	if !ok || problem.Status != http.StatusUnprocessableEntity {
-		return nil
-	}
-	return problem
-}
-
 // askAll asks the verb of all orders, in as many requests as their ids need.
 func (v *visit) askAll(form bulkForm, dryRun bool) (results []client.BulkResult, err error) {
 	for _, ids := range bodies(form.IDs) {

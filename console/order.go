@@ -97,7 +97,7 @@ func (v *visit) readAround(p *orderPage) error {
 	ctx := v.r.Context()
 	if v.may("getInventory") {
 		item, err := v.api.GetInventory(ctx, p.Order.Item)
-		if problem, ok := errors.AsType[*client.Problem](err); err != nil && (!ok || problem.Status != http.StatusNotFound) {
+		if err != nil && !hasStatus(err, http.StatusNotFound) {
 			return err
 		}
 		p.Item = item // none, where nothing was ever reserved of it

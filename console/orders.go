@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -89,7 +88,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")
 	list, err := v.api.ListOrders(v.r.Context(), &filter)
-	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusUnprocessableEntity {
+	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
 			s.note("%s %s", field.Parameter, field.Detail)
 		}
@@ -119,10 +118,4 @@ func (p *ordersPage) Range() string {
 	default:
 		return fmt.Sprintf("Orders %d to %d", p.First, p.First+n-1)
 	}
-}
-
-// hasStatus says whether the API has answered with a status.
-func hasStatus(err error, status int64) bool {
-	problem, ok := errors.AsType[*client.Problem](err)
-	return ok && problem.Status == status
 }

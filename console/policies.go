@@ -191,5 +191,5 @@ func (v *visit) activate() error {
 
 // policyURL is the page of a version.
 func policyURL(version int) string {
-	return "/console/policy?" + url.Values{"version": {strconv.Itoa(version)}}.Encode()
+	return address("/console/policy", url.Values{"version": {strconv.Itoa(version)}})
 }

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -56,9 +55,8 @@ func (v *visit) showItem() error {
 	if !item.Known() {
 		return v.show("item", page{Title: name, Data: p})
 	}
-	before, _ := strconv.ParseInt(v.query("before"), 10, 64) // what is no number is none
 	list, err := v.api.ListStockMovements(v.r.Context(), name, &client.ListStockMovementsParams{
-		Sort: client.ListStockMovementsParamsSortNewest, Before: before, Limit: movementsOnPage})
+		Sort: client.ListStockMovementsParamsSortNewest, Before: int64(number(v.query("before"))), Limit: movementsOnPage})
 	if err != nil {
 		return err
 	}
@@ -80,7 +78,7 @@ func (i *stockItem) Known() bool { return i.etag != "" }
 func (v *visit) item(name string) (*stockItem, error) {
 	var answer http.Response
 	found, err := v.api.GetInventory(v.r.Context(), name, client.WithResponse(&answer))
-	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Code == client.ProblemCodeNotFound && name != "" {
+	if hasStatus(err, http.StatusNotFound) && name != "" {
 		return &stockItem{Item: client.Item{Item: name}}, nil
 	}
 	if err != nil {
@@ -99,7 +97,7 @@ func (v *visit) doItem() error {
 
 // itemURL is the page of an item, or of a task that it is asked for.
 func itemURL(task, name string) string {
-	return "/console/item" + task + "?" + url.Values{"item": {name}}.Encode()
+	return address("/console/item"+task, url.Values{"item": {name}})
 }
 
 func (v *visit) itemTasks(i *stockItem) []task { return []task{v.adjustItem(i), v.setItem(i)} }

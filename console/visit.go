@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,11 +33,6 @@ func (v *visit) needs(operation string) error {
 	}
 	return errForbidden
 }
-
-var (
-	errUnknown   = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusUnauthorized, Title: "The service does not know who asks."}}
-	errForbidden = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
-)
 
 // query is a parameter of the page, or empty.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
@@ -138,20 +132,4 @@ func (v *visit) identify() (err error) {
 		v.me = me
 	}
 	return err
-}
-
-// errNoPage is the error of a path without a screen.
-var errNoPage = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusNotFound, Title: "There is no such page."}}
-
-// showError shows an error in the frame. What is not the API's is the console's fault, or the API can't be reached.
-func (v *visit) showError(err error) {
-	problem, ok := errors.AsType[*client.Problem](err)
-	if !ok {
-		problem = &client.Problem{ProblemBody: client.ProblemBody{
-			Status: http.StatusBadGateway, Title: "The service did not answer.", Detail: err.Error(),
-		}}
-	}
-	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Still: true, Data: problem}); err != nil {
-		http.Error(v.w, "This page could not be made: "+err.Error(), http.StatusInternalServerError)
-	}
 }

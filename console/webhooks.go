@@ -75,12 +75,12 @@ func (v *visit) showEndpoint() error {
 func (v *visit) with(name, value string) string {
 	query := v.r.URL.Query()
 	query.Set(name, value)
-	return v.r.URL.Path + "?" + query.Encode()
+	return address(v.r.URL.Path, query)
 }
 
 // endpointURL is the page of an endpoint, or of a task that it is asked for.
 func endpointURL(task, id string) string {
-	return "/console/webhook" + task + "?" + url.Values{"id": {id}}.Encode()
+	return address("/console/webhook"+task, url.Values{"id": {id}})
 }
 
 func (v *visit) doEndpoint() error {
@@ -130,7 +130,7 @@ func (v *visit) doDelivery() error {
 
 // url is the page of a delivery, or of a task that it is asked for.
 func (p *deliveryPage) url(task string) string {
-	return "/console/delivery" + task + "?" + url.Values{"endpoint": {p.Endpoint}, "delivery": {strconv.FormatInt(p.Delivery.Delivery, 10)}}.Encode()
+	return address("/console/delivery"+task, url.Values{"endpoint": {p.Endpoint}, "delivery": {strconv.FormatInt(p.Delivery.Delivery, 10)}})
 }
 
 func (v *visit) deliveryTasks(p *deliveryPage) []task {
