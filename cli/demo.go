@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,6 +15,20 @@ import (
 
 	"pawl/demo"
 )
+
+// lastWriter writes until it can't any more, and then calls stop.
+type lastWriter struct {
+	out  io.Writer
+	stop func()
+}
+
+func (w *lastWriter) Write(text []byte) (int, error) {
+	n, err := w.out.Write(text)
+	if err != nil {
+		w.stop()
+	}
+	return n, err
+}
 
 // demoCommand has none of the settings of the service: what it breaks must be its own.
 func demoCommand() *cobra.Command {
@@ -40,9 +55,12 @@ func demoCommand() *cobra.Command {
 			opt.Length, opt.Out = time.Duration(seconds)*time.Second, cmd.OutOrStdout()
 			file, ok := opt.Out.(*os.File)
 			opt.Live = ok && term.IsTerminal(int(file.Fd()))
-			// Who reads it may leave before the end (pawl demo | head): that ends it as Ctrl-C does, and not this process alone.
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
+			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
+			// Whoever reads it may leave before the end (pawl demo | head). That ends it as Ctrl-C does, and not this process alone.
+			// The signal itself says nothing: a request to a replica that was killed raises it, too.
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+			opt.Out = &lastWriter{opt.Out, stop}
 			err = demo.Run(ctx, opt)
 			if errors.Is(err, demo.ErrNotEmpty) {
 				err = usageError{fmt.Errorf("data-dir: %w", err)}

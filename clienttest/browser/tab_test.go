@@ -50,7 +50,6 @@ type tab struct {
 	mu       sync.Mutex
 	requests []string // "GET /path", in the order in which they were sent
 	troubles []string
-	expected string  // what is no trouble in this window
 	received float64 // bytes over the wire, heads and all
 }
 
@@ -99,9 +98,7 @@ func (b *tab) hear(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	note := func(format string, arguments ...any) {
-		if trouble := fmt.Sprintf(format, arguments...); b.expected == "" || !strings.Contains(trouble, b.expected) {
-			b.troubles = append(b.troubles, trouble)
-		}
+		b.troubles = append(b.troubles, fmt.Sprintf(format, arguments...))
 	}
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
@@ -226,8 +223,14 @@ func (b *tab) shows(text string) {
 // press presses what has a text: a link, a button, a box with its label. In the page before what is in the frame.
 func (b *tab) press(text string) {
 	b.t.Helper()
+	b.pressIn(text, "")
+}
+
+// pressIn presses it in the row of a table that has another text.
+func (b *tab) pressIn(text, row string) {
+	b.t.Helper()
 	b.wait("can press "+text, fmt.Sprintf(arrived+`(window.pressed = [...document.querySelectorAll("main :is(a, button, summary, label)"), ...document.querySelectorAll("a, button, label")]
-		.find(e => e.checkVisibility() && e.innerText?.trim() === %s))`, quoted(text)))
+		.find(e => e.checkVisibility() && e.innerText?.trim() === %s && (e.closest("tr") ?? document.body).innerText.includes(%s)))`, quoted(text), quoted(row)))
 	eval[any](b, `window.left = pressed.matches("a, form:not([method=dialog]) button:not([type=button])"); window.pressed.click()`)
 }
 
@@ -237,6 +240,14 @@ func (b *tab) fill(name, text string) {
 	field := fmt.Sprintf(`document.querySelector("main :is(input:not([type=hidden]), select, textarea)[name=%s]")`, name)
 	b.wait("has the field "+name, arrived+field)
 	eval[any](b, fmt.Sprintf(`{ const field = %s; field.value = %s; field.dispatchEvent(new Event("change", {bubbles: true})) }`, field, quoted(text)))
+}
+
+// choose ticks the box of an order.
+func (b *tab) choose(id string) {
+	b.t.Helper()
+	box := fmt.Sprintf(`document.querySelector("main input[type=checkbox][name=id][value=" + CSS.escape(%s) + "]")`, quoted(id))
+	b.wait("can choose "+id, arrived+box)
+	eval[any](b, box+".click()")
 }
 
 // look is how a page is looked at.
