@@ -2,6 +2,8 @@ package browser
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +32,25 @@ var tricks = []string{
 	strings.Repeat("W", 200),
 }
 
+// hostileTexts have all tricks in them. A page costs so much more than a text that each has as many as an id has room for; some only
+// work at the beginning.
+func hostileTexts() (texts []string) {
+	first := func(trick string) bool {
+		return regexp.MustCompile(`^(javascript:|https?:|//|\.\.|%2e)`).MatchString(trick)
+	}
+	rest := slices.DeleteFunc(slices.Clone(tricks), first)
+	for _, text := range slices.DeleteFunc(slices.Clone(tricks), func(trick string) bool { return !first(trick) }) {
+		for len(rest) > 0 && len(text)+len(rest[0]) < longestID {
+			text, rest = text+" "+rest[0], rest[1:]
+		}
+		texts = append(texts, text)
+	}
+	return append(texts, rest...)
+}
+
+// longestID is how many bytes an id or item may have, but for those before and behind the text that tell orders with the same text apart.
+const longestID = 255 - len("hostile-refusal:")
+
 // unseen are those that ids and reasons may not have, but the answers of providers may.
 const unseen = "\u202egnp.exe\u200b\x1b[31mred\a\r\nSet-Cookie: hacked=1\t\ufeff\u2028"
 
@@ -38,7 +59,8 @@ func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	b := maria(t)
 	b.look(look{"light", 390})
-	for _, trick := range tricks {
+	texts := hostileTexts()
+	for _, trick := range texts {
 		ids := storeHostile(t, trick)
 		for _, path := range hostilePages(trick, ids) {
 			b.visit(path)
@@ -50,7 +72,7 @@ func TestHostileTexts(t *testing.T) {
 		b.visit(path)
 		b.hasOnlyText()
 	}
-	for _, trick := range tricks[:2] { // what comes later is morphed into the page
+	for _, trick := range texts[:2] { // what comes later is morphed into the page
 		waiting := trick + " 1"
 		b.visit("/console/order?id=" + escaped(waiting))
 		b.wait("is live", isLive)
