@@ -63,7 +63,8 @@ func TestNothingIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestWritingIsNotDisturbed: while somebody writes, the page stays as it is, and says that something has changed.
+// TestWritingIsNotDisturbed: while somebody writes, the page stays as it is, and says that something has changed. So it does if
+// somebody begins to write while the page is on its way.
 func TestWritingIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	b := maria(t)
@@ -78,6 +79,16 @@ func TestWritingIsNotDisturbed(t *testing.T) {
 	b.fill("q", "")
 	b.wait("is live again", isLive)
 	b.shows("while-writing")
+
+	eval[any](b, `{ const ask = fetch; window.fetch = (...all) => new Promise((go) => window.answer = go).then(() => ask(...all)) }`)
+	process(t, client.ProcessBody{Item: "widget"})
+	b.wait("has asked for the page", "window.answer")
+	b.fill("q", "item:wid")
+	eval[any](b, "window.answer()")
+	b.wait("says that it has changed", `document.querySelector(".live").dataset.state === "stale"`)
+	if eval[string](b, `document.querySelector("[name=q]").value`) != "item:wid" {
+		t.Error("what was written while the page was on its way is gone")
+	}
 }
 
 // TestSessionThatEnds: a page whose session has ended says that it is not live any more.

@@ -26,8 +26,14 @@ function make(kind, attributes = {}, ...content) {
 let source, stale = false, loading = false, lost = false;
 let paused = sessionStorage.getItem("paused") === "yes";
 
+function changed(field) {
+  if (field.matches("[type=checkbox], [type=radio]")) return field.checked !== field.defaultChecked;
+  if (field.matches("select")) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
+  return field.value !== field.defaultValue;
+}
+
 const editing = () => main.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), select, textarea")
-  || [...main.querySelectorAll("input, textarea")].some((field) => field.matches("[type=checkbox], [type=radio]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue)
+  || [...main.querySelectorAll("input, textarea, select")].some(changed)
   || document.querySelector("dialog[open]") !== null;
 
 async function refresh() {
@@ -37,8 +43,11 @@ async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     lost = !answer.ok;
-    if (answer.ok && !document.hidden) {
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+    const text = await answer.text();
+    if (editing()) { // since it was asked for
+      stale = true;
+    } else if (answer.ok && !document.hidden) {
+      const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
       keep(fresh);
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
       arrange();
