@@ -230,7 +230,10 @@ func (v *visit) recoverDeliveries(e *client.WebhookEndpoint) task {
 			if err != nil {
 				return err
 			}
-			said := told{Heading: count(out.Recovered) + " deliveries are sent again", Back: endpointURL("", e.ID)}
+			said := told{Heading: "1 delivery is sent again", Back: endpointURL("", e.ID)}
+			if out.Recovered != 1 {
+				said.Heading = count(out.Recovered) + " deliveries are sent again"
+			}
 			if out.More {
 				said.Notes = []string{"There may be more: recover again."}
 			}

@@ -138,9 +138,14 @@ func makeAdmin() error {
 	if err != nil {
 		return err
 	}
-	lines := strings.Split(strings.TrimSpace(said), "\n")
-	shared.api, err = client.New(shared.url, client.Options{Token: lines[len(lines)-1]})
+	shared.api, err = client.New(shared.url, client.Options{Token: lastLine(said)})
 	return err
+}
+
+// lastLine is where pawl token create says the token.
+func lastLine(said string) string {
+	said = strings.TrimSpace(said)
+	return said[strings.LastIndex(said, "\n")+1:]
 }
 
 // pawl runs a command of the program on the database of the service, and returns what it printed.
