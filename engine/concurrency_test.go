@@ -20,12 +20,14 @@ func (s *shop) watchPermits(t *testing.T, limit int64) (stop func() (most int64)
 	done, ended := make(chan struct{}), make(chan int64)
 	go func() {
 		most := int64(0)
+		look := time.NewTicker(5 * time.Millisecond)
+		defer look.Stop()
 		for {
 			select {
 			case <-done:
 				ended <- most
 				return
-			default:
+			case <-look.C:
 			}
 			most = max(most, value[int64](t, s.Pool, `SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM orders
 				WHERE concurrency_key IS NOT NULL AND ended_as IS NULL AND status <> 'pending' GROUP BY concurrency_key) AS under_way`))

@@ -2,11 +2,13 @@ package engine_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/simulator"
 )
 
@@ -41,8 +43,9 @@ func TestOrders(t *testing.T) {
 // wrong on the way.
 func TestOrderAtAProvider(t *testing.T) {
 	t.Parallel()
+	p := newProvider(t)
 	const all, none = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
-	for _, test := range []struct {
+	tests := []struct {
 		name   string
 		rules  []simulator.Rule
 		status fsm.State
@@ -62,27 +65,35 @@ func TestOrderAtAProvider(t *testing.T) {
 			simulator.Rule{Fault: simulator.Error, Step: "charge", Operation: "undo", Times: 2}), fsm.Failed, none},
 		{"the undo of the charge is not answered", append(rules("confirm", simulator.Decline),
 			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", Times: 1}), fsm.Failed, none},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p := newProvider(t)
-			if err := p.SetFaults(test.rules...); err != nil {
-				t.Fatal(err)
+	}
+	var faults []simulator.Rule
+	for _, test := range tests {
+		for _, rule := range test.rules {
+			rule.OrderPrefix = test.name + "."
+			faults = append(faults, rule)
+		}
+	}
+	if err := p.SetFaults(faults...); err != nil {
+		t.Fatal(err)
+	}
+	b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
+	var callers sync.WaitGroup
+	for _, test := range tests {
+		callers.Go(func() {
+			o, err := insist(func() (orders.Order, error) { return b.engine.Process(t.Context(), request(test.name+".")) })
+			if err != nil || o.Status != test.status {
+				t.Errorf("%s: ended %s, want %s: %v, %v", test.name, o.Status, test.status, o, err)
 			}
-			b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
-			o := b.process(t, request("order 1"))
-			if o.Status != test.status {
-				t.Errorf("ended %s, want %s: %v", o.Status, test.status, o)
+			if got := p.standing(test.name + "."); got != test.stands {
+				t.Errorf("%s: at the provider: %s, want %s: %+v", test.name, got, test.stands, p.Books(test.name+"."))
 			}
-			if got := p.standing("order 1"); got != test.stands {
-				t.Errorf("at the provider: %s, want %s: %+v", got, test.stands, p.Books("order 1"))
-			}
-			if sum := p.Summary(); !sum.OK() {
-				t.Errorf("something happened twice: %+v", sum)
-			}
-			b.settled(t)
 		})
 	}
+	callers.Wait()
+	if sum := p.Summary(); !sum.OK() {
+		t.Errorf("something happened twice: %+v", sum)
+	}
+	b.settled(t)
 }
 
 func rules(step string, fault simulator.Fault) []simulator.Rule {

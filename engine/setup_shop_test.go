@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/books"
 	"pawl/engine"
 	"pawl/httpapi"
@@ -31,6 +33,9 @@ type shop struct {
 	engines []*engine.Engine
 	fronts  map[*engine.Engine]http.Handler
 	next    atomic.Int64
+
+	refunded string          // the order whose refunds are looked at
+	before   decimal.Decimal // what was given back of others
 }
 
 // quick looks often, so that tests do not wait.
@@ -40,7 +45,7 @@ var quick = engine.Config{RecoveryInterval: 20 * time.Millisecond}
 // prove right, and at the simulator nothing may have been done twice.
 func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	t.Helper()
-	s := &shop{sim: simulator.New(), fronts: map[*engine.Engine]http.Handler{}}
+	s := &shop{sim: simulator.New(), refunded: "o", fronts: map[*engine.Engine]http.Handler{}}
 	s.door = &door{behind: s.sim}
 	behind, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
 	cfg.PublicURL = front.URL
