@@ -18,7 +18,7 @@ func TestParentKilled(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("only Linux tells a child of its parent's death")
 		}
-		dir := folder(t)
+		dir := filled(t)
 		c := runChild(t, dir, nil)
 		pid, url := c.ready(t)
 		keepRow(t, url)
@@ -31,7 +31,7 @@ func TestParentKilled(t *testing.T) {
 	})
 	t.Run("a start right after the kill waits for the shutdown", func(t *testing.T) {
 		t.Parallel()
-		dir := folder(t)
+		dir := filled(t)
 		c := runChild(t, dir, nil)
 		_, url := c.ready(t)
 		keepRow(t, url)
@@ -40,7 +40,7 @@ func TestParentKilled(t *testing.T) {
 	})
 	t.Run("an orphaned server is stopped by the next start", func(t *testing.T) {
 		t.Parallel()
-		dir := folder(t)
+		dir := filled(t)
 		c := runChild(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PGEMBED_HELPER_ORPHANS=1") })
 		pid, url := c.ready(t)
 		keepRow(t, url)
@@ -78,7 +78,7 @@ func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	t.Run("is told, and the next start recovers", func(t *testing.T) {
 		t.Parallel()
-		cfg := Config{Dir: folder(t)}
+		cfg := Config{Dir: filled(t)}
 		s := start(t, cfg)
 		keepRow(t, s.URL("postgres"))
 		killServer(t, s)
@@ -89,7 +89,7 @@ func TestServerKilled(t *testing.T) {
 	})
 	t.Run("the next start waits for a backend that outlived its server", func(t *testing.T) {
 		t.Parallel()
-		cfg := Config{Dir: folder(t)}
+		cfg := Config{Dir: filled(t)}
 		s := start(t, cfg)
 		var backend int
 		conn := connect(t, s.URL("postgres"))
@@ -142,7 +142,7 @@ func TestStalePIDFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Dir: folder(t)}
+			cfg := Config{Dir: filled(t)}
 			s := start(t, cfg)
 			keepRow(t, s.URL("postgres"))
 			killServer(t, s)
@@ -178,7 +178,7 @@ func nobodys(t *testing.T, s *Server) int {
 // otherServer is a live PostgreSQL server on another folder.
 func otherServer(t *testing.T, _ *Server) int {
 	t.Helper()
-	return start(t, Config{Dir: folder(t)}).PID()
+	return start(t, Config{Dir: filled(t)}).PID()
 }
 
 // sleeper is a foreign process of the server's own user, the case that PostgreSQL by itself takes for a live server.

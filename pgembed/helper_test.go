@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,12 @@ func TestMain(m *testing.M) {
 	for name, value := range foreign {
 		_ = os.Setenv(name, value)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if cluster.base != "" {
+			os.RemoveAll(cluster.base)
+		}
+		os.Exit(code)
+	}))
 }
 
 // foreign are variables that a server which saw them would trip over, or that are none of its business.
@@ -69,6 +75,35 @@ func folder(t *testing.T) string {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	return dir
+}
+
+// cluster is one that was made and stopped again.
+var cluster struct {
+	sync.Mutex
+	base string
+}
+
+// filled is a base folder with a copy of that cluster: to make one costs five times as much.
+func filled(t *testing.T) string {
+	t.Helper()
+	cluster.Lock()
+	defer cluster.Unlock()
+	if cluster.base == "" {
+		base, err := os.MkdirTemp(parentFolder(), "pgembed-cluster-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster.base = base
+		if err := os.Chmod(base, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		stop(t, start(t, Config{Dir: base}))
+	}
+	dir := folder(t)
+	if out, err := exec.CommandContext(deadline(t), "cp", "-a", filepath.Join(cluster.base, "data"), dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	return dir
 }

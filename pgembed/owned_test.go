@@ -20,7 +20,7 @@ func TestLinksOfTheServerUserAreNotFollowed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Dir: folder(t)}
+			cfg := Config{Dir: filled(t)}
 			s := killed(t, cfg)
 			replacePID(t, s.folders.data, sleeper(t, s)) // so that postmaster.pid is written
 			target := plant(t, link(s), "precious")
@@ -30,7 +30,7 @@ func TestLinksOfTheServerUserAreNotFollowed(t *testing.T) {
 	}
 	t.Run("postmaster.pid", func(t *testing.T) {
 		t.Parallel()
-		cfg := Config{Dir: folder(t), Settings: quick}
+		cfg := Config{Dir: filled(t), Settings: quick}
 		s := killed(t, cfg)
 		content := fmt.Sprintf("%d\n%s\n", sleeper(t, s), s.folders.data)
 		if err := os.Remove(pidPath(s.folders.data)); err != nil {

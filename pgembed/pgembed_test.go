@@ -58,7 +58,7 @@ func TestSharedBuffersFollowMemory(t *testing.T) {
 
 func TestURLSuitsEveryClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{Dir: folder(t)})
+	s := start(t, Config{Dir: filled(t)})
 	t.Run("pgx", func(t *testing.T) {
 		t.Parallel()
 		if got := query(t, s.URL("template1"), "SELECT current_database()::text"); got != "template1" {
@@ -91,7 +91,7 @@ func TestURLSuitsEveryClient(t *testing.T) {
 
 func TestServerIsApartFromItsParent(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{Dir: folder(t)})
+	s := start(t, Config{Dir: filled(t)})
 	t.Run("it has a process group of its own", func(t *testing.T) {
 		t.Parallel()
 		if group, err := syscall.Getpgid(s.PID()); err != nil || group != s.PID() {
@@ -135,7 +135,7 @@ func TestStop(t *testing.T) {
 	t.Parallel()
 	t.Run("is fast with clients connected and can be called by anybody again", func(t *testing.T) {
 		t.Parallel()
-		s := start(t, Config{Dir: folder(t)})
+		s := start(t, Config{Dir: filled(t)})
 		connect(t, s.URL("postgres"))
 		var all sync.WaitGroup
 		for range 4 {
@@ -152,7 +152,7 @@ func TestStop(t *testing.T) {
 	})
 	t.Run("is immediate when its context has ended, and loses nothing", func(t *testing.T) {
 		t.Parallel()
-		cfg := Config{Dir: folder(t)}
+		cfg := Config{Dir: filled(t)}
 		s := start(t, cfg)
 		keepRow(t, s.URL("postgres"))
 		// A stopped process can't shut down fast: the end of the context decides, not a race.
