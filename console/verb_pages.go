@@ -110,7 +110,7 @@ func (v *visit) preview(q *request) error {
 		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name."})
 	}
 	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
-		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: []string{q.Meaning}, Hidden: hidden, Fields: fields,
+		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: append(q.said(), q.Meaning), Hidden: hidden, Fields: fields,
 		Button: q.Label, Danger: q.Danger, Back: orderURL(q.order.OrderID),
 	}})
 }

@@ -40,6 +40,21 @@ func (q *request) decisions() []field {
 	return nil
 }
 
+// said is what the order is, and what was decided about it.
+func (q *request) said() []string {
+	about := fmt.Sprintf("%s %s for %d × %s", q.order.Amount, q.order.Currency, q.order.Quantity, visible(q.order.Item))
+	if q.order.CustomerID != "" {
+		about += ", customer " + visible(q.order.CustomerID)
+	}
+	lines := []string{about + "."}
+	for _, f := range q.decisions() {
+		if value := q.form.Get(f.Name); value != "" && f.Name != "paymentMethod" { // which nobody sees again
+			lines = append(lines, f.Label+": "+visible(value))
+		}
+	}
+	return lines
+}
+
 // subject is what step-result is about: a refund, the undo of what came too late, or the step that the order is at.
 func (q *request) subject() string {
 	switch {

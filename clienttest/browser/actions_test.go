@@ -21,7 +21,7 @@ var actions = []struct {
 	{"reject", "yacht", "canceled", "/console/order?id={order}", []string{"press Reject", "reason = too big", "press Reject", "shows The order is rejected.", "shows too big"}},
 	{"retry", "once-stuck", "completed", "/console/order?id={order}", []string{"press Retry", "press Show what would change", "press Retry", "shows The order tries again."}},
 	{"step-result", "stuck", "completed", "/console/order?id={order}", []string{"press Say what became of the step", "outcome = done", "reference = ch_by_hand", "press Show what would change",
-		"reason = seen at the provider", "press Say what became of the step", "shows What became of the step is noted.", "shows ch_by_hand"}},
+		"shows What became of the charge: done", "shows 9.99 USD for 1 × stuck", "reason = seen at the provider", "press Say what became of the step", "shows What became of the step is noted.", "shows ch_by_hand"}},
 	{"pause, resume", "yacht", "approval", "/console/order?id={order}", []string{"press Pause", "press Pause", "shows The order is to pause.", "press Resume", "press Resume", "shows The order goes on."}},
 	{"cancel", "stuck", "canceled", "/console/order?id={order}", []string{"press Cancel", "reason = not wanted", "press Cancel", "shows The order is to be undone."}},
 	{"refund", "widget", "completed", "/console/order?id={order}", []string{"press Refund", "amount = 1.50", "press Show what would change", "reason = broken", "press Refund", "shows The refund is asked for.", "shows 1.50"}},
