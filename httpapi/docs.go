@@ -40,14 +40,14 @@ func writePage(w http.ResponseWriter, body []byte) {
 const docsOrigin = "http://localhost:3000"
 
 // docs answers with a page in which the commands go to where the reader found it.
-func docs(body []byte) http.HandlerFunc {
+func docs(body func() []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		scheme := "http://"
 		if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
 			scheme = "https://"
 		}
 		origin := template.HTMLEscapeString(scheme + r.Host)
-		writePage(w, bytes.ReplaceAll(body, []byte(docsOrigin), []byte(origin)))
+		writePage(w, bytes.ReplaceAll(body(), []byte(docsOrigin), []byte(origin)))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"pawl/orders"
 
@@ -194,7 +195,7 @@ func explain(op *huma.Operation) {
 }
 
 // publish serves the OpenAPI document and the page made from it. It runs last: the
-// document is complete then.
+// document is complete then. Each is rendered for the first who asks: it takes longer than the rest of a start.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
 	accepted(document.Paths[processOperation.Path].Post)
@@ -214,25 +215,26 @@ func (s *server) publish() {
 	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeString, Description: "Server-sent events without an end. The data of each is an event as in the JSON.",
 	}}
-	yaml, err := document.YAML()
-	if err != nil {
-		panic("httpapi: OpenAPI document: " + err.Error())
-	}
-	asJSON, err := json.Marshal(document)
-	if err != nil {
-		panic("httpapi: OpenAPI document: " + err.Error())
-	}
-	s.document = yaml
-	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", yaml)) // generators of clients
+	s.document = sync.OnceValue(func() []byte { return rendered(document.YAML()) })
+	asJSON := sync.OnceValue(func() []byte { return rendered(json.Marshal(document)) })
+	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", s.document)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
-	s.handle("GET /docs", docs(s.docsPage())) // people
+	s.handle("GET /docs", docs(sync.OnceValue(s.docsPage))) // people
+}
+
+// rendered is the text of a document of which nothing depends on a request.
+func rendered(text []byte, err error) []byte {
+	if err != nil {
+		panic("httpapi: OpenAPI document: " + err.Error())
+	}
+	return text
 }
 
 // fixed answers with the same bytes every time.
-func fixed(contentType string, body []byte) http.HandlerFunc {
+func fixed(contentType string, body func() []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Cache-Control", "no-cache")
-		w.Write(body) //nolint:errcheck // the caller has gone
+		w.Write(body()) //nolint:errcheck // the caller has gone
 	}
 }

@@ -56,7 +56,7 @@ type Config struct {
 }
 
 type server struct {
-	document []byte // OpenAPI, in YAML
+	document func() []byte // OpenAPI, in YAML
 	engine   *engine.Engine
 	access   *access.Control
 	tail     *events.Tail
@@ -100,7 +100,7 @@ func NewWithOperations(e *engine.Engine, cfg Config) (api, forOperations http.Ha
 }
 
 // Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
-func Document() string { return string(newServer(nil, Config{}).document) }
+func Document() string { return string(newServer(nil, Config{}).document()) }
 
 func newServer(e *engine.Engine, cfg Config) *server {
 	known, ok := iso4217.Find(cmp.Or(cfg.Currency, "USD"))
