@@ -131,7 +131,7 @@ func settle(t testing.TB, url string, limit time.Duration) time.Duration {
 	return eventually(t, limit, "every stored order has ended", func() bool { return unfinished(t, url) == 0 })
 }
 
-// prove compares what callers were told with the books, and has the program prove the books for themselves.
+// prove compares what callers were told with the books, and proves the books for themselves.
 func prove(t testing.TB, url string, traffics ...*traffic) {
 	t.Helper()
 	verify(t, url)
@@ -177,18 +177,10 @@ func (s *sent) wrong(r row, found bool) string {
 	return ""
 }
 
-// verify runs the program's own proof.
+// verify proves the books as pawl verify does, in this process.
 func verify(t testing.TB, url string) {
 	t.Helper()
-	if code, said := run(t, "verify", "--database-url", url); code != 0 {
-		t.Errorf("pawl verify ends with %d:\n%s", code, said)
-	}
-}
-
-// right proves the books as verify does, in this process.
-func right(t testing.TB, pool *pgxpool.Pool) {
-	t.Helper()
-	report, err := books.Verify(t.Context(), pool, books.Options{})
+	report, err := books.Verify(t.Context(), reader(t, url), books.Options{})
 	if err != nil || !report.OK() {
 		t.Errorf("the books are wrong: %v %+v", err, report.Checks)
 	}

@@ -118,7 +118,7 @@ func compileStepped(t testing.TB, path string) {
 	}
 	write(t, patched, source+stepFile)
 	write(t, overlay, string(replace))
-	if said, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", path, "pawl").CombinedOutput(); err != nil {
+	if said, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", path, "pawl").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}
 }

@@ -15,11 +15,11 @@ func TestKilledReplicas(t *testing.T) {
 	t.Parallel()
 	t.Run("a lone replica, again and again", func(t *testing.T) {
 		t.Parallel()
-		crash(t, 1, rounds(t, 4))
+		crash(t, 1, rounds(t, 2))
 	})
 	t.Run("one of three, again and again", func(t *testing.T) {
 		t.Parallel()
-		crash(t, 3, rounds(t, 3))
+		crash(t, 3, rounds(t, 2))
 	})
 	t.Run("one of three with the default settings, and nobody asks again", func(t *testing.T) {
 		t.Parallel()
@@ -43,7 +43,7 @@ func crash(t *testing.T, n, rounds int) {
 		i := random.IntN(n)
 		spared(t, database.URL)
 		r.all[i].kill()
-		if round%4 == 3 {
+		if round%4 == 1 {
 			r.stillborn(time.Duration(random.IntN(150)) * time.Millisecond)
 		}
 		r.replace(i)

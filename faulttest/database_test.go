@@ -13,11 +13,11 @@ func TestDatabaseLost(t *testing.T) {
 	t.Parallel()
 	t.Run("killed, all its processes at once", func(t *testing.T) {
 		t.Parallel()
-		outages(t, rounds(t, 2), (*postgres).kill)
+		outages(t, rounds(t, 1), (*postgres).kill)
 	})
 	t.Run("shut down without a goodbye, again and again", func(t *testing.T) {
 		t.Parallel()
-		outages(t, rounds(t, 2), (*postgres).immediate)
+		outages(t, rounds(t, 1), (*postgres).immediate)
 	})
 	t.Run("stopped for longer than a lease, then it goes on", func(t *testing.T) {
 		t.Parallel()

@@ -9,6 +9,6 @@
 // Two environment variables change a run:
 //
 //	PAWL_FAULT_ROUNDS  how many times a test that repeats a fault does so (default: enough for some seconds);
-//	                   where it is set, a matrix also has each executor with one replica and with three
+//	                   where it is set, a matrix also has each executor with one replica and with two, every fault at every step
 //	PAWL_FAULT_SEED    the random choices of an earlier run, which every test logs
 package faulttest

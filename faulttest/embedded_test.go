@@ -134,7 +134,7 @@ func killAlone(t *testing.T) {
 	stockUp(t, r.urls[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("alone")}
 	load.start(t)
-	for range rounds(t, 2) {
+	for range rounds(t, 1) {
 		load.flows(100)
 		spared(t, socketURL(dir))
 		r.all[0].kill()

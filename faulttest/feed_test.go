@@ -18,18 +18,18 @@ func TestFeed(t *testing.T) {
 	build(t)
 	t.Parallel()
 	f := openFleet(t, "EventBatchAdd")
-	load := &traffic{url: f.any, callers: 4, seed: seed(t), order: smallOrders("feed"), cuts: true}
+	load := &traffic{url: f.any, callers: 4, idle: 200 * time.Millisecond, seed: seed(t), order: smallOrders("feed"), cuts: true}
 	load.start(t)
 	follower := follow(t, f)
 	numbered := func() [2]int64 {
 		return query[[2]int64](t, f.database.AdminURL, `SELECT ARRAY[r.fence, (SELECT coalesce(max(b.last_event_no), 0) FROM pawl.event_batches AS b)] FROM pawl.event_relay AS r`)[0]
 	}
 	for _, fault := range fleetFaults {
-		load.flows(50)
+		load.flows(20)
 		before := numbered()
 		f.strike(fault, func() bool { now := numbered(); return now[0] > before[0] && now[1] > before[1] })
 	}
-	load.flows(50)
+	load.flows(20)
 	load.finish()
 	settle(t, f.database.URL, patience)
 	rows := query[string](t, f.database.AdminURL, `SELECT 'evt_' || t.order_no || '_' || t.seq FROM pawl.transitions AS t

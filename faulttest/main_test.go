@@ -38,7 +38,7 @@ func build(t *testing.T) {
 		}
 		built.path = filepath.Join(dir, "pawl")
 		readSources(t)
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", built.path, "pawl")
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", built.path, "pawl")
 		if said, err := cmd.CombinedOutput(); err != nil {
 			os.RemoveAll(dir)
 			t.Fatalf("go build: %v\n%s", err, said)
@@ -83,8 +83,8 @@ func rounds(t *testing.T, usual int) int {
 	return number(t, "PAWL_FAULT_ROUNDS", usual)
 }
 
-// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault with one replica and with three, and
-// every moment twice; without it each fault comes once for every executor, and each moment once.
+// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault at every step, with one replica and with
+// two, and every moment twice; without it each fault comes once for every executor, at one of the steps, and each moment once.
 func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
 
 // seed is where the random choices of a test come from.
@@ -115,7 +115,7 @@ func number(t *testing.T, variable string, usual int) int {
 func eventually(t testing.TB, limit time.Duration, what string, condition func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
-	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*5/4, 20*time.Millisecond) {
+	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*5/4, 100*time.Millisecond) {
 		if time.Since(began) > limit {
 			t.Fatalf("not within %s: %s", limit, what)
 		}

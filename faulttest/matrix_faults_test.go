@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 // cell is a step and what the provider does to it, and how its orders end.
 type cell struct {
 	name  string
+	fault string // the same at all steps
 	rules []simulator.Rule
 	ends  string // the status, or "held: " and how the reason begins
 }
@@ -110,8 +112,42 @@ func doubtful(fault simulator.Fault) bool {
 
 func newCell(step, operation string, rule simulator.Rule, ends string) cell {
 	rule.Step, rule.Operation = step, operation
-	rule.OrderPrefix = fmt.Sprintf("%s-%s-%s-%d-%s-%s-", step, operation, rule.Fault, rule.Times, rule.Delay, rule.Code)
-	return cell{rule.OrderPrefix, []simulator.Rule{rule}, ends}
+	fault := fmt.Sprintf("%s-%d-%s-%s-", rule.Fault, rule.Times, rule.Delay, rule.Code)
+	rule.OrderPrefix = fmt.Sprintf("%s-%s-%s", step, operation, fault)
+	return cell{rule.OrderPrefix, kindOf(operation) + fault, []simulator.Rule{rule}, ends}
+}
+
+// kindOf is the same for what is asked of providers in general and for the requests of Stripe's API that do it.
+func kindOf(operation string) string {
+	for kind, names := range requests {
+		if slices.Contains(names, operation) {
+			return kind
+		}
+	}
+	return operation
+}
+
+// usualCells are those of a usual run, in which an executor meets every fault at one of the steps. The next
+// executor meets it at the next step. A refusal in doubt that nothing can undo comes every time.
+func usualCells(all []cell, executor string) (some []cell) {
+	var faults []string
+	at := map[string][]cell{}
+	for _, c := range all {
+		if at[c.fault] == nil {
+			faults = append(faults, c.fault)
+		}
+		at[c.fault] = append(at[c.fault], c)
+	}
+	first := map[string]int{blind: 1, stripeLater: 1}[executor]
+	for i, fault := range faults {
+		chosen := (first + i) % len(at[fault])
+		for n, c := range at[fault] {
+			if n == chosen || c.ends == "held: refused_in_doubt" {
+				some = append(some, c)
+			}
+		}
+	}
+	return some
 }
 
 func (c cell) wrong(o outcome) bool {
@@ -126,9 +162,9 @@ func TestMatrixOfFaults(t *testing.T) {
 	build(t)
 	t.Parallel()
 	t.Run("a replica that asks before it calls again", matrixOfFaults(looking, 1))
-	t.Run("three replicas that can only call again", matrixOfFaults(blind, 3))
+	t.Run("two replicas that can only call again", matrixOfFaults(blind, 2))
 	if repeated() {
-		t.Run("three replicas that ask before they call again", matrixOfFaults(looking, 3))
+		t.Run("two replicas that ask before they call again", matrixOfFaults(looking, 2))
 		t.Run("a replica that can only call again", matrixOfFaults(blind, 1))
 	}
 }
@@ -147,6 +183,9 @@ func (s *shop) meetFaults(executor string, n int) {
 	all, perCell := cells(executor == looking), rounds(t, 1)
 	if executor == stripeNow || executor == stripeLater {
 		all = stripeCells(executor)
+	}
+	if !repeated() {
+		all = usualCells(all, executor)
 	}
 	var rules []simulator.Rule
 	for _, c := range all {

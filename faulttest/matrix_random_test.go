@@ -36,11 +36,11 @@ func unreliable() (rules []simulator.Rule) {
 func TestMatrixAtRandom(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("one of three that can only call again", matrixAtRandom(blind, 3))
+	t.Run("one of two that can only call again", matrixAtRandom(blind, 2))
 	if repeated() {
 		t.Run("a lone replica that asks before it calls again", matrixAtRandom(looking, 1))
 		t.Run("a lone replica that takes the money at once", matrixAtRandom(stripeNow, 1))
-		t.Run("one of three that capture it at the end", matrixAtRandom(stripeLater, 3))
+		t.Run("one of two that capture it at the end", matrixAtRandom(stripeLater, 2))
 	}
 }
 
@@ -58,7 +58,7 @@ func (s *shop) meetKillsAtRandom(n int) {
 	random := newRandom(seed(t))
 	s.faults(unreliable()...)
 	r := s.open(n)
-	load := s.send(16, random.Uint64())
+	load := s.send(8, random.Uint64())
 	kills, redriven := rounds(t, 2), 0
 	for range kills {
 		before, more := s.finished(), int64(40+random.IntN(60))

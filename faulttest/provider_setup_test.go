@@ -257,7 +257,7 @@ func (s *shop) settle(limit time.Duration) time.Duration {
 	s.t.Helper()
 	const moving = `SELECT count(*) FROM books.orders AS o WHERE o.finished_at IS NULL AND o.hold IS DISTINCT FROM 'attention'`
 	began := time.Now()
-	for tick := time.NewTicker(50 * time.Millisecond); ; <-tick.C {
+	for tick := time.NewTicker(200 * time.Millisecond); ; <-tick.C {
 		switch left := count(s.t, s.database.URL, moving); {
 		case left == 0:
 			tick.Stop()

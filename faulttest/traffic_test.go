@@ -20,6 +20,7 @@ type traffic struct {
 	once    bool // no order is sent twice
 	order   func(n int, random *rand.Rand) order
 	callers int
+	idle    time.Duration // that a caller waits before the next order
 	seed    uint64
 
 	client *client
@@ -55,8 +56,12 @@ func (c counts) String() string {
 		c.answered, c.cut, c.refused, c.unfinished, c.suppressed)
 }
 
-// pace is how long a caller waits who did not learn how an order ended.
-const pace = 10 * time.Millisecond
+// pace is how long a caller waits who did not learn how an order ended: so long at first, and up to pauseLimit where it
+// does not learn it for long.
+const (
+	pace       = 10 * time.Millisecond
+	pauseLimit = 200 * time.Millisecond
+)
 
 // patience is how long a caller tries to learn how an order ended.
 const patience = 60 * time.Second
@@ -80,6 +85,9 @@ func (f *traffic) start(t testing.TB) {
 				mine := n
 				mu.Unlock()
 				f.deliver(&sent{order: f.order(mine, random)}, f.once || mine%3 == 0, random)
+				if f.idle > 0 {
+					<-time.After(f.idle)
+				}
 			}
 		})
 	}
@@ -97,14 +105,15 @@ func (f *traffic) deliver(s *sent, once bool, random *rand.Rand) {
 	f.mu.Lock()
 	f.orders = append(f.orders, s)
 	f.mu.Unlock()
-	for end := time.Now().Add(patience); ; {
+	end := time.Now().Add(patience)
+	for pause := pace; ; pause = min(2*pause, pauseLimit) {
 		began := time.Now()
 		a := f.client.process(context.WithoutCancel(f.t.Context()), f.url(random), s.order, f.prefer)
 		f.note(s, a, began)
 		if s.final != "" {
 			return
 		}
-		<-time.After(pace)
+		<-time.After(pause)
 		if once {
 			return
 		}

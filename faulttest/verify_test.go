@@ -17,11 +17,12 @@ import (
 func TestVerifyThatCanNotFindOut(t *testing.T) {
 	build(t)
 	t.Parallel()
+	database := oneCharging(t)
 	for _, statement := range []string{"InstallationID", "VerifyExtent", "VerifyNextNumber", "VerifyPath", "VerifyMoney", "VerifyStock", "VerifyStuck", "ProviderClock", "ProviderKeys"} {
 		for _, fate := range []dbtest.Fate{dbtest.LoseRequest, dbtest.LoseReply} {
 			t.Run(fmt.Sprintf("%s: %s", statement, fate), func(t *testing.T) {
 				t.Parallel()
-				proxy := dbtest.NewProxy(t, oneCharging(t).URL)
+				proxy := dbtest.NewProxy(t, database.URL)
 				proxy.On(func(now string) dbtest.Fate {
 					if now == statement {
 						return fate
@@ -35,7 +36,7 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 
 	t.Run("interrupted", func(t *testing.T) {
 		t.Parallel()
-		proxy, reached := dbtest.NewProxy(t, oneCharging(t).URL), make(chan struct{})
+		proxy, reached := dbtest.NewProxy(t, database.URL), make(chan struct{})
 		released := make(chan struct{})
 		defer close(released)
 		proxy.On(func(now string) dbtest.Fate {
@@ -57,7 +58,7 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			noVerdict(t, launch(t, nil, "verify", "--database-url", oneCharging(t).URL, "--provider", answering(t, answer)))
+			noVerdict(t, launch(t, nil, "verify", "--database-url", database.URL, "--provider", answering(t, answer)))
 		})
 	}
 

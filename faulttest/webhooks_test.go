@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestWebhooks takes away from the replica that sends to an endpoint whatever can go, while the receiver flaps: it fails the
@@ -22,14 +23,14 @@ func TestWebhooks(t *testing.T) {
 	f := openFleet(t, "WebhookDeliveriesRecord")
 	r := openReceiver(t)
 	f.subscribe(r.url)
-	load := &traffic{url: f.any, callers: 2, seed: seed(t), order: smallOrders("hook"), cuts: true}
+	load := &traffic{url: f.any, callers: 2, idle: 100 * time.Millisecond, seed: seed(t), order: smallOrders("hook"), cuts: true}
 	load.start(t)
 	stored := func() [2]int64 {
 		return query[[2]int64](t, f.database.AdminURL, `SELECT ARRAY[e.fence, (SELECT count(*) FROM pawl.webhook_deliveries AS d WHERE d.state = 'delivered')]
 			FROM pawl.webhook_endpoints AS e`)[0]
 	}
 	for i, fault := range fleetFaults {
-		load.flows(30)
+		load.flows(15)
 		before := stored()
 		r.down.Store(i%2 == 1)
 		f.strike(fault, func() bool {
