@@ -40,7 +40,7 @@ func (y *yard) once(name string, build func(path string) (note string)) program 
 // present is the program of this work tree.
 func (y *yard) present() program {
 	return y.once("pawl", func(path string) string {
-		y.run("go", "build", "-C", root, "-o", path, ".")
+		y.run("go", "build", "-C", root, "-ldflags=-s -w", "-o", path, ".")
 		return ""
 	})
 }

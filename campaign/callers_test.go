@@ -23,6 +23,7 @@ type order struct {
 type callers struct {
 	t         *testing.T
 	seed      int
+	crowd     int // of them
 	addresses func() []string
 	client    *http.Client
 
@@ -32,11 +33,9 @@ type callers struct {
 	answers []answer
 }
 
-const callersAtOnce = 24
-
-func newCallers(t *testing.T, seed int, addresses func() []string) *callers {
+func newCallers(t *testing.T, seed, crowd int, addresses func() []string) *callers {
 	t.Helper()
-	c := &callers{t: t, seed: seed, addresses: addresses, client: newClient(10 * time.Second)}
+	c := &callers{t: t, seed: seed, crowd: crowd, addresses: addresses, client: newClient(10 * time.Second)}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
 }
@@ -44,7 +43,7 @@ func newCallers(t *testing.T, seed int, addresses func() []string) *callers {
 // call sends orders until the context ends. What is under way then is given up, and asked again by finish.
 func (c *callers) call(ctx context.Context) {
 	var calling sync.WaitGroup
-	for i := range callersAtOnce {
+	for i := range c.crowd {
 		calling.Go(func() {
 			d := newDice(c.seed, uint64(100+i))
 			for n := 0; pause(ctx, d.between(0, 80*time.Millisecond)); n++ {

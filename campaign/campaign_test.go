@@ -22,7 +22,7 @@ type row struct {
 
 	people, policies bool // people act at random, another policy becomes active
 	quiet            bool // the fault may bite nobody
-	onlyHere         bool // no other test has this fault
+	onlyHere         bool // no other test has this fault, and it takes no other program to be compiled
 
 	gap     func(*field) time.Duration // for how long nobody may be without an answer, asserted on demand
 	refused float64                    // and how many of a hundred requests to be refused
@@ -36,7 +36,7 @@ var rowsOfTable = []row{
 	{name: "postgres-restarts", weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
 	{name: "failover", onlyHere: true, weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
-	{name: "earlier-version", onlyHere: true, weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
+	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
 	{name: "disk-full", onlyHere: true, weight: 1, people: true, skip: noMount, servers: onSmallDisk, disturb: fillDisk},
 	{name: "locks", weight: 1, people: true, policies: true, disturb: holdLocks},
 	{name: "serializable", onlyHere: true, quiet: true, weight: 0.8, people: true, policies: true, prepare: serializable, disturb: countRollbacks},
@@ -57,11 +57,12 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 	template := newTemplate(t, func(url string) { yard.run(yard.present().path, "migrate", "up", "--database-url", url) })
 	table := report{seed: seed, seconds: seconds}
 	defer func() { table.print(os.Stdout) }()
-	rows := rowsWithin(seconds)
+	rows, crowd := rowsWithin(seconds)
 	var weights float64
 	for _, r := range rows {
 		weights += r.weight
 	}
+	t.Run("the checks find what is wrong", func(t *testing.T) { checksFindWhatIsWrong(t, yard, template) })
 	for i, r := range rows { //nolint:paralleltest // as above
 		t.Run(r.name, func(t *testing.T) {
 			if r.skip != nil && r.skip() != "" {
@@ -69,19 +70,23 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 				t.Skip("NOT TESTED: " + r.skip())
 			}
 			share := time.Duration(r.weight / weights * float64(seconds) * float64(time.Second))
-			f := &field{t: t, yard: yard, row: &r, seed: seed + i, dice: newDice(seed+i, 1), template: template,
+			f := &field{t: t, yard: yard, row: &r, seed: seed + i, dice: newDice(seed+i, 1), template: template, crowd: crowd,
 				limit: max(share-overhead, 2500*time.Millisecond, r.least)}
 			table.add(f.campaign(), strict)
 		})
 	}
 }
 
-// rowsWithin are the campaigns that there is time for: in less than a minute, those whose fault no other test has.
-func rowsWithin(seconds int) []row {
+// usualCrowd is how many callers there are in less than a minute; largeCrowd, in more.
+const usualCrowd, largeCrowd = 6, 24
+
+// rowsWithin are the campaigns that there is time for, and how many callers each has: in less than a minute, those whose
+// fault no other test has, and few.
+func rowsWithin(seconds int) (rows []row, crowd int) {
 	if seconds >= 60 {
-		return rowsOfTable
+		return rowsOfTable, largeCrowd
 	}
-	return slices.DeleteFunc(slices.Clone(rowsOfTable), func(r row) bool { return !r.onlyHere })
+	return slices.DeleteFunc(slices.Clone(rowsOfTable), func(r row) bool { return !r.onlyHere }), usualCrowd
 }
 
 // overhead is about what a campaign takes besides its fault: to start, to settle and to be checked.

@@ -12,7 +12,8 @@
 // A broken promise fails the test. How long nobody was answered, and how many requests were refused, depends on the machine:
 // that is printed, and fails the test only where it is asked for. Environment variables:
 //
-//	PAWL_FAULT_SECONDS  about how long all campaigns together take (20); under 60, only those run whose fault no other test has
+//	PAWL_FAULT_SECONDS  about how long all campaigns together take (20); under 60, there are few callers, and only those run
+//	                    whose fault no other test has and that need no other program
 //	PAWL_FAULT_SEED     where the random choices come from; each run prints its own
 //	PAWL_FAULT_STRICT   1: figures beyond what the documents say fail the test, too
 package campaign

@@ -22,6 +22,7 @@ type field struct {
 	seed  int
 	dice  dice
 	limit time.Duration // of the fault
+	crowd int           // callers at once
 
 	template *postgres
 	server   *postgres // the one that the checks read
@@ -92,7 +93,7 @@ func (f *field) prepare(ctx context.Context) {
 	}
 	f.fleet = startFleet(ctx, f.t, f.posts)
 	f.provider.addresses = f.fleet.addresses
-	f.callers = newCallers(f.t, f.seed, f.fleet.addresses)
+	f.callers = newCallers(f.t, f.seed, f.crowd, f.fleet.addresses)
 	f.people = newPeople(f.callers, f.provider)
 	for i := range scarceItems {
 		a := f.people.setStock(ctx, fmt.Sprintf("scarce-%d", i), scarceStock)

@@ -7,16 +7,12 @@ import (
 	"time"
 )
 
-// TestChecksFindWhatIsWrong runs orders without any fault, which must be in order, and then breaks one thing after the other: a
+// checksFindWhatIsWrong runs orders without any fault, which must be in order, and then breaks one thing after the other: a
 // check that can't fail is none.
-func TestChecksFindWhatIsWrong(t *testing.T) { //nolint:paralleltest // beside it, campaigns would be measured wrongly
-	if testing.Short() {
-		t.Skip("NOT TESTED: -short")
-	}
-	yard := newYard(t)
-	template := newTemplate(t, func(url string) { yard.run(yard.present().path, "migrate", "up", "--database-url", url) })
+func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
+	t.Helper()
 	f := &field{t: t, yard: yard, row: &row{name: "none", people: true, disturb: nothing}, seed: 1, dice: newDice(1, 1),
-		template: template, limit: 2 * time.Second}
+		template: template, limit: 2 * time.Second, crowd: usualCrowd}
 	f.prepare(t.Context())
 	f.fight(t.Context())
 	wrong := f.settle(t.Context(), settleLimit)
