@@ -14,11 +14,15 @@ const errorGroups = `-- name: ErrorGroups :many
 
 WITH looked AS MATERIALIZED (
   (SELECT f.order_no, f.status::text AS status, f.failure_step::text AS step, coalesce(f.failure_code, '') AS code, f.finished_at AS at
-   FROM pawl.orders AS f WHERE f.ended_as = 'failed' ORDER BY f.order_no DESC LIMIT $1)
+   FROM pawl.orders AS f
+   WHERE f.ended_as IN ('failed', 'canceled') AND f.ended_as BETWEEN 'failed' AND 'failed'
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $1)
   UNION ALL
   (SELECT h.order_no, h.status::text, NULL,
      split_part(coalesce(h.hold_reason, ''), ':', 1) || CASE WHEN starts_with(h.hold_reason, 'non_retryable:') THEN ':' || split_part(h.hold_reason, ':', 2) ELSE '' END, NULL
-   FROM pawl.orders AS h WHERE h.hold = 'attention' ORDER BY h.order_no DESC LIMIT $1)
+   FROM pawl.orders AS h
+   WHERE h.hold BETWEEN 'attention' AND 'attention'
+   ORDER BY h.hold DESC, h.order_no DESC LIMIT $1)
 ), grouped AS (
   SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
   FROM looked AS l GROUP BY l.status, l.step, l.code ORDER BY orders DESC, newest DESC LIMIT $2
@@ -51,6 +55,7 @@ type ErrorGroupsRow struct {
 // Failed orders and those that wait for a person, of each the newest so many, put together by where they stand and why: the step and
 // code of the failure, or the reason of the hold up to a colon, which the list of orders chooses by. Times are those of the failures; of a hold, when those of the
 // oldest and the newest order began.
+// With an equal sign, the planner may look for them along the primary key.
 func (q *Queries) ErrorGroups(ctx context.Context, arg ErrorGroupsParams) ([]ErrorGroupsRow, error) {
 	rows, err := q.db.Query(ctx, errorGroups, arg.Most, arg.Groups)
 	if err != nil {

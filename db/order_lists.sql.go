@@ -56,11 +56,7 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 }
 
 const ordersFind = `-- name: OrdersFind :one
-WITH unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item FROM pawl.orders AS u
-  WHERE $12::text IN ('uncompleted', 'item') AND NOT $1::text[] <@ ARRAY['completed', 'failed', 'canceled']
-    AND (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-), looked AS (
+WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
    WHERE $12::text = 'number' AND NOT $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
    ORDER BY o.order_no DESC LIMIT $15::integer)
@@ -69,82 +65,92 @@ WITH unfinished AS MATERIALIZED (
    WHERE $12::text = 'number' AND $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
    ORDER BY o.order_no LIMIT $15::integer)
   UNION ALL
-  (SELECT h.order_no FROM pawl.orders AS h
-   WHERE $12::text = 'hold' AND NOT $11::boolean AND h.hold IS NOT NULL
-     AND (h.hold, h.order_no) > ($16::text, $13::bigint) AND (h.hold, h.order_no) < ($16::text, $14::bigint)
-   ORDER BY h.hold DESC, h.order_no DESC LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+     SELECT w.order_no FROM pawl.orders AS w
+     WHERE NOT $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $15::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM pawl.orders AS h
-   WHERE $12::text = 'hold' AND $11::boolean AND h.hold IS NOT NULL
-     AND (h.hold, h.order_no) > ($16::text, $13::bigint) AND (h.hold, h.order_no) < ($16::text, $14::bigint)
-   ORDER BY h.hold, h.order_no LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+     SELECT w.order_no FROM pawl.orders AS w
+     WHERE $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $15::integer) AS h)
+  UNION ALL
+  (SELECT i.order_no FROM pawl.orders AS i
+   WHERE $12::text = 'item' AND $17::boolean AND NOT $11::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
+   ORDER BY i.item DESC, i.order_no DESC LIMIT $15::integer)
+  UNION ALL
+  (SELECT i.order_no FROM pawl.orders AS i
+   WHERE $12::text = 'item' AND $17::boolean AND $11::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
+   ORDER BY i.item, i.order_no LIMIT $15::integer)
+  UNION ALL
+  (SELECT d.order_no FROM (
+     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $17::boolean AND u.due_at IS NOT NULL AND u.hold IS NULL OFFSET 0) AS d
+   WHERE d.order_no > $13::bigint AND d.order_no < $14::bigint
+   ORDER BY CASE WHEN $11::boolean THEN d.order_no ELSE -d.order_no END LIMIT $15::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
    WHERE $12::text = 'customer' AND NOT $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($16::text, $13::bigint) AND (c.customer_id, c.order_no) < ($16::text, $14::bigint)
+     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
    ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
    WHERE $12::text = 'customer' AND $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($16::text, $13::bigint) AND (c.customer_id, c.order_no) < ($16::text, $14::bigint)
+     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
    ORDER BY c.customer_id, c.order_no LIMIT $15::integer)
   UNION ALL
-  (SELECT v.order_no FROM pawl.reservations AS v
-   WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
-     AND (v.item, v.order_no) > ($16::text, $13::bigint) AND (v.item, v.order_no) < ($16::text, $14::bigint)
-     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
-   ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer)
+  (SELECT r.order_no FROM (
+     SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
+     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
+       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer) AS r)
   UNION ALL
-  (SELECT v.order_no FROM pawl.reservations AS v
-   WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
-     AND (v.item, v.order_no) > ($16::text, $13::bigint) AND (v.item, v.order_no) < ($16::text, $14::bigint)
-     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
-   ORDER BY v.item, v.order_no LIMIT $15::integer)
+  (SELECT r.order_no FROM (
+     SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
+     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
+       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
+     ORDER BY v.item, v.order_no LIMIT $15::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
+   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as IN ('failed', 'canceled')
      AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
    ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
+   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as IN ('failed', 'canceled')
      AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
    ORDER BY f.ended_as, f.order_no LIMIT $15::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
    WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($16::text, $13::bigint) AND (f.item, f.order_no) < ($16::text, $14::bigint)
+     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
    ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
    WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($16::text, $13::bigint) AND (f.item, f.order_no) < ($16::text, $14::bigint)
+     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
    ORDER BY f.item, f.order_no LIMIT $15::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
+   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as IN ('failed', 'canceled')
      AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
    ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
+   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as IN ('failed', 'canceled')
      AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
    ORDER BY k.ended_as, k.order_no LIMIT $15::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
    WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($16::text, $13::bigint) AND (k.item, k.order_no) < ($16::text, $14::bigint)
+     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
    ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
    WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($16::text, $13::bigint) AND (k.item, k.order_no) < ($16::text, $14::bigint)
+     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
    ORDER BY k.item, k.order_no LIMIT $15::integer)
-  UNION ALL
-  (SELECT u.order_no FROM unfinished AS u
-   WHERE u.status = ANY($1::text[]) AND u.order_no > $13::bigint AND u.order_no < $14::bigint
-     AND ($12::text <> 'item' OR u.item = $16::text)
-   ORDER BY CASE WHEN $11::boolean THEN u.order_no ELSE -u.order_no END LIMIT $15::integer)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN $11::boolean THEN l.order_no ELSE -l.order_no END LIMIT $15::integer
@@ -180,6 +186,8 @@ type OrdersFindParams struct {
 	After       int64
 	Before      int64
 	Looks       int32
+	Holds       []string
+	Unfinished  bool
 	Name        string
 }
 
@@ -189,10 +197,9 @@ type OrdersFindRow struct {
 	Last   int64
 }
 
-// by says along what is looked: the primary key (number), the orders that wait for one thing
-// (hold), those of a customer, those that are not completed, or those for an item. Of these,
-// completed ones are among those that reserved it. Failed and canceled ones are found by what the final move
-// wrote. Orders in a state that does not last are due some time or held; all of them are looked at.
+// by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
+// an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
+// their item; or somebody drives them: these are few, and all are looked at.
 // The numbers are the next ones of each way, so the next of all ways together are among them.
 func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersFindRow, error) {
 	row := q.db.QueryRow(ctx, ordersFind,
@@ -211,6 +218,8 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.After,
 		arg.Before,
 		arg.Looks,
+		arg.Holds,
+		arg.Unfinished,
 		arg.Name,
 	)
 	var i OrdersFindRow

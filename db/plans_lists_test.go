@@ -89,6 +89,7 @@ func lists(t *testing.T, conn *pgx.Conn) {
 				for _, oldest := range []string{"false", "true"} {
 					args := map[string]string{"by": "'" + list.by + "'", "name": name, "oldest": oldest, "statuses": list.statuses, "looks": "50",
 						"item": "''", "customer_id": "''", "reason": "''", "amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''"}
+					args["holds"], args["unfinished"] = waitsOf(list.by, name, list.statuses)
 					maps.Copy(args, window)
 					look(list.by, "OrdersFind", args, pagesOfList)
 				}
@@ -97,6 +98,22 @@ func lists(t *testing.T, conn *pgx.Conn) {
 	}
 	look("read", "OrdersRead", map[string]string{"order_nos": "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'", "bytes": "1048576"}, pagesOfList)
 	t.Logf("pages read at most: %v", worst)
+}
+
+// waitsOf says which holds a list goes through, and whether unfinished orders are among them.
+func waitsOf(by, name, statuses string) (holds, unfinished string) {
+	switch {
+	case by == "hold":
+		return "'{" + strings.Trim(name, "'") + "}'", "false"
+	case !strings.Contains(statuses, "ing"): // as all states end that are not the last
+		return "'{}'", "false"
+	case by == "uncompleted":
+		return "'{retry,callback,scheduled,queued,approval,paused,attention}'", "true"
+	case by == "item":
+		return "'{}'", "true"
+	default:
+		return "'{}'", "false"
+	}
 }
 
 // span is a window of time that began and ended that long ago, with the numbers the engine finds for it.

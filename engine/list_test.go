@@ -167,7 +167,7 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
 	b.exec(t, `INSERT INTO orders (order_id, currency, item, amount, status, hold, hold_reason)
 		SELECT n::text, 'USD', 'widget', CASE WHEN n IN (1, 25000) THEN 500 ELSE 1 END, 'charging', 'attention', 'retry_after: later' FROM generate_series(1, 25000) AS n`)
-	for _, f := range []orders.Filter{{}, {Hold: fsm.HoldAttention}, {Oldest: true}, {Hold: fsm.HoldAttention, HoldReason: "retry_after", Oldest: true}} {
+	for _, f := range []orders.Filter{{}, {Hold: fsm.HoldAttention}, {Oldest: true}, {Hold: fsm.HoldAttention, HoldReason: "retry_after", Oldest: true}, {Statuses: []fsm.State{fsm.Charging}}, {Item: "widget", Oldest: true}} {
 		f.AmountFrom, f.Limit = new(decimal.MustParse("100")), 10
 		var pages [][]string
 		for next := int64(1); next != 0; f.After = next {
@@ -189,6 +189,9 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		if !reflect.DeepEqual(pages, want) {
 			t.Errorf("%+v: %q", f, pages)
 		}
+	}
+	if page, next, err := b.engine.Orders.List(t.Context(), orders.Filter{Item: "lamp", Limit: 10}); len(page) != 0 || next != 0 || err != nil {
+		t.Errorf("among orders for something else: %d, next %d, %v", len(page), next, err)
 	}
 	found, err := b.engine.DoAll(t.Context(), engine.Bulk{
 		Request: engine.Request{Verb: orders.Cancel, DryRun: true},

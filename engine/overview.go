@@ -54,7 +54,7 @@ func (e *Engine) Overview(ctx context.Context) (Overview, error) {
 }
 
 func (e *Engine) lookOver(ctx context.Context) (v Overview, err error) {
-	if v.Waiting, err = e.Waiting(ctx); err != nil {
+	if v.Waiting, err = e.waiting(ctx, 0); err != nil {
 		return v, err
 	}
 	counts := map[fsm.State]StatusCount{}
@@ -82,13 +82,31 @@ func (e *Engine) lookOver(ctx context.Context) (v Overview, err error) {
 
 func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount) error {
 	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersUnfinished, CountsMost)
-	for i, row := range rows {
-		counts[row.Status] = StatusCount{Orders: min(row.Orders, CountsMost), More: row.Cut || row.Orders >= CountsMost}
-		if i == 0 {
-			v.Oldest = &OldestOrder{row.OrderID, row.Status, row.Hold, row.CreatedAt}
-		}
+	if err != nil || len(rows) == 0 {
+		return err
 	}
-	return err
+	v.Oldest = &OldestOrder{rows[0].OrderID, rows[0].Status, rows[0].Hold, rows[0].CreatedAt}
+	cut := countHeld(rows, v.Held)
+	for _, row := range rows {
+		n := counts[row.Status].Orders + row.Orders
+		counts[row.Status] = StatusCount{Orders: min(n, CountsMost), More: cut || n >= CountsMost}
+	}
+	return nil
+}
+
+// countHeld adds up the orders of each hold, and says whether some were left out, of whatever state.
+func countHeld(rows []db.OrdersUnfinishedRow, held map[string]Held) (cut bool) {
+	for _, row := range rows {
+		cut = cut || row.DueCut
+		if row.Hold == nil {
+			continue
+		}
+		sum := held[*row.Hold]
+		sum.Orders = min(sum.Orders+row.Orders, CountsMost)
+		held[*row.Hold] = sum
+		cut = cut || sum.Orders >= CountsMost
+	}
+	return cut
 }
 
 // countEnded looks for completed orders among twice as many of the newest, until it has once found enough of them.

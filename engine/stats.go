@@ -92,7 +92,12 @@ type Held struct {
 
 // Waiting asks the database. Errors: orders.ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: CountsMost, Oldest: OldestMost})
+	return e.waiting(ctx, CountsMost)
+}
+
+// waiting counts the held orders up to a number: with 0, whoever asks counts them.
+func (e *Engine) waiting(ctx context.Context, most int32) (Waiting, error) {
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: most, Oldest: OldestMost})
 	if err != nil {
 		return Waiting{}, orders.Unavailable("count held orders", err)
 	}

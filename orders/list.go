@@ -62,11 +62,7 @@ func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64,
 	limit := int(f.Limit)
 	q := f.query(w)
 	q.Looks = f.Limit + 1 // is there one more?
-	more := int32(8)
-	if q.By == "item" || q.By == "uncompleted" { // each look goes through all orders that have not ended
-		more = looksAtMost
-	}
-	for left := int32(looksAtMost); ; q.Looks = min(more*q.Looks, left) {
+	for left := int32(looksAtMost); ; q.Looks = min(8*q.Looks, left) {
 		found, err := Read(ctx, r, r.query.OrdersFind, q)
 		if err != nil {
 			return nil, 0, err
@@ -141,20 +137,26 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	if f.AmountTo != nil {
 		q.AmountTo = *f.AmountTo
 	}
+	q.Unfinished = slices.ContainsFunc(q.Statuses, unfinished)
 	switch {
 	case f.Hold != "":
-		q.By, q.Name = "hold", f.Hold
+		q.By, q.Holds = "hold", []string{f.Hold}
 	case f.CustomerID != "":
 		q.By, q.Name = "customer", f.CustomerID
 	case f.Item != "":
 		q.By, q.Name = "item", f.Item
-	case !slices.Contains(q.Statuses, string(fsm.Completed)):
-		q.By = "uncompleted"
-	default:
+	case slices.Contains(q.Statuses, string(fsm.Completed)):
 		q.By = "number"
+	default:
+		q.By = "uncompleted"
+		if q.Unfinished {
+			q.Holds = fsm.Holds()
+		}
 	}
 	return q
 }
+
+func unfinished(status string) bool { return !fsm.State(status).Final() }
 
 // largest is the largest amount there can be.
 var largest = decimal.MustParse("999999999999999.9999")

@@ -29,16 +29,11 @@ WITH RECURSIVE halves AS (
 SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h;
 
 -- name: OrdersFind :one
--- by says along what is looked: the primary key (number), the orders that wait for one thing
--- (hold), those of a customer, those that are not completed, or those for an item. Of these,
--- completed ones are among those that reserved it. Failed and canceled ones are found by what the final move
--- wrote. Orders in a state that does not last are due some time or held; all of them are looked at.
+-- by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
+-- an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
+-- their item; or somebody drives them: these are few, and all are looked at.
 -- The numbers are the next ones of each way, so the next of all ways together are among them.
-WITH unfinished AS MATERIALIZED (
-  SELECT u.order_no, u.status, u.item FROM pawl.orders AS u
-  WHERE @by::text IN ('uncompleted', 'item') AND NOT @statuses::text[] <@ ARRAY['completed', 'failed', 'canceled']
-    AND (u.due_at IS NOT NULL OR u.hold IS NOT NULL)
-), looked AS (
+WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
    WHERE @by::text = 'number' AND NOT @oldest::boolean AND o.order_no > @after::bigint AND o.order_no < @before::bigint
    ORDER BY o.order_no DESC LIMIT @looks::integer)
@@ -47,15 +42,30 @@ WITH unfinished AS MATERIALIZED (
    WHERE @by::text = 'number' AND @oldest::boolean AND o.order_no > @after::bigint AND o.order_no < @before::bigint
    ORDER BY o.order_no LIMIT @looks::integer)
   UNION ALL
-  (SELECT h.order_no FROM pawl.orders AS h
-   WHERE @by::text = 'hold' AND NOT @oldest::boolean AND h.hold IS NOT NULL
-     AND (h.hold, h.order_no) > (@name::text, @after::bigint) AND (h.hold, h.order_no) < (@name::text, @before::bigint)
-   ORDER BY h.hold DESC, h.order_no DESC LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(@holds::text[]) AS k(hold), LATERAL (
+     SELECT w.order_no FROM pawl.orders AS w
+     WHERE NOT @oldest::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, @after::bigint) AND (w.hold, w.order_no) < (k.hold, @before::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT @looks::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM pawl.orders AS h
-   WHERE @by::text = 'hold' AND @oldest::boolean AND h.hold IS NOT NULL
-     AND (h.hold, h.order_no) > (@name::text, @after::bigint) AND (h.hold, h.order_no) < (@name::text, @before::bigint)
-   ORDER BY h.hold, h.order_no LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(@holds::text[]) AS k(hold), LATERAL (
+     SELECT w.order_no FROM pawl.orders AS w
+     WHERE @oldest::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, @after::bigint) AND (w.hold, w.order_no) < (k.hold, @before::bigint)
+     ORDER BY w.hold, w.order_no LIMIT @looks::integer) AS h)
+  UNION ALL
+  (SELECT i.order_no FROM pawl.orders AS i
+   WHERE @by::text = 'item' AND @unfinished::boolean AND NOT @oldest::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > (@name::text, @after::bigint) AND (i.item, i.order_no) < (@name::text, @before::bigint)
+   ORDER BY i.item DESC, i.order_no DESC LIMIT @looks::integer)
+  UNION ALL
+  (SELECT i.order_no FROM pawl.orders AS i
+   WHERE @by::text = 'item' AND @unfinished::boolean AND @oldest::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > (@name::text, @after::bigint) AND (i.item, i.order_no) < (@name::text, @before::bigint)
+   ORDER BY i.item, i.order_no LIMIT @looks::integer)
+  UNION ALL
+  (SELECT d.order_no FROM (
+     SELECT u.order_no FROM pawl.orders AS u WHERE @by::text IN ('uncompleted', 'item') AND @unfinished::boolean AND u.due_at IS NOT NULL AND u.hold IS NULL OFFSET 0) AS d
+   WHERE d.order_no > @after::bigint AND d.order_no < @before::bigint
+   ORDER BY CASE WHEN @oldest::boolean THEN d.order_no ELSE -d.order_no END LIMIT @looks::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
    WHERE @by::text = 'customer' AND NOT @oldest::boolean AND c.customer_id IS NOT NULL
@@ -67,25 +77,25 @@ WITH unfinished AS MATERIALIZED (
      AND (c.customer_id, c.order_no) > (@name::text, @after::bigint) AND (c.customer_id, c.order_no) < (@name::text, @before::bigint)
    ORDER BY c.customer_id, c.order_no LIMIT @looks::integer)
   UNION ALL
-  (SELECT v.order_no FROM pawl.reservations AS v
-   WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND NOT @oldest::boolean
-     AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
-     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
-   ORDER BY v.item DESC, v.order_no DESC LIMIT @looks::integer)
+  (SELECT r.order_no FROM (
+     SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
+     WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND NOT @oldest::boolean
+       AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT @looks::integer) AS r)
   UNION ALL
-  (SELECT v.order_no FROM pawl.reservations AS v
-   WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND @oldest::boolean
-     AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
-     AND v.generation = (SELECT g.generation FROM pawl.orders AS g WHERE g.order_no = v.order_no)
-   ORDER BY v.item, v.order_no LIMIT @looks::integer)
+  (SELECT r.order_no FROM (
+     SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
+     WHERE @by::text = 'item' AND 'completed' = ANY(@statuses::text[]) AND @oldest::boolean
+       AND (v.item, v.order_no) > (@name::text, @after::bigint) AND (v.item, v.order_no) < (@name::text, @before::bigint)
+     ORDER BY v.item, v.order_no LIMIT @looks::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as = 'failed'
+   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as IN ('failed', 'canceled')
      AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
    ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @looks::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as = 'failed'
+   WHERE @by::text = 'uncompleted' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as IN ('failed', 'canceled')
      AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
    ORDER BY f.ended_as, f.order_no LIMIT @looks::integer)
   UNION ALL
@@ -100,12 +110,12 @@ WITH unfinished AS MATERIALIZED (
    ORDER BY f.item, f.order_no LIMIT @looks::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as = 'canceled'
+   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as IN ('failed', 'canceled')
      AND (k.ended_as, k.order_no) > ('canceled', @after::bigint) AND (k.ended_as, k.order_no) < ('canceled', @before::bigint)
    ORDER BY k.ended_as DESC, k.order_no DESC LIMIT @looks::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
+   WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as IN ('failed', 'canceled')
      AND (k.ended_as, k.order_no) > ('canceled', @after::bigint) AND (k.ended_as, k.order_no) < ('canceled', @before::bigint)
    ORDER BY k.ended_as, k.order_no LIMIT @looks::integer)
   UNION ALL
@@ -118,11 +128,6 @@ WITH unfinished AS MATERIALIZED (
    WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
      AND (k.item, k.order_no) > (@name::text, @after::bigint) AND (k.item, k.order_no) < (@name::text, @before::bigint)
    ORDER BY k.item, k.order_no LIMIT @looks::integer)
-  UNION ALL
-  (SELECT u.order_no FROM unfinished AS u
-   WHERE u.status = ANY(@statuses::text[]) AND u.order_no > @after::bigint AND u.order_no < @before::bigint
-     AND (@by::text <> 'item' OR u.item = @name::text)
-   ORDER BY CASE WHEN @oldest::boolean THEN u.order_no ELSE -u.order_no END LIMIT @looks::integer)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN @oldest::boolean THEN l.order_no ELSE -l.order_no END LIMIT @looks::integer
