@@ -55,7 +55,7 @@ func filterOf(g *client.ErrorGroup) url.Values {
 // searchOf is filterOf, as a person would type it.
 func searchOf(g *client.ErrorGroup) string {
 	words := []string{"status:" + string(g.Status)}
-	code := `"` + strings.ReplaceAll(g.Code, `"`, "") + `"`
+	code := `"` + strings.ReplaceAll(g.Code, `"`, `""`) + `"`
 	switch {
 	case g.Hold != "":
 		words = append(words, "hold:"+string(g.Hold), "reason:"+code)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,7 +52,7 @@ var searchHelp = [][2]string{
 	{`code:out_of_stock`, "failed, or being undone, with this code"},
 	{`step:reserve`, "failed, or being undone, because of this step"},
 	{`sort:oldest`, "the oldest first"},
-	{`order-123`, "the order with this id; in quotes if it has a colon that could be meant otherwise"},
+	{`order-123`, "the order with this id; in quotes if it has a colon that could be meant otherwise; two quotes in there stand for one"},
 }
 
 const ordersOfPage = 50
@@ -60,12 +61,12 @@ const ordersOfPage = 50
 func (v *visit) orders() error {
 	s := parseSearch(v.query("q"), time.Now())
 	if s.id != "" {
-		_, err := v.api.GetOrder(v.r.Context(), s.id, nil)
-		if err == nil {
-			return v.redirect(orderURL(s.id))
-		}
-		if !hasStatus(err, http.StatusNotFound) {
+		found, err := v.findByID(s.id, v.query("q"))
+		switch {
+		case err != nil:
 			return err
+		case found != "":
+			return v.redirect(orderURL(found))
 		}
 		s.note("There is no order %q.", s.id)
 	}
@@ -81,6 +82,18 @@ func (v *visit) orders() error {
 		p.Views = append(p.Views, one)
 	}
 	return v.show("orders", page{Title: "Orders", Data: p})
+}
+
+// findByID returns the id of an order among those that a search can mean: what was typed may be an id as it is, with its quotes.
+// Empty: there is none.
+func (v *visit) findByID(ids ...string) (string, error) {
+	for _, id := range slices.Compact(ids) {
+		_, err := v.api.GetOrder(v.r.Context(), id, nil)
+		if err == nil || !hasStatus(err, http.StatusNotFound) {
+			return id, err
+		}
+	}
+	return "", nil
 }
 
 // find reads a page of the orders that are looked for. What the API does not take becomes a note.

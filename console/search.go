@@ -79,18 +79,24 @@ type word struct {
 	quoted bool // from its beginning
 }
 
-// wordsOf takes a text apart at its blanks, but for those in double quotes. A quote that is not closed ends with the text.
+// wordsOf takes a text apart at its blanks, but for those in double quotes. In there, two quotes stand for one. A quote that is
+// not closed ends with the text.
 func wordsOf(text string) (words []word) {
 	var w word
-	var open, begun bool
+	var open, begun, doubled bool
 	end := func() {
 		if begun {
 			words = append(words, w)
 		}
 		w, begun = word{}, false
 	}
-	for _, r := range text {
+	for i, r := range text {
+		again := strings.HasPrefix(text[i:], `""`)
 		switch {
+		case doubled:
+			w.text, doubled = w.text+string(r), false
+		case open && again:
+			doubled = true
 		case r == '"':
 			w.quoted = w.quoted || !begun
 			open, begun = !open, true
