@@ -443,14 +443,14 @@ type Activity struct {
 	// Ended Orders that ended, by their status.
 	Ended []ActivityCount `json:"ended,omitempty,omitzero"`
 
-	// Held How often orders were put on hold, by what they wait for.
-	Held []ActivityCount `json:"held,omitempty,omitzero"`
-
 	// MedianSeconds What half of those took at most, from their creation on.
 	MedianSeconds float64 `json:"medianSeconds,omitempty,omitzero"`
 
 	// Moves Moves of orders.
 	Moves []ActivityMove `json:"moves,omitempty,omitzero"`
+
+	// OnHold How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least.
+	OnHold []ActivityCount `json:"onHold,omitempty,omitzero"`
 
 	// Seconds How long they were: no clock is exact.
 	Seconds float64 `json:"seconds"`

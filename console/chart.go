@@ -45,67 +45,6 @@ type plot struct {
 	lines       []line
 }
 
-func charts(points []client.Activity) []chart {
-	all := []chart{}
-	for _, p := range []plot{
-		{"Throughput", "orders a second", perSecond, true, []line{
-			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
-			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
-			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed") + named(a.Ended, "canceled") })},
-		}},
-		{"Time to the end", "of the orders that ended, from their creation on", duration, false, []line{
-			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
-			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
-		}},
-		{"Holds", "orders a second that were put on hold", perSecond, true, []line{
-			{Name: "for a person", value: rate(func(a *client.Activity) int64 { return named(a.Held, "attention") + named(a.Held, "approval") })},
-			{Name: "for a retry or a callback", value: rate(func(a *client.Activity) int64 { return named(a.Held, "retry") + named(a.Held, "callback") })},
-			{Name: "for anything else", value: rate(func(a *client.Activity) int64 {
-				return named(a.Held, "queued") + named(a.Held, "scheduled") + named(a.Held, "paused")
-			})},
-		}},
-		{"Provider calls", "a second, by outcome", perSecond, true, []line{
-			{Name: "done or waiting", value: rate(func(a *client.Activity) int64 { return outcomes(a, "done", "waiting") })},
-			{Name: "refused", value: rate(func(a *client.Activity) int64 { return outcomes(a, "refused") })},
-			{Name: "not known, or to be tried again", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
-		}},
-	} {
-		all = append(all, p.draw(points))
-	}
-	return all
-}
-
-func rate(of func(*client.Activity) int64) func(*client.Activity) float64 {
-	return func(a *client.Activity) float64 { return float64(of(a)) / max(a.Seconds, .001) }
-}
-
-func named(counts []client.ActivityCount, name string) int64 {
-	for _, c := range counts {
-		if c.Name == name {
-			return c.Orders
-		}
-	}
-	return 0
-}
-
-func outcomes(a *client.Activity, names ...client.ActivityCallsOutcome) (n int64) {
-	for _, c := range a.Calls {
-		for _, name := range names {
-			if c.Outcome == name {
-				n += c.Calls
-			}
-		}
-	}
-	return n
-}
-
-func perSecond(n float64) string {
-	if n == 0 {
-		return "0"
-	}
-	return short(n)
-}
-
 // draw draws the points of the hour that ends with the last of them.
 func (p *plot) draw(points []client.Activity) chart {
 	c := chart{Title: p.title, Help: p.help}

@@ -18,6 +18,10 @@ func hour() (points []client.Activity) {
 			p.Admitted, p.MedianSeconds, p.SlowSeconds = 100, .004, 2.5
 			p.Ended = []client.ActivityCount{{Name: "completed", Orders: 90}, {Name: "failed", Orders: 10}}
 			p.Moves = []client.ActivityMove{{From: "pending", To: "charging", Orders: 100}}
+		} else {
+			p.OnHold = []client.ActivityCount{{Name: "attention", Orders: 1500}, {Name: "approval", Orders: 3}, {Name: "retry", Orders: 40}}
+			p.Calls = []client.ActivityCalls{{Step: "charge", Outcome: "done", Calls: 3}, {Step: "charge", Outcome: "unknown", Calls: 1}, {Step: "reserve", Outcome: "refused", Calls: 2}}
+			p.Breakers = []client.ActivityBreakers{{Step: "charge", Breaker: "open"}, {Step: "confirm", Breaker: "half_open"}}
 		}
 		points = append(points, p)
 	}
@@ -37,8 +41,21 @@ func TestCharts(t *testing.T) {
 	if took.Top != "5.0 s" || took.Rows[0].Values[0] != "4.0 ms" || took.Rows[0].Values[1] != "2.5 s" {
 		t.Errorf("up to %s: %v", took.Top, took.Rows[0])
 	}
-	if n := len(throughput.Rows); n != 31 || len(holds.Rows) != 0 || strings.Join(throughput.Rows[5].Values, " ") != "10 9.0 1.0" {
-		t.Errorf("%d rows, %v; holds: %v", n, throughput.Rows[5], holds.Rows)
+	if n := len(throughput.Rows); n != 31 || strings.Join(throughput.Rows[5].Values, " ") != "10 9.0 1.0" {
+		t.Errorf("%d rows, %v", n, throughput.Rows[5])
+	}
+	for _, c := range []struct {
+		chart      chart
+		title, top string
+		rows, path string // of the newest minute, and of the first line
+	}{
+		{holds, "Orders that wait", "2,000", "1,503 40 0", "M0 120L240 120L241 30L480 30"},
+		{all[4], "Calls that failed", "50 %", "25 % 0 % 0 %", "M0 120L240 120L241 60L480 60"},
+		{all[5], "Circuit breakers", "open", "open closed half open", "M0 120L240 120L241 0L480 0"},
+	} {
+		if rows := strings.Join(c.chart.Rows[0].Values, " "); c.chart.Title != c.title || c.chart.Top != c.top || rows != c.rows || c.chart.Lines[0].Path != c.path || len(c.chart.Rows) != 30 {
+			t.Errorf("%s up to %s, %d rows, %s, %s", c.chart.Title, c.chart.Top, len(c.chart.Rows), rows, c.chart.Lines[0].Path)
+		}
 	}
 	if !strings.HasPrefix(throughput.Latest, "admitted 0, completed 0") {
 		t.Error(throughput.Latest)

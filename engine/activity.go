@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/sony/gobreaker/v2"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
 )
@@ -18,6 +19,9 @@ import (
 const (
 	activityEvery = 10 * time.Second
 	activityMost  = 360 // an hour
+	// heldEvery is how often held orders are counted where nobody asks for it otherwise, as whoever reads the metrics does.
+	heldEvery = time.Minute
+	heldLimit = 2 * time.Second // how long that may take
 )
 
 // Activity is what this replica did in ten seconds. What did not happen is left out.
@@ -26,8 +30,8 @@ type Activity struct {
 	Seconds      float64   // how long they were: no clock is exact
 	Admitted     int64
 	Ended        map[fsm.State]int64
-	Median, Slow time.Duration // what half and 95 % of the orders that ended took at most, from their creation on
-	Held         map[string]int64
+	Median, Slow time.Duration    // what half and 95 % of the orders that ended took at most, from their creation on
+	OnHold       map[string]int64 // how many orders of all replicas waited, by what for, as they were last counted, up to CountsMost
 	Moves        map[[2]fsm.State]int64
 	Calls        map[fsm.Step]map[string]int64 // to providers, by outcome
 	Breakers     map[fsm.Step]gobreaker.State  // the worst of all policies, at the end; those that are closed are left out
@@ -39,9 +43,11 @@ type activity struct {
 	moves  map[[2]fsm.State]*atomic.Int64 // counted since the start, by edge of the machine
 	own    *prometheus.Registry           // of the metrics that are read
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	before tally
 	points []Activity
+	onHold map[string]int64 // as they were last counted
+	heldAt time.Time        // when that was
 }
 
 func newActivity(e *Engine) *activity {
@@ -49,7 +55,7 @@ func newActivity(e *Engine) *activity {
 	for _, edge := range fsm.Edges() {
 		a.moves[[2]fsm.State{edge.From, edge.To}] = new(atomic.Int64)
 	}
-	a.own.MustRegister(e.metrics.finished, e.metrics.orderSeconds, e.metrics.held, e.metrics.calls)
+	a.own.MustRegister(e.metrics.finished, e.metrics.orderSeconds, e.metrics.calls)
 	a.before = a.tally()
 	return a
 }
@@ -89,9 +95,44 @@ func (a *activity) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-every.C:
+			a.countHeld(ctx)
 			a.sample()
 		}
 	}
+}
+
+// countHeld has the held orders counted, unless somebody did lately. If the database does not answer, the last count stays.
+func (a *activity) countHeld(ctx context.Context) {
+	a.mu.Lock()
+	lately := time.Since(a.heldAt) < heldEvery
+	a.mu.Unlock()
+	if lately {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, heldLimit)
+	defer cancel()
+	rows, err := a.engine.query.OrdersHeldStats(ctx, db.OrdersHeldStatsParams{Most: CountsMost})
+	if err != nil {
+		return
+	}
+	held := map[string]Held{}
+	for _, row := range rows {
+		held[row.Hold] = Held{Orders: row.Orders}
+	}
+	a.noteHeld(held)
+}
+
+// noteHeld keeps how many orders wait, for the samples to come.
+func (a *activity) noteHeld(held map[string]Held) {
+	onHold := map[string]int64{}
+	for hold, h := range held {
+		if h.Orders > 0 {
+			onHold[hold] = h.Orders
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.onHold, a.heldAt = onHold, time.Now()
 }
 
 // sample adds what was done since the last sample.
@@ -100,7 +141,7 @@ func (a *activity) sample() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	point := now.since(&a.before)
-	point.At = a.engine.now()
+	point.At, point.OnHold = a.engine.now(), a.onHold
 	for _, pool := range a.engine.CallPools() {
 		if pool.Breaker != gobreaker.StateClosed {
 			if point.Breakers == nil {
@@ -119,14 +160,13 @@ type tally struct {
 	at       time.Time
 	admitted int64
 	ended    map[fsm.State]int64
-	held     map[string]int64
 	moves    map[[2]fsm.State]int64
 	calls    map[[2]string]int64 // by step and outcome
 	took     durations
 }
 
 func (a *activity) tally() tally {
-	t := tally{at: time.Now(), admitted: a.engine.Stats.Admitted.Load(), ended: map[fsm.State]int64{}, held: map[string]int64{},
+	t := tally{at: time.Now(), admitted: a.engine.Stats.Admitted.Load(), ended: map[fsm.State]int64{},
 		moves: map[[2]fsm.State]int64{}, calls: map[[2]string]int64{}, took: durations{}}
 	for pair, counter := range a.moves {
 		t.moves[pair] = counter.Load()
@@ -149,8 +189,6 @@ func (t *tally) add(name string, m *dto.Metric) {
 	switch name {
 	case "pawl_orders_finished_total":
 		t.ended[fsm.State(label["status"])] += n
-	case "pawl_orders_held_total":
-		t.held[label["hold"]] += n
 	case "pawl_step_calls_total":
 		t.calls[[2]string{label["step"], label["outcome"]}] += n
 	case "pawl_order_duration_seconds":
@@ -162,7 +200,7 @@ func (t *tally) add(name string, m *dto.Metric) {
 func (t *tally) since(before *tally) Activity {
 	a := Activity{
 		Seconds: t.at.Sub(before.at).Seconds(), Admitted: t.admitted - before.admitted,
-		Ended: rise(t.ended, before.ended), Held: rise(t.held, before.held), Moves: rise(t.moves, before.moves),
+		Ended: rise(t.ended, before.ended), Moves: rise(t.moves, before.moves),
 	}
 	for key, n := range rise(t.calls, before.calls) {
 		if a.Calls == nil {

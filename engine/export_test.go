@@ -39,8 +39,12 @@ func (e *Engine) UndoLate() {
 // LoadPolicies looks for new policies, as the timers do now and then.
 func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.load(ctx) }
 
-// NoteActivity does what happens every ten seconds.
-func (e *Engine) NoteActivity() { e.activity.sample() }
+// NoteActivity does what happens every ten seconds. Nobody has counted the held orders lately.
+func (e *Engine) NoteActivity(ctx context.Context) {
+	e.activity.heldAt = time.Time{}
+	e.activity.countHeld(ctx)
+	e.activity.sample()
+}
 
 // Shared is what was looked up for everybody.
 type Shared[T any] struct{ shared[T] }

@@ -61,6 +61,7 @@ func (e *Engine) lookOver(ctx context.Context) (v Overview, err error) {
 	if err := e.countUnfinished(ctx, &v, counts); err != nil {
 		return v, orders.Unavailable("count unfinished orders", err)
 	}
+	e.activity.noteHeld(v.Held)
 	if err := e.countEnded(ctx, counts); err != nil {
 		return v, orders.Unavailable("count orders that have ended", err)
 	}

@@ -58,10 +58,15 @@ func TestOverview(t *testing.T) {
 	if len(v.Statuses) != len(fsm.States()) || v.Oldest == nil || v.Oldest.OrderID != oldest || text(v.Oldest.Hold) != "approval" || v.Held["attention"].Orders != 1 {
 		t.Errorf("%+v, want the oldest to be %s", v, oldest)
 	}
-	s.engine.NoteActivity()
-	s.engine.NoteActivity() // in which nothing happened
+	for _, hold := range fsm.Holds() {
+		if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = $1`, hold); v.Held[hold].Orders != n || n > 0 && v.Held[hold].Longest <= 0 {
+			t.Errorf("%s: %+v, want %d", hold, v.Held[hold], n)
+		}
+	}
+	s.engine.NoteActivity(t.Context())
+	s.engine.NoteActivity(t.Context()) // in which nothing happened
 	points := s.engine.Activity()
-	if len(points) != 2 || points[0].Admitted != 8 || points[0].Ended[fsm.Failed] != 4 || points[0].Held["attention"] != 1 || points[0].Median <= 0 || points[0].Slow < points[0].Median {
+	if len(points) != 2 || points[0].Admitted != 8 || points[0].Ended[fsm.Failed] != 4 || points[0].OnHold["attention"] != 1 || points[0].OnHold["approval"] != 1 || points[0].Median <= 0 || points[0].Slow < points[0].Median {
 		t.Fatalf("%+v", points)
 	}
 	edges := 0
@@ -75,7 +80,7 @@ func TestOverview(t *testing.T) {
 	if calls := points[0].Calls[fsm.Charge]; edges < 7 || calls["refused"] != 1 || calls["done"]+calls["unknown"] == 0 {
 		t.Errorf("%d edges were taken; calls: %v", edges, calls)
 	}
-	if last := points[1]; last.Admitted != 0 || last.Ended != nil || last.Moves != nil || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
+	if last := points[1]; last.Admitted != 0 || last.Ended != nil || last.Moves != nil || len(last.OnHold) != 2 || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
 		t.Errorf("%+v", last)
 	}
 }

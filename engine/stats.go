@@ -92,7 +92,11 @@ type Held struct {
 
 // Waiting asks the database. Errors: orders.ErrUnavailable.
 func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
-	return e.waiting(ctx, CountsMost)
+	w, err := e.waiting(ctx, CountsMost)
+	if err == nil {
+		e.activity.noteHeld(w.Held)
+	}
+	return w, err
 }
 
 // waiting counts the held orders up to a number: with 0, whoever asks counts them.

@@ -35,7 +35,7 @@ type activity struct {
 	Ended         []activityCount    `json:"ended,omitempty" nullable:"false" doc:"Orders that ended, by their status."`
 	MedianSeconds float64            `json:"medianSeconds,omitempty" doc:"What half of those took at most, from their creation on."`
 	SlowSeconds   float64            `json:"slowSeconds,omitempty" doc:"What 95 % of those took at most."`
-	Held          []activityCount    `json:"held,omitempty" nullable:"false" doc:"How often orders were put on hold, by what they wait for."`
+	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least."`
 	Moves         []activityMove     `json:"moves,omitempty" nullable:"false" doc:"Moves of orders."`
 	Calls         []activityCalls    `json:"calls,omitempty" nullable:"false" doc:"Calls to providers that ended."`
 	Breakers      []activityBreakers `json:"breakers,omitempty" nullable:"false" doc:"Circuit breakers that were not closed at the end."`
@@ -78,8 +78,8 @@ func activityOf(a *engine.Activity) activity {
 	for _, status := range slices.Sorted(maps.Keys(a.Ended)) {
 		out.Ended = append(out.Ended, activityCount{string(status), a.Ended[status]})
 	}
-	for _, hold := range slices.Sorted(maps.Keys(a.Held)) {
-		out.Held = append(out.Held, activityCount{hold, a.Held[hold]})
+	for _, hold := range slices.Sorted(maps.Keys(a.OnHold)) {
+		out.OnHold = append(out.OnHold, activityCount{hold, a.OnHold[hold]})
 	}
 	for _, edge := range fsm.Edges() {
 		if n := a.Moves[[2]fsm.State{edge.From, edge.To}]; n > 0 {

@@ -28,9 +28,9 @@ func exampleOverview() any {
 func exampleActivity() any {
 	out := activityAnswerOf([]engine.Activity{{
 		At: exampleTime, Seconds: 10, Admitted: 120, Ended: map[fsm.State]int64{fsm.Completed: 118, fsm.Failed: 1},
-		Median: 4 * time.Millisecond, Slow: 9 * time.Millisecond, Held: map[string]int64{fsm.HoldRetry: 1},
+		Median: 4 * time.Millisecond, Slow: 9 * time.Millisecond, OnHold: map[string]int64{fsm.HoldAttention: 2, fsm.HoldRetry: 1},
 		Moves: map[[2]fsm.State]int64{{fsm.Pending, fsm.Charging}: 120, {fsm.Charging, fsm.Failed}: 1},
-		Calls: map[fsm.Step]map[string]int64{fsm.Charge: {"done": 118, "unknown": 1}},
+		Calls: map[fsm.Step]map[string]int64{fsm.Charge: {"done": 118, "unknown": 1}}, Breakers: map[fsm.Step]gobreaker.State{fsm.Charge: gobreaker.StateHalfOpen},
 	}}).Body
 	out.Replica = "shop-1:4711"
 	return out

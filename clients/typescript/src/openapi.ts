@@ -1037,8 +1037,6 @@ export interface components {
             calls?: components["schemas"]["ActivityCalls"][];
             /** @description Orders that ended, by their status. */
             ended?: components["schemas"]["ActivityCount"][];
-            /** @description How often orders were put on hold, by what they wait for. */
-            held?: components["schemas"]["ActivityCount"][];
             /**
              * Format: double
              * @description What half of those took at most, from their creation on.
@@ -1046,6 +1044,8 @@ export interface components {
             medianSeconds?: number;
             /** @description Moves of orders. */
             moves?: components["schemas"]["ActivityMove"][];
+            /** @description How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least. */
+            onHold?: components["schemas"]["ActivityCount"][];
             /**
              * Format: double
              * @description How long they were: no clock is exact.
@@ -8092,7 +8092,11 @@ export interface operations {
                      *           ],
                      *           "medianSeconds": 0.004,
                      *           "slowSeconds": 0.009,
-                     *           "held": [
+                     *           "onHold": [
+                     *             {
+                     *               "name": "attention",
+                     *               "orders": 2
+                     *             },
                      *             {
                      *               "name": "retry",
                      *               "orders": 1
@@ -8120,6 +8124,12 @@ export interface operations {
                      *               "step": "charge",
                      *               "outcome": "unknown",
                      *               "calls": 1
+                     *             }
+                     *           ],
+                     *           "breakers": [
+                     *             {
+                     *               "step": "charge",
+                     *               "breaker": "half_open"
                      *             }
                      *           ]
                      *         }

@@ -1,0 +1,121 @@
+package console
+
+import (
+	"pawl/client"
+	"pawl/fsm"
+)
+
+// charts are those of the last hour.
+func charts(points []client.Activity) []chart {
+	all := []chart{}
+	for _, p := range []plot{
+		{"Throughput", "orders a second", perSecond, true, []line{
+			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
+			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
+			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed") + named(a.Ended, "canceled") })},
+		}},
+		{"Time to the end", "of the orders that ended, from their creation on", duration, false, []line{
+			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
+			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
+		}},
+		{"Orders that wait", "of all replicas", wholeOrders, false, []line{
+			{Name: "for a person", value: waiting("attention", "approval")},
+			{Name: "for a retry or a callback", value: waiting("retry", "callback")},
+			{Name: "for anything else", value: waiting("queued", "scheduled", "paused")},
+		}},
+		{"Provider calls", "a second, by outcome", perSecond, true, []line{
+			{Name: "done or waiting", value: rate(func(a *client.Activity) int64 { return outcomes(a, "done", "waiting") })},
+			{Name: "refused", value: rate(func(a *client.Activity) int64 { return outcomes(a, "refused") })},
+			{Name: "not known, or to be tried again", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
+		}},
+		{"Calls that failed", "of all calls for a step", percent, false, ofSteps(failing)},
+		{"Circuit breakers", "of the steps", breakerName, false, ofSteps(breaker)},
+	} {
+		all = append(all, p.draw(points))
+	}
+	return all
+}
+
+// ofSteps is a line for each step.
+func ofSteps(value func(a *client.Activity, step string) float64) (lines []line) {
+	for _, step := range fsm.Steps() {
+		lines = append(lines, line{Name: string(step), value: func(a *client.Activity) float64 { return value(a, string(step)) }})
+	}
+	return lines
+}
+
+// failing is the share of the calls for a step whose outcome is not known, or that are to be tried again.
+func failing(a *client.Activity, step string) float64 {
+	var failed, all int64
+	for _, c := range a.Calls {
+		if string(c.Step) != step {
+			continue
+		}
+		if all += c.Calls; c.Outcome == "unknown" || c.Outcome == "retry" {
+			failed += c.Calls
+		}
+	}
+	return float64(failed) / float64(max(all, 1))
+}
+
+// breaker is the state of the breaker of a step as the metrics have it.
+func breaker(a *client.Activity, step string) float64 {
+	for _, b := range a.Breakers {
+		switch {
+		case string(b.Step) != step:
+		case b.Breaker == "open":
+			return 2
+		default:
+			return 1
+		}
+	}
+	return 0
+}
+
+func breakerName(state float64) string { return []string{"closed", "half open", "open"}[int(state)] }
+
+func percent(share float64) string { return perSecond(100*share) + " %" }
+
+// waiting is how many orders wait for one of some things.
+func waiting(holds ...string) func(*client.Activity) float64 {
+	return func(a *client.Activity) float64 {
+		sum := int64(0)
+		for _, hold := range holds {
+			sum += named(a.OnHold, hold)
+		}
+		return float64(sum)
+	}
+}
+
+func wholeOrders(n float64) string { return count(int64(n)) }
+
+func rate(of func(*client.Activity) int64) func(*client.Activity) float64 {
+	return func(a *client.Activity) float64 { return float64(of(a)) / max(a.Seconds, .001) }
+}
+
+func named(counts []client.ActivityCount, name string) int64 {
+	for _, c := range counts {
+		if c.Name == name {
+			return c.Orders
+		}
+	}
+	return 0
+}
+
+func outcomes(a *client.Activity, names ...client.ActivityCallsOutcome) (n int64) {
+	for _, c := range a.Calls {
+		for _, name := range names {
+			if c.Outcome == name {
+				n += c.Calls
+			}
+		}
+	}
+	return n
+}
+
+func perSecond(n float64) string {
+	if n == 0 {
+		return "0"
+	}
+	return short(n)
+}
