@@ -16,10 +16,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"pawl/cli/remote"
-	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm/diagram"
 	"pawl/migrations"
@@ -152,7 +152,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				admitted(t, database)
 			}
 			if c.serve {
-				pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 1, Serves: true})
+				pool, err := openPool(t.Context(), &config{MaxConns: 1}, database.URL, prometheus.NewRegistry())
 				if err != nil {
 					t.Fatal(err)
 				}
