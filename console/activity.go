@@ -18,7 +18,7 @@ func charts(points []client.Activity) []chart {
 			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
 			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
 		}},
-		{"Orders that wait", "of all replicas", wholeOrders, false, []line{
+		{"Orders that wait", "of all replicas, 10,000 of each kind at most", wholeOrders, false, []line{
 			{Name: "for a person", value: waiting("attention", "approval")},
 			{Name: "for a retry or a callback", value: waiting("retry", "callback")},
 			{Name: "for anything else", value: waiting("queued", "scheduled", "paused")},

@@ -146,7 +146,9 @@ func (v *visit) waiting(p *attentionPage) error {
 		query.Set("first", strconv.Itoa(p.First+len(list.Orders)))
 		p.Next = address("/console/attention", query)
 	}
-	p.ForAll = why.ranked(v.bulkActions(list.Orders))
+	if why.Hold() != fsm.HoldAttention || why.Key != "" { // else it would be asked of whoever is on hold for other reasons, too
+		p.ForAll = why.ranked(v.bulkActions(list.Orders))
+	}
 	return nil
 }
 

@@ -89,7 +89,7 @@ func (v *visit) orders() error {
 func (v *visit) findByID(ids ...string) (string, error) {
 	for _, id := range slices.Compact(ids) {
 		_, err := v.api.GetOrder(v.r.Context(), id, nil)
-		if err == nil || !hasStatus(err, http.StatusNotFound) {
+		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil { // quotes may make an id too long
 			return id, err
 		}
 	}

@@ -39,7 +39,10 @@ func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 
 // number is that of a parameter or a field, or 0.
 func number(text string) int {
-	n, _ := strconv.Atoi(text)
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0 // and not the largest, for what is larger
+	}
 	return n
 }
 
