@@ -67,6 +67,7 @@ func TestOrders(t *testing.T) {
 	s.get(t, ordersOf("item:"+strings.Repeat("x", 300))).want(t, 200, "item must be the name of an item")
 	s.get(t, ordersOf("status:nothing")).want(t, 200, "was left out: there are pending")
 	s.get(t, ordersOf("shop:17")).want(t, 200, "There is no order &#34;shop:17&#34;.")
+	s.get(t, ordersOf(`"`+strings.Repeat("x", 254)+`"`)).want(t, 200, "There is no order") // too long for an id with its quotes
 	tricky := "/console/order?" + url.Values{"id": {`../o "><img src=x>`}}.Encode()
 	for _, typed := range []string{`../o "><img src=x>`, `"../o ""><img src=x>"`} { // as it is, and as it is quoted
 		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != tricky {
