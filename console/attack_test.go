@@ -119,11 +119,27 @@ func TestLinksThatDecide(t *testing.T) {
 			t.Errorf("the form has %s", name)
 		}
 	}
-	settle := "/console/order/step-result?id=o&reference=theirs"
-	form := s.post(t, settle, url.Values{"outcome": {"done"}, "reference": {""}})
-	if fields := form.fieldsOf(); form.status == http.StatusOK && !fields.Has("reference") {
-		t.Errorf("the reference of the link would take the place of none: %v", fields)
+	s.order(t, "paid", "completed", "")
+	s.order(t, "held", "charging", "attention")
+	s.sql(t, `UPDATE orders SET policy = 1, calls = 1, in_doubt_since = now(), hold_reason = 'outcome_unknown: asked' WHERE order_id = 'held'`)
+	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, 1, 0, 0, 'charge', 'do' FROM orders WHERE order_id = 'held'`)
+	for path, first := range map[string]url.Values{
+		"refund?id=paid&amount=1": {"amount": {""}, "restock": {""}},
+		"retry?id=held":           {"policy": {"active"}},
+		"step-result?id=held&outcome=done&reference=theirs": {"outcome": {"done"}, "reference": {""}},
+	} {
+		verb, _, _ := strings.Cut(path, "?")
+		page := s.post(t, "/console/order/"+path+"&requestId=mine&seq=1&reason=theirs&onBehalfOf=boss", first).want(t, http.StatusOK, "What will change")
+		if form := page.fieldsOf(); form.Get("requestId") == "mine" || form.Get("reason") != "" || form.Get("reference") != "" || form.Get("amount") != "" {
+			t.Errorf("%s: the form has %v", verb, form)
+		}
+		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)
 	}
+	s.count(t, 0, `SELECT count(*) FROM refunds`)
+	bulk := "/console/bulk?verb=cancel&id=held&requestId=mine&confirm=yes&reason=theirs"
+	s.get(t, bulk).want(t, http.StatusUnprocessableEntity)
+	s.post(t, bulk, nil).want(t, http.StatusOK, "Many orders")
+	s.count(t, 0, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`)
 }
 
 // TestAMillionIDs: a form with more ids than can be asked for costs no more than one with as many.

@@ -171,9 +171,13 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 	if err := v.r.ParseForm(); err != nil {
 		return form, false, &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusRequestEntityTooLarge, Title: "The form could not be read.", Detail: err.Error()}}
 	}
-	get := v.r.Form.Get
+	said := v.r.PostForm
+	if v.r.Method == http.MethodGet {
+		said = v.r.Form
+	}
+	get := said.Get
 	form = bulkForm{
-		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(append(v.r.Form["id"], v.r.Form["ids"]...)), Confirm: get("confirm") != "",
+		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(append(said["id"], said["ids"]...)), Confirm: get("confirm") != "",
 		Body: client.BulkBody{
 			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
 			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),

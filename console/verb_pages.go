@@ -1,6 +1,7 @@
 package console
 
 import (
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -31,7 +32,30 @@ func (v *visit) readRequest() (*request, error) {
 	if err := v.r.ParseForm(); err != nil {
 		return nil, unusable("The form could not be read.")
 	}
-	return &request{a, order, v.r.Form}, nil
+	return &request{a, order, v.verbForm(a)}, nil
+}
+
+// verbForm is what was said of a verb: by a link, of which the page shows what counts, or by a form. Then all that counts of the URL
+// is what the page is about: whoever made the link must not have decided anything that the person has not seen.
+func (v *visit) verbForm(a *verb) url.Values {
+	if v.r.Method != http.MethodPost {
+		return v.r.Form
+	}
+	form := v.r.PostForm
+	for _, name := range a.about() {
+		if !form.Has(name) {
+			form.Set(name, v.query(name))
+		}
+	}
+	return form
+}
+
+// about are the parameters that name what the verb is asked of beside the order.
+func (a *verb) about() []string {
+	if a.Name == "step-result" {
+		return []string{"refund", "generation", "step"}
+	}
+	return nil
 }
 
 // askVerb shows the form of what has to be known, or where that is nothing, at once what would change.
@@ -72,17 +96,13 @@ func (v *visit) showForm(q *request, fields []field, notes []string) error {
 	}})
 }
 
-// decided are the names of what was decided before the preview, which shows what comes of it. What else is in the URL of the page
-// counts for nothing: whoever made the link could have a person ask in somebody's name.
+// decided are the names of what was decided before the preview, which shows what comes of it.
 func (q *request) decided() []string {
 	names := []string{"requestId"}
 	for _, f := range q.decisions() {
 		names = append(names, f.Name)
 	}
-	if q.Name == "step-result" {
-		names = append(names, "refund", "generation", "step")
-	}
-	return names
+	return append(names, q.about()...)
 }
 
 // heading names the verb and what it is asked of.
@@ -103,7 +123,7 @@ func (v *visit) preview(q *request) error {
 	}
 	hidden := map[string]string{"seq": strconv.Itoa(q.order.Seq)}
 	for _, name := range q.decided() {
-		hidden[name] = q.form.Get(name) // also where it is empty: what is in the URL does not take its place
+		hidden[name] = q.form.Get(name)
 	}
 	fields := []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea", Required: q.needsReason}}
 	if slices.Contains(v.me.Roles, "delegate") {
