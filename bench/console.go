@@ -17,7 +17,7 @@ import (
 
 // consolePages are what a person looks at, with the order that has the longest history among them.
 var consolePages = []string{
-	"/console", "/console/attention", "/console/orders", "/console/orders?q=status:failed", "/console/order?id=" + longOrder,
+	"/console", "/console/attention", "/console/orders", "/console/orders?q=status:failed", "/console/orders?q=status:open", "/console/order?id=" + longOrder,
 	"/console/errors", "/console/webhooks", "/console/policies", "/console/stock", "/console/books",
 }
 
@@ -123,9 +123,9 @@ func (p *plan) withConsole(ctx context.Context) (err error) {
 	return nil
 }
 
-// fillConsole adds what is slow to show: orders that wait for a person, and one with a long history.
+// fillConsole adds what is slow to show: orders that wait for a person or for a retry, and one with a long history.
 func (d *database) fillConsole(ctx context.Context) error {
-	fmt.Fprintf(os.Stderr, "storing %d orders that wait for a person, and one of %d moves\n", held, longMoves)
+	fmt.Fprintf(os.Stderr, "storing %d orders that wait for a person, as many that wait for a retry, and one of %d moves\n", held, longMoves)
 	err := d.withoutTriggers(ctx, func() error {
 		return d.execAll(ctx, fmt.Sprintf(fillHeldSQL, held), fmt.Sprintf(fillLongSQL, longOrder, longMoves))
 	})
@@ -137,10 +137,14 @@ func (d *database) fillConsole(ctx context.Context) error {
 
 const fillHeldSQL = `
 WITH stored AS (
-  INSERT INTO orders (order_id, status, fence, seq, created_at, amount, currency, item, hold, hold_reason)
+  INSERT INTO orders (order_id, status, fence, seq, created_at, amount, currency, item, hold, hold_reason, due_at)
   SELECT 'held-' || n, 'charging', 1, 2, now() - n * interval '1 second', 99.99, 'USD', 'item-00001', 'attention',
-    (ARRAY['key_expired', 'step_failed', 'retries_exhausted'])[1 + n %% 3]
-  FROM generate_series(1, %d) AS n
+    (ARRAY['key_expired', 'step_failed', 'retries_exhausted'])[1 + n %% 3], NULL
+  FROM generate_series(1, %[1]d) AS n
+  UNION ALL
+  SELECT 'tried-again-' || n, 'charging', 1, 2, now() - n * interval '1 second', 99.99, 'USD', 'item-00001', 'retry', NULL,
+    now() + interval '1 day' + n * 7919 %% %[1]d * interval '1 second'
+  FROM generate_series(1, %[1]d) AS n
   RETURNING order_no, order_id
 )
 INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)

@@ -199,7 +199,8 @@ type OrdersFindRow struct {
 
 // by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
 // an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
-// their item; or somebody drives them: these are few, and all are looked at.
+// their item; or somebody drives them: these are few, and all are looked at. (Those that will be tried again are due
+// some time, too, and can be many: the index leaves them out.)
 // The numbers are the next ones of each way, so the next of all ways together are among them.
 func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersFindRow, error) {
 	row := q.db.QueryRow(ctx, ordersFind,

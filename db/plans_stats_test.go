@@ -30,6 +30,12 @@ VACUUM (ANALYZE) transitions;`
 	}
 	most = map[string]int{"ordersended": 3000, "errorgroups": 4000, "ordersheldstats": 6000, "ordersunfinished": 1500}
 	looksAtFewPages(t, conn, most)
+	listsOfWaiting(t, conn)
+}
+
+// listsOfWaiting finds many orders among those that wait, and few beside those that will be tried again.
+func listsOfWaiting(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
 	args := map[string]string{"by": "'uncompleted'", "name": "''", "statuses": every, "looks": "1000", "item": "''", "customer_id": "''", "reason": "''",
 		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''"}
 	maps.Copy(args, span(t, conn, "", ""))
@@ -40,6 +46,16 @@ VACUUM (ANALYZE) transitions;`
 		s.isCheap(t, 6000) // three pages of an index lead to each of 1,000 orders
 		s.deallocate(t)
 	}
+	for _, part := range strings.SplitAfter(triedAgain, ";\n") {
+		if _, err := conn.Exec(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// None of an item: what costs is to see that nobody drives the others.
+	args["by"], args["name"], args["holds"], args["looks"] = "'item'", "'nobody''s'", "'{}'", "50"
+	s := prepare(t, conn, "OrdersFind", args)
+	s.isCheap(t, 500)
+	s.deallocate(t)
 }
 
 // waiting adds orders that wait for a person.
@@ -47,6 +63,14 @@ const waiting = `
 ALTER TABLE orders DISABLE TRIGGER USER;
 INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, hold, hold_reason)
 SELECT 'waits ' || n, now() + make_interval(secs => n), 'USD', 'hot', 10, 'charging', 4, 1, 'attention', 'retries_exhausted' FROM generate_series(1, 30000) AS n;
+ALTER TABLE orders ENABLE TRIGGER USER;
+VACUUM (ANALYZE) orders;`
+
+// triedAgain adds as many that wait for a retry, and so are due some time.
+const triedAgain = `
+ALTER TABLE orders DISABLE TRIGGER USER;
+INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, hold, due_at)
+SELECT 'tried again ' || n, now() + make_interval(secs => n), 'USD', 'hot', 10, 'charging', 4, 1, 'retry', now() + make_interval(secs => 3600 + n * 7919 % 30000) FROM generate_series(1, 30000) AS n;
 ALTER TABLE orders ENABLE TRIGGER USER;
 VACUUM (ANALYZE) orders;`
 

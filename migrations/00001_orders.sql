@@ -80,7 +80,7 @@ ALTER TABLE pawl.orders ALTER COLUMN order_no RESTART;
 
 -- No index holds a column that a move changes, but for the first and the final
 -- move: status, seq and fence stay out of all of them, and of their predicates.
-CREATE INDEX orders_due ON pawl.orders (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX orders_due ON pawl.orders (due_at, hold) WHERE due_at IS NOT NULL; -- lists leave out, without a look at its row, what is only to be tried again
 CREATE INDEX orders_held ON pawl.orders (hold, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_held_item ON pawl.orders (item, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_ended ON pawl.orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
