@@ -176,8 +176,12 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 		said = v.r.Form
 	}
 	get := said.Get
+	ids := slices.Concat(said["id"], said["ids"])
+	if get("confirm") == "" {
+		ids = append(ids, said["refused"]...) // by the dry run before, which may say otherwise of what was chosen since
+	}
 	form = bulkForm{
-		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(append(said["id"], said["ids"]...)), Confirm: get("confirm") != "",
+		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(ids), Confirm: get("confirm") != "",
 		Body: client.BulkBody{
 			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
 			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),

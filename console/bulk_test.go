@@ -149,3 +149,20 @@ func TestSettlingManyAsksFirst(t *testing.T) {
 	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}, "step": {"charge"}, "outcome": {"maybe"}, "reason": {"seen"}}).
 		want(t, 200, `role="alert"`, "/outcome", "must be one of")
 }
+
+// TestLookingAgain: what was refused is tried again with what was chosen since, and is no part of what is done before that.
+func TestLookingAgain(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for _, id := range []string{"a", "b"} {
+		s.order(t, id, "charging", "attention")
+	}
+	s.sql(t, `UPDATE orders SET policy = 1, calls = 1, in_doubt_since = now(), hold_reason = 'outcome_unknown: asked'`)
+	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, 1, 0, 0, 'charge', 'do' FROM orders`)
+	form := s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"a", "b"}}).want(t, 200, "Not possible for 2", "Look again").form()
+	form.Set("policy", "active")
+	s.post(t, "/console/bulk", form).want(t, 200, "Retry 2 orders?").lacks(t, `name="refused"`)
+	form.Set("confirm", "yes")
+	s.post(t, "/console/bulk", form).want(t, 200, "Many orders")
+	s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`)
+}

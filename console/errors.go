@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	"pawl/client"
@@ -29,12 +30,21 @@ func (v *visit) errorGroups() error {
 	p := errorsPage{More: found.More}
 	for _, g := range found.Groups {
 		group := errorGroup{ErrorGroup: g, List: ordersURL(searchOf(&g))}
-		if g.Code != "" && v.may("retryOrders") {
+		if g.Code != "" && v.may("retryOrders") && retryHelps(&g) {
 			group.Retry = bulkURL("retry", filterOf(&g))
 		}
 		p.Groups = append(p.Groups, group)
 	}
 	return v.show("errors", page{Title: "Errors", Data: p})
+}
+
+// retryHelps says whether the runbook has orders of a group retried. Those whose outcome nobody knows would be refused.
+func retryHelps(g *client.ErrorGroup) bool {
+	if g.Hold == "" {
+		return true
+	}
+	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
+	return try == nil || slices.Contains(try, "retry")
 }
 
 // filterOf chooses the orders of a group, as the API does.

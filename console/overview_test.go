@@ -63,7 +63,8 @@ func TestErrorGroupsAreExact(t *testing.T) {
 	} {
 		s.plant(t, "attention", reason, id)
 	}
-	page := s.get(t, "/console/errors").want(t, 200)
+	s.plant(t, "attention", "outcome_unknown: charge", "never retried as it is")
+	page := s.get(t, "/console/errors").want(t, 200, "outcome_unknown")
 	var groups []string
 	for _, match := range regexp.MustCompile(`href="([^"]+)">Retry all of these`).FindAllStringSubmatch(page.body, -1) {
 		ids := s.get(t, html.UnescapeString(match[1])).want(t, 200).form()["id"]
