@@ -2,7 +2,9 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"time"
 
@@ -48,7 +50,7 @@ func (v *visit) showBooks() error {
 	for _, status := range slices.Sorted(maps.Keys(state.Report.Orders)) {
 		p.Statuses = append(p.Statuses, statusCount{status, state.Report.Orders[status]})
 	}
-	return v.show("books", page{Title: "Books", Data: p, Pokes: "/console/live?books=yes"})
+	return v.show("books", page{Title: "Books", Data: p, Pokes: "/console/live?books=" + url.QueryEscape(proofStep(state))})
 }
 
 // Reported says whether there is a report.
@@ -62,14 +64,17 @@ func (v *visit) proveBooks() error {
 }
 
 // proofSteps is changes for the page of the books, which are no events.
-func (v *visit) proofSteps() (func(context.Context) (bool, error), error) {
-	last, err := v.api.GetVerification(v.r.Context())
+func (v *visit) proofSteps() func(context.Context) (bool, error) {
+	last := v.query("books")
 	return func(ctx context.Context) (bool, error) {
 		for range 5 {
 			now, err := v.api.GetVerification(ctx)
-			if err != nil || now.Done != last.Done || now.State != last.State || !now.StartedAt.Equal(last.StartedAt) {
-				last = now
-				return true, err
+			if err != nil {
+				return false, err
+			}
+			if step := proofStep(now); step != last {
+				last = step
+				return true, nil
 			}
 			if now.State == client.VerificationStateRunning {
 				return false, nil // it is asked again in a second
@@ -81,7 +86,12 @@ func (v *visit) proofSteps() (func(context.Context) (bool, error), error) {
 			}
 		}
 		return false, nil
-	}, err
+	}
+}
+
+// proofStep is how far a proof has come.
+func proofStep(v *client.Verification) string {
+	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
 }
 
 // lookEvery is how often the page of the books is told when somebody has had a proof started.

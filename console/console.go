@@ -72,7 +72,12 @@ func secured(next http.Handler) http.Handler {
 
 // get serves a screen.
 func (c *console) get(path string, show func(*visit) error) {
-	c.mux.HandleFunc("GET "+path, c.answered(show))
+	c.mux.HandleFunc("GET "+path, c.answered(func(v *visit) error {
+		if v.may("listEvents") {
+			v.after, _ = v.latest(v.r.Context()) // a page that does not know loads itself once more
+		}
+		return show(v)
+	}))
 }
 
 // post serves the forms of a screen. Nothing is read of those of somebody who may do nothing.

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"bufio"
+	"html"
 	"io"
 	"net/http"
 	"strings"
@@ -66,18 +67,22 @@ func TestPagesThatAreNotThere(t *testing.T) {
 	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
 }
 
-// TestLive: a page hears of what happens, and one that shows an order of what happens to that alone.
+// TestLive: a page hears of what happens, and one that shows an order of what happens to that alone. What happens before it
+// listens it hears of, too.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
-	all, one := s.listen(t, "/console/live"), s.listen(t, "/console/live?order=big")
+	list, order := s.get(t, "/console/orders"), s.get(t, "/console/order?id=big")
+	one := s.listen(t, order.live(t))
 	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
+	all := s.listen(t, list.live(t))
 	all.poked(t)
 	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"}); err != nil {
 		t.Fatal(err)
 	}
 	one.poked(t)
+	s.listen(t, order.live(t)).poked(t)
 	s.get(t, "/console/live?order=none").want(t, 404)
 }
 
@@ -96,6 +101,17 @@ func TestLiveUntilTheSessionEnds(t *testing.T) {
 	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)
 	for page.lines.Scan() { // until the answer ends
 	}
+}
+
+// live is where a page listens.
+func (page shown) live(t *testing.T) string {
+	t.Helper()
+	_, rest, found := strings.Cut(page.body, ` data-live="`)
+	path, _, _ := strings.Cut(rest, `"`)
+	if !found {
+		t.Fatal("the page is not live")
+	}
+	return html.UnescapeString(path)
 }
 
 // listener hears what a page hears.

@@ -11,7 +11,8 @@ import (
 )
 
 // A page hears when something has changed, and loads itself anew. What has changed it does not hear: one poke stands for
-// all that happened in a second, so that a busy service costs a page no more than a quiet one.
+// all that happened in a second, so that a busy service costs a page no more than a quiet one. The address of the stream says
+// what the page shows, so that a page also hears of what happened while it was on its way.
 const (
 	pokeEvery = time.Second
 	waitLong  = "5s" // of one call. The next one finds out whether the session has ended
@@ -61,6 +62,7 @@ func (v *visit) changes() (func(context.Context) (bool, error), error) {
 		if err != nil {
 			return nil, err
 		}
+		order.Seq = number(v.query("seq"))
 		return func(ctx context.Context) (bool, error) {
 			changed, err := v.api.GetOrder(ctx, id, &client.GetOrderParams{Wait: waitLong, IfNoneMatch: order.ETag()})
 			if errors.Is(err, client.ErrNotModified) {
@@ -73,14 +75,17 @@ func (v *visit) changes() (func(context.Context) (bool, error), error) {
 		}, nil
 	}
 	if v.query("books") != "" {
-		return v.proofSteps()
+		return v.proofSteps(), nil
 	}
-	at, err := v.latest(v.r.Context())
+	at := v.query("after")
 	return func(ctx context.Context) (bool, error) {
 		now, err := v.latest(ctx)
-		if err != nil || now != at { // something has happened since the last poke
+		if err != nil {
+			return false, err
+		}
+		if now != at { // something has happened since the last poke
 			at = now
-			return true, err
+			return true, nil
 		}
 		page, err := v.api.ListEvents(ctx, &client.ListEventsParams{After: at, Wait: waitLong, Limit: 1})
 		if err != nil {
@@ -88,7 +93,7 @@ func (v *visit) changes() (func(context.Context) (bool, error), error) {
 		}
 		at = page.NextCursor
 		return len(page.Events) > 0, nil
-	}, err
+	}, nil
 }
 
 // latest is the place behind all events.

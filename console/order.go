@@ -56,7 +56,7 @@ func (v *visit) showOrder() error {
 		lines[i] = visible(line)
 	}
 	p.Raw = strings.Join(lines, "\n")
-	return v.show("order", page{Title: "Order " + visible(order.OrderID), Order: order.OrderID, Data: p})
+	return v.show("order", page{Title: "Order " + visible(order.OrderID), Order: order, Data: p})
 }
 
 // readPast reads a page of the history, and the way of the order.

@@ -2,7 +2,7 @@ package console
 
 import (
 	"bytes"
-	"cmp"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +18,7 @@ type visit struct {
 	r       *http.Request
 	api     *client.Client
 	me      *client.Caller // who may do nothing, as long as it is not known who asks
+	after   string         // what the page shows has all events up to here, and perhaps more
 }
 
 // may says whether the API would let the person do an operation, by its id in the description of the API.
@@ -50,8 +51,8 @@ func number(text string) int {
 type page struct {
 	Title string
 	Data  any
-	// Order has the page live with one order; with everything that happens where it is empty.
-	Order string
+	// Order has the page live with one order; with everything that happens where it is nil.
+	Order *client.Order
 	// Pokes is where the page hears that it has changed, if that is somewhere else.
 	Pokes string
 	// Still is a page that does not change while a person looks at it: a form, say.
@@ -79,13 +80,15 @@ func (v *visit) showAs(status int, name string, p page) error {
 		page: p, Me: v.me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
 		SignedIn: v.r.Header.Get("Cookie") != "" && len(v.me.Roles) > 0,
 	}
-	if !p.Still && (p.Order != "" || v.may("listEvents")) {
-		f.Live = "/console/live"
-		if p.Order != "" {
-			f.Live += "?order=" + url.QueryEscape(p.Order)
-		}
+	switch {
+	case p.Pokes != "":
+		f.Live = p.Pokes
+	case p.Still:
+	case p.Order != nil:
+		f.Live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(p.Order.OrderID), p.Order.Seq)
+	case v.may("listEvents"):
+		f.Live = "/console/live?after=" + url.QueryEscape(v.after)
 	}
-	f.Live = cmp.Or(p.Pokes, f.Live)
 	var body bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
 		return err

@@ -91,6 +91,27 @@ func TestWritingIsNotDisturbed(t *testing.T) {
 	}
 }
 
+// TestMoreHappensMeanwhile: what happens while a page is on its way is shown, too.
+func TestMoreHappensMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	b.visit("/console/orders")
+	b.wait("is live", isLive)
+	eval[any](b, `{ const ask = fetch; window.fetch = async (...all) => {
+		const answer = await ask(...all);
+		window.fetch = ask;
+		await new Promise((go) => window.deliver = go);
+		return answer;
+	} }`)
+	process(t, client.ProcessBody{Item: "widget"})
+	b.wait("has its page on the way", "window.deliver")
+	process(t, client.ProcessBody{OrderID: "meanwhile", Item: "widget"})
+	b.wait("has heard of it", `document.querySelector(".live").dataset.state === "stale"`)
+	eval[any](b, "window.deliver()")
+	b.shows("meanwhile")
+	b.wait("is live", isLive)
+}
+
 // TestSessionThatEnds: a page whose session has ended says that it is not live any more.
 func TestSessionThatEnds(t *testing.T) {
 	t.Parallel()

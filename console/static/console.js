@@ -49,6 +49,7 @@ async function refresh() {
     } else if (answer.ok && !document.hidden) {
       const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
       keep(fresh);
+      if (fresh.dataset.live) main.dataset.live = fresh.dataset.live; // whoever listens again begins with what this page shows
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
       arrange();
     }
@@ -57,7 +58,7 @@ async function refresh() {
     stale = true;
   } finally {
     loading = false;
-    label();
+    stale && !lost ? refresh() : label(); // something may have happened meanwhile
   }
 }
 
