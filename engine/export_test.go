@@ -41,7 +41,9 @@ func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.loa
 
 // NoteActivity does what happens every ten seconds. Nobody has counted the held orders lately.
 func (e *Engine) NoteActivity(ctx context.Context) {
+	e.activity.mu.Lock()
 	e.activity.heldAt = time.Time{}
+	e.activity.mu.Unlock()
 	e.activity.countHeld(ctx)
 	e.activity.sample()
 }

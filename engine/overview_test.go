@@ -66,22 +66,48 @@ func TestOverview(t *testing.T) {
 	s.engine.NoteActivity(t.Context())
 	s.engine.NoteActivity(t.Context()) // in which nothing happened
 	points := s.engine.Activity()
-	if len(points) != 2 || points[0].Admitted != 8 || points[0].Ended[fsm.Failed] != 4 || points[0].OnHold["attention"] != 1 || points[0].OnHold["approval"] != 1 || points[0].Median <= 0 || points[0].Slow < points[0].Median {
+	last := points[len(points)-1]
+	all := together(points)
+	if all.Admitted != 8 || all.Ended[fsm.Failed] != 4 || last.OnHold["attention"] != 1 || last.OnHold["approval"] != 1 || all.Median <= 0 || all.Slow < all.Median {
 		t.Fatalf("%+v", points)
 	}
 	edges := 0
 	for _, edge := range fsm.Edges() {
 		n := value[int64](t, s.Pool, `SELECT count(*) FROM transitions WHERE from_status = $1 AND to_status = $2`, string(edge.From), string(edge.To))
-		if got := points[0].Moves[[2]fsm.State{edge.From, edge.To}]; got != n {
+		if got := all.Moves[[2]fsm.State{edge.From, edge.To}]; got != n {
 			t.Errorf("%d moves from %s to %s, want %d", got, edge.From, edge.To, n)
 		}
 		edges += int(min(n, 1))
 	}
-	if calls := points[0].Calls[fsm.Charge]; edges < 7 || calls["refused"] != 1 || calls["done"]+calls["unknown"] == 0 {
+	if calls := all.Calls[fsm.Charge]; edges < 7 || calls["refused"] != 1 || calls["done"]+calls["unknown"] == 0 {
 		t.Errorf("%d edges were taken; calls: %v", edges, calls)
 	}
-	if last := points[1]; last.Admitted != 0 || last.Ended != nil || last.Moves != nil || len(last.OnHold) != 2 || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
+	if last.Admitted != 0 || last.Ended != nil || last.Moves != nil || len(last.OnHold) != 2 || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
 		t.Errorf("%+v", last)
+	}
+}
+
+// together is what was done in all the points: on a slow machine ten seconds have passed by themselves before the test asks.
+func together(points []engine.Activity) engine.Activity {
+	all := engine.Activity{Ended: map[fsm.State]int64{}, Moves: map[[2]fsm.State]int64{}, Calls: map[fsm.Step]map[string]int64{}}
+	for _, p := range points {
+		all.Admitted += p.Admitted
+		all.Median, all.Slow = max(all.Median, p.Median), max(all.Slow, p.Slow)
+		sum(all.Ended, p.Ended)
+		sum(all.Moves, p.Moves)
+		for step, calls := range p.Calls {
+			if all.Calls[step] == nil {
+				all.Calls[step] = map[string]int64{}
+			}
+			sum(all.Calls[step], calls)
+		}
+	}
+	return all
+}
+
+func sum[K comparable](to, counts map[K]int64) {
+	for key, n := range counts {
+		to[key] += n
 	}
 }
 

@@ -95,11 +95,11 @@ func filled(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cluster.base = base
 		if err := os.Chmod(base, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		stop(t, start(t, Config{Dir: base}))
+		cluster.base = base // it is whole
 	}
 	dir := folder(t)
 	if out, err := exec.CommandContext(deadline(t), "cp", "-a", filepath.Join(cluster.base, "data"), dir).CombinedOutput(); err != nil {
