@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -200,6 +201,35 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 	if err != nil || len(found) != 2 {
 		t.Errorf("in bulk: %+v, %v", found, err)
 	}
+	// Those that are due first are others than those with the lowest numbers.
+	b.exec(t, `UPDATE orders SET hold = 'retry', hold_reason = NULL, due_at = now() + interval '12 hours' - make_interval(secs => order_no)`)
+	b.overviewCuts(t, "all wait for a retry", map[string]int64{"retry": engine.CountsMost})
+	b.exec(t, `UPDATE orders SET hold = NULL`)
+	b.overviewCuts(t, "all are driven by somebody", map[string]int64{})
+}
+
+// overviewCuts waits until the overview says how many orders are on hold, and that there may be more unfinished ones of
+// every state than it has seen: the orders that it has not looked at may be in any.
+func (b *bundle) overviewCuts(t *testing.T, what string, want map[string]int64) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		v, err := b.engine.Overview(t.Context())
+		held := map[string]int64{}
+		for hold, h := range v.Held {
+			if h.Orders > 0 {
+				held[hold] = h.Orders
+			}
+		}
+		cut := len(v.Statuses) > 0
+		for _, count := range v.Statuses {
+			orders := int64(0)
+			if count.Status == fsm.Charging {
+				orders = engine.CountsMost
+			}
+			cut = cut && count.Orders == orders && count.More != count.Status.Final()
+		}
+		return err == nil && cut && maps.Equal(held, want)
+	})
 }
 
 func TestListOfACustomerOrAHold(t *testing.T) {

@@ -89,8 +89,13 @@ func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	v.Oldest = &OldestOrder{rows[0].OrderID, rows[0].Status, rows[0].Hold, rows[0].CreatedAt}
 	cut := countHeld(rows, v.Held)
 	for _, row := range rows {
-		n := counts[row.Status].Orders + row.Orders
-		counts[row.Status] = StatusCount{Orders: min(n, CountsMost), More: cut || n >= CountsMost}
+		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
+	}
+	for _, state := range fsm.States() {
+		if count := counts[state]; !state.Final() {
+			count.More = cut || count.Orders >= CountsMost
+			counts[state] = count
+		}
 	}
 	return nil
 }
