@@ -29,7 +29,7 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 		simulator.Rule{Fault: simulator.AnswerTwice, Fraction: 0.2},
 		simulator.Rule{Fault: simulator.CallbackLate, Fraction: 0.5, Delay: time.Millisecond},
 		simulator.Rule{Fault: simulator.Async})
-	const orders = 300
+	orders := times(300, 1000)
 	var callers sync.WaitGroup
 	turn := make(chan struct{}, 100)
 	for i := range orders {

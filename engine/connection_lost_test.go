@@ -97,6 +97,14 @@ func takenOver(t *testing.T, b *bundle, orderID string) orders.Order {
 // thorough tells to lose more than each statement of each journey in each way once.
 var thorough = os.Getenv("PAWL_FAULT_ROUNDS") != ""
 
+// times is how often a test does something: the second number with PAWL_FAULT_ROUNDS.
+func times(usual, thoroughly int) int {
+	if thorough {
+		return thoroughly
+	}
+	return usual
+}
+
 // TestLostConnections loses every statement of every journey in turn, each in five ways, until a journey passes without a
 // loss. Where its reply is lost, the two statements after it are lost as well; with PAWL_FAULT_ROUNDS also where it is lost
 // in another way that takes no time.

@@ -16,7 +16,7 @@ import (
 	"pawl/orders"
 )
 
-var planOrders = flag.Int64("plan-orders", 3_000, "orders of the test that looks for sequential scans")
+var planOrders = flag.Int64("plan-orders", int64(times(3_000, 10_000)), "orders of the test that looks for sequential scans")
 
 // TestPlansFromTheFirstOrderOn fills an empty database by the engine alone. Plans that were made while it was empty must
 // serve it when it is not.

@@ -105,7 +105,7 @@ func TestConnectionsKilled(t *testing.T) {
 	two := b.replica(t, engine.Config{})
 	l := startLoad(t, 16, b.engine, two)
 	killed := 0
-	for range 8 {
+	for range times(8, 25) {
 		l.more(t, 20)
 		killed += value[int](t, b.Pool, `SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid)) FROM pg_stat_activity AS a
 			WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.query LIKE '-- name: %'`)

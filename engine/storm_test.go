@@ -18,10 +18,7 @@ import (
 // is over, every order ends, nothing stands that must not, and no call pool has lost a permit.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	orders := 60
-	if thorough {
-		orders = 150
-	}
+	orders := times(60, 150)
 	s := openShop(t, 3, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second})
 	line := newProxy(t, s.URL)
 	t.Cleanup(func() { line.On(nil) })
