@@ -707,6 +707,9 @@ type Call struct {
 	// StartedAt Stored before the call was made.
 	StartedAt time.Time `json:"startedAt"`
 	Step      CallStep  `json:"step"`
+
+	// UndoOpen What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand.
+	UndoOpen bool `json:"undoOpen,omitempty,omitzero"`
 }
 
 // CallOperation defines model for Call.Operation.

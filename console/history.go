@@ -33,11 +33,6 @@ func (e *entry) Took() time.Duration {
 	return e.Call.FinishedAt.Sub(e.Call.StartedAt).Round(time.Millisecond)
 }
 
-// Open says that a call, which was to undo an effect that came too late, has not: a person can do it by hand, and say so.
-func (e *entry) Open() bool {
-	return e.Call != nil && e.Call.Call < 0 && e.Call.Refund == 0 && e.Call.Outcome != "done"
-}
-
 // historyPage is how many entries a page has at most.
 const historyPage = 50
 

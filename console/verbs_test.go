@@ -130,6 +130,7 @@ func TestSettling(t *testing.T) {
 	s.get(t, orderPath+"late").want(t, http.StatusOK, "Say that it was undone by hand", "step=charge&amp;generation=0")
 	s.settle(t, "late&step=charge&generation=0", url.Values{"outcome": {"done"}}, "What became of the undo of the charge in generation 0")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
+	s.get(t, orderPath+"late").want(t, http.StatusOK, "step-result").lacks(t, "Say that it was undone by hand")
 }
 
 // settle goes through the pages of step-result about something, which is the query of their URL.

@@ -143,7 +143,9 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 }
 
 const callsOf = `-- name: CallsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM pawl.step_calls AS t
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call LIMIT $4
 `
 
@@ -154,8 +156,28 @@ type CallsOfParams struct {
 	Most    int32
 }
 
-// The calls of an order, the smallest number first.
-func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, error) {
+type CallsOfRow struct {
+	OrderNo       int64
+	StartedAt     time.Time
+	FinishedAt    *time.Time
+	Fence         int64
+	Call          int32
+	Generation    int32
+	Policy        *int32
+	Fenced        *bool
+	Step          string
+	Operation     string
+	Outcome       *string
+	Code          *string
+	Detail        *string
+	Reference     *string
+	UndoReference *string
+	Refund        *int32
+	UndoOpen      bool
+}
+
+// The calls of an order, the smallest number first. undo_open: what the call was to undo came too late, and still stands.
+func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow, error) {
 	rows, err := q.db.Query(ctx, callsOf,
 		arg.OrderNo,
 		arg.After,
@@ -166,9 +188,9 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, e
 		return nil, err
 	}
 	defer rows.Close()
-	var items []StepCall
+	var items []CallsOfRow
 	for rows.Next() {
-		var i StepCall
+		var i CallsOfRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.StartedAt,
@@ -186,6 +208,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, e
 			&i.Reference,
 			&i.UndoReference,
 			&i.Refund,
+			&i.UndoOpen,
 		); err != nil {
 			return nil, err
 		}
@@ -198,7 +221,9 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]StepCall, e
 }
 
 const callsOfNewest = `-- name: CallsOfNewest :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund FROM pawl.step_calls AS t
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call DESC LIMIT $4
 `
 
@@ -209,7 +234,27 @@ type CallsOfNewestParams struct {
 	Most    int32
 }
 
-func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([]StepCall, error) {
+type CallsOfNewestRow struct {
+	OrderNo       int64
+	StartedAt     time.Time
+	FinishedAt    *time.Time
+	Fence         int64
+	Call          int32
+	Generation    int32
+	Policy        *int32
+	Fenced        *bool
+	Step          string
+	Operation     string
+	Outcome       *string
+	Code          *string
+	Detail        *string
+	Reference     *string
+	UndoReference *string
+	Refund        *int32
+	UndoOpen      bool
+}
+
+func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([]CallsOfNewestRow, error) {
 	rows, err := q.db.Query(ctx, callsOfNewest,
 		arg.OrderNo,
 		arg.After,
@@ -220,9 +265,9 @@ func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([
 		return nil, err
 	}
 	defer rows.Close()
-	var items []StepCall
+	var items []CallsOfNewestRow
 	for rows.Next() {
-		var i StepCall
+		var i CallsOfNewestRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.StartedAt,
@@ -240,6 +285,7 @@ func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([
 			&i.Reference,
 			&i.UndoReference,
 			&i.Refund,
+			&i.UndoOpen,
 		); err != nil {
 			return nil, err
 		}

@@ -85,25 +85,6 @@ type Order struct {
 	RefundList           []byte
 }
 
-type StepCall struct {
-	OrderNo       int64
-	StartedAt     time.Time
-	FinishedAt    *time.Time
-	Fence         int64
-	Call          int32
-	Generation    int32
-	Policy        *int32
-	Fenced        *bool
-	Step          string
-	Operation     string
-	Outcome       *string
-	Code          *string
-	Detail        *string
-	Reference     *string
-	UndoReference *string
-	Refund        *int32
-}
-
 type StockMovement struct {
 	Version    int64
 	At         time.Time

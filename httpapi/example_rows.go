@@ -114,7 +114,7 @@ func exampleHistory() any {
 
 func exampleCalls() any {
 	var calls listCallsAnswer
-	calls.Body.Calls = []call{callOf(&db.StepCall{
+	calls.Body.Calls = []call{callOf(&db.CallsOfRow{
 		Call: 1, Step: string(fsm.Charge), Operation: "do", Policy: new(int32(1)), Fence: 1, StartedAt: exampleTime, FinishedAt: &exampleStep,
 		Outcome: new("done"), Reference: new("ch_77"),
 	})}

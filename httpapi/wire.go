@@ -118,6 +118,7 @@ type call struct {
 	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"Absent while the call is under way, and for ever when the process ended in it."`
 	Outcome    string     `json:"outcome,omitempty" enum:"done,refused,retry,waiting,unknown" doc:"retry: certainly not done. unknown: done or not."`
 	Fenced     bool       `json:"fenced,omitempty" doc:"The answer came when somebody else had taken the order over, and moved nothing."`
+	UndoOpen   bool       `json:"undoOpen,omitempty" doc:"What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand."`
 	Code       string     `json:"code,omitempty"`
 	Detail     string     `json:"detail,omitempty"`
 	Reference  string     `json:"reference,omitempty"`
@@ -240,11 +241,11 @@ func refundOf(r *orders.AskedRefund) refund {
 	}
 }
 
-func callOf(row *db.StepCall) call {
+func callOf(row *db.CallsOfRow) call {
 	return call{
 		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.Refund, 0), Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
-		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""),
+		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""), UndoOpen: row.UndoOpen,
 	}
 }
 

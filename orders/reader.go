@@ -73,13 +73,17 @@ func (r *Reader) Transitions(ctx context.Context, orderID string, s Span) (rows 
 
 // Calls reads the calls of an order, by number. Numbers below zero are those of calls that moved no order.
 // Errors: ErrNotFound, ErrUnavailable.
-func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.StepCall, err error) {
+func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.CallsOfRow, err error) {
 	order, err := r.Get(ctx, orderID)
 	switch {
 	case err != nil:
 		return nil, err
 	case s.Descending:
-		rows, err = Read(ctx, r, r.query.CallsOfNewest, db.CallsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
+		var newest []db.CallsOfNewestRow
+		newest, err = Read(ctx, r, r.query.CallsOfNewest, db.CallsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
+		for _, row := range newest {
+			rows = append(rows, db.CallsOfRow(row))
+		}
 	default:
 		rows, err = Read(ctx, r, r.query.CallsOf, db.CallsOfParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
 	}

@@ -86,12 +86,16 @@ UPDATE pawl.step_calls AS t SET finished_at = now(), fenced = true, outcome = @o
 WHERE t.order_no = @order_no AND t.call = @call AND t.fence = @fence AND t.finished_at IS NULL;
 
 -- name: CallsOf :many
--- The calls of an order, the smallest number first.
-SELECT t.* FROM pawl.step_calls AS t
+-- The calls of an order, the smallest number first. undo_open: what the call was to undo came too late, and still stands.
+SELECT t.*, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+FROM pawl.step_calls AS t
 WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call LIMIT @most;
 
 -- name: CallsOfNewest :many
-SELECT t.* FROM pawl.step_calls AS t
+SELECT t.*, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+FROM pawl.step_calls AS t
 WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call DESC LIMIT @most;
 
 -- name: CallsPreflight :many

@@ -1287,6 +1287,8 @@ export interface components {
             startedAt: string;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm";
+            /** @description What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand. */
+            undoOpen?: boolean;
         };
         CallbackBody: {
             /** @description Why it was refused or not done, for programs. */
