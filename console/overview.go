@@ -80,7 +80,7 @@ func machineOf(found *client.Overview, rates []edgeRate) template.HTML {
 
 // atLeast is a number of orders that may be larger.
 func atLeast(n int64, more bool) string {
-	if more && n < countedTo {
+	if more {
 		return count(n) + "+"
 	}
 	return count(n)

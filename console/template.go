@@ -45,6 +45,7 @@ var functions = template.FuncMap{
 	"duration":  duration,
 	"atLeast":   atLeast,
 	"count":     count,
+	"upTo":      upTo,
 	"list":      func(values ...any) []any { return values },
 }
 
@@ -92,17 +93,17 @@ func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 // countedTo is where the API stops counting.
 const countedTo = 10_000
 
-// count is a number of rows, which was counted up to a bound.
+// count is a number that is easy to read.
 func count(n any) string {
 	text := fmt.Sprint(n)
-	if text == fmt.Sprint(countedTo) {
-		return "10,000+"
-	}
-	if len(text) > 3 && len(text) < 7 {
-		return text[:len(text)-3] + "," + text[len(text)-3:]
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
 	return text
 }
+
+// upTo is a number that the API has counted up to countedTo.
+func upTo(n int64) string { return atLeast(n, n >= countedTo) }
 
 // visible shows what can't be seen: an id may hold characters that have no look, or that turn others around.
 func visible(text string) string { return visibleBut(text, "") }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"pawl/client"
+	"pawl/fsm"
 )
 
 // verb is what a person can ask of an order.
@@ -81,7 +82,7 @@ func verbNamed(name string) *verb {
 
 // applies reports whether a verb applies to an order, if this person asks: the approval may be for somebody else to give.
 func (v *visit) applies(a *verb, order *client.Order) bool {
-	if a.Name == "approve" && order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, "another_approver") {
+	if a.Name == "approve" && order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, fsm.AnotherApprover) {
 		return false
 	}
 	return slices.Contains(order.AllowedActions, a.Name)

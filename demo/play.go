@@ -92,8 +92,9 @@ func (s *stage) disturb(ctx context.Context, end func(), sent <-chan struct{}) (
 			}
 		case r := <-s.restarted:
 			s.starting--
-			err = r.err
-			s.table.row(fmt.Sprintf("replica %d serves again", r.number))
+			if err = r.err; err == nil {
+				s.table.row(fmt.Sprintf("replica %d serves again", r.number))
+			}
 		case a := <-s.asked:
 			a.answer <- s.obey(a.LabAction, over == nil)
 		case <-over:

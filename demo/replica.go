@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
+	"time"
 
 	"pawl/console"
 )
@@ -35,6 +36,9 @@ func (s *stage) startReplica(ctx context.Context, i int) error {
 	return err
 }
 
+// startLimit is how long a replica may take to serve again.
+const startLimit = time.Minute
+
 // restart starts the i-th again once it has ended, in the background: s.restarted hears of it.
 func (s *stage) restart(i int) {
 	s.starting++
@@ -44,7 +48,9 @@ func (s *stage) restart(i int) {
 	s.mu.Unlock()
 	go func() {
 		<-last.exited
-		s.restarted <- restart{i + 1, s.startReplica(context.Background(), i)}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		s.restarted <- restart{i + 1, s.startReplica(ctx, i)}
 	}()
 }
 

@@ -79,7 +79,7 @@ func approvalReason(rule *policy.Approval, o *orders.Order) string {
 	if rule == nil || !rule.ByAnother || o.SubmittedBy == nil {
 		return ""
 	}
-	return "another_approver: the policy wants somebody else than who submitted the order"
+	return fsm.AnotherApprover + ": the policy wants somebody else than who submitted the order"
 }
 
 // approvalTimedOut goes on, or back, as the policy says.

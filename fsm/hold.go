@@ -11,6 +11,9 @@ const (
 	HoldAttention = "attention" // for a person to find out what is wrong
 )
 
+// AnotherApprover begins the reason of an order that waits for an approval that whoever submitted it may not give.
+const AnotherApprover = "another_approver"
+
 // Holds lists the values of orders.hold.
 func Holds() []string {
 	return []string{HoldRetry, HoldCallback, HoldScheduled, HoldQueued, HoldApproval, HoldPaused, HoldAttention}

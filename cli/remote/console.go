@@ -71,7 +71,11 @@ func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	mux.Handle("/console", pages)
 	mux.Handle("/console/", pages)
 	mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusSeeOther))
-	mux.Handle("GET /docs", http.RedirectHandler(c.url+"/docs", http.StatusSeeOther))
+	for _, path := range []string{"GET /docs", "GET /problems/{code}"} { // to which pages link
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, c.url+r.URL.EscapedPath(), http.StatusSeeOther)
+		})
+	}
 	local.Start(mux)
 	fmt.Fprintf(out, "The console of %s, as %q: %s\n", c.url, me.Name, local.Link("/console"))
 	select {

@@ -109,8 +109,10 @@ func TestConsole(t *testing.T) {
 	if status, _, body := get("/"); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") {
 		t.Errorf("the address alone: %d %s", status, body)
 	}
-	if status, header, _ := get("/docs"); status != http.StatusSeeOther || header.Get("Location") != url+"/docs" {
-		t.Errorf("the description of the API: %d %v", status, header)
+	for _, path := range []string{"/docs", "/problems/outcome_unknown"} {
+		if status, header, _ := get(path); status != http.StatusSeeOther || header.Get("Location") != url+path {
+			t.Errorf("%s: %d %v", path, status, header)
+		}
 	}
 	for _, path := range []string{"/api/orders", "/metrics", "/console/../api/orders", "//" + strings.TrimPrefix(url, "http://") + "/api/orders"} {
 		if status, _, body := get(path); status != http.StatusNotFound {
