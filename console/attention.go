@@ -137,7 +137,7 @@ func (v *visit) waiting(p *attentionPage) error {
 	if err != nil {
 		return err
 	}
-	if p.Orders, err = v.known(list.Orders, why); err != nil {
+	if p.Orders, err = v.withCalls(list.Orders, why); err != nil {
 		return err
 	}
 	if list.NextCursor != "" {
@@ -152,8 +152,8 @@ func (v *visit) waiting(p *attentionPage) error {
 	return nil
 }
 
-// known adds to orders what is known of them, and what a person can do.
-func (v *visit) known(list []client.Order, why reason) ([]waitingOrder, error) {
+// withCalls adds their last calls to orders, and what a person can do.
+func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, error) {
 	all := make([]waitingOrder, len(list))
 	errs := make([]error, len(list))
 	var readers sync.WaitGroup

@@ -58,7 +58,7 @@ var errFilter = &client.Problem{ProblemBody: client.ProblemBody{
 	Status: http.StatusUnprocessableEntity, Title: "The link does not say which orders are meant.", Detail: "It has a filter that nobody knows, or none.",
 }}
 
-// bulkFilter reads the filter of a link: the parameters of listOrders, by their names.
+// bulkFilter reads the filter of a link: the parameters of listOrders, by their names. given: it chooses among the orders.
 func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error) {
 	for name := range q {
 		value := q.Get(name)

@@ -93,7 +93,8 @@ func (at past) params() client.ListTransitionsParams {
 	return client.ListTransitionsParams{Limit: historyPage + 1, Sort: "newest", Before: at.moves}
 }
 
-// callParams ask for the calls that moved the order, and for those beside it.
+// callParams ask for the calls that moved the order, and for those beside it. The newest of these have the smallest numbers, so their
+// sort is the other way about. -1 below the moving calls, and 1 above those aside, stand for all of them.
 func (at past) callParams() [2]client.ListCallsParams {
 	moving := client.ListCallsParams{Limit: historyPage + 1, After: -1, Before: at.calls, Sort: "newest"}
 	aside := client.ListCallsParams{Limit: historyPage + 1, Before: 1, After: at.aside}

@@ -122,11 +122,11 @@ func (v *visit) showLabWith(refused, typed string) error {
 	if typed == "" {
 		typed = strings.Join(state.Rules, "\n")
 	}
-	status := http.StatusOK
-	if refused != "" {
-		status = http.StatusConflict
+	status, p := http.StatusOK, page{Title: "Lab", Pokes: "/console/lab/live", Data: labPage{state, refused, typed}}
+	if refused != "" { // to load itself anew would take away what was refused, and why
+		status, p.Still, p.Pokes = http.StatusConflict, true, ""
 	}
-	return v.showAs(status, "lab", page{Title: "Lab", Pokes: "/console/lab/live", Data: labPage{state, refused, typed}})
+	return v.showAs(status, "lab", p)
 }
 
 // doInLab does what a button says. There is no page in between: everything here is there to be broken.

@@ -62,7 +62,7 @@ func TestLab(t *testing.T) {
 		}
 	}
 	if status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense"); status != http.StatusConflict ||
-		!strings.Contains(body, "nobody knows &lt;nonsense&gt;") || !strings.Contains(body, ">nonsense</textarea>") {
+		!strings.Contains(body, "nobody knows &lt;nonsense&gt;") || !strings.Contains(body, ">nonsense</textarea>") || strings.Contains(body, "data-live") {
 		t.Errorf("%d %s", status, body)
 	}
 	mu.Lock()
