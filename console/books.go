@@ -94,5 +94,5 @@ func proofStep(v *client.Verification) string {
 	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
 }
 
-// lookEvery is how often the page of the books is told when somebody has had a proof started.
+// lookEvery is how long the page of the books waits between two looks whether somebody has had a proof started.
 const lookEvery = 5 * time.Second

@@ -136,3 +136,19 @@ func TestOverviewOfALot(t *testing.T) {
 		t.Log(text.String())
 	}
 }
+
+// TestNoneOnThisPage: a page without orders says that none waits only where none can be on the next one.
+func TestNoneOnThisPage(t *testing.T) {
+	t.Parallel()
+	for next, want := range map[string]string{"": "No order waits for this any more", "/console/attention?cursor=c": "None was found among the 10,000"} {
+		var text bytes.Buffer
+		p := page{Data: attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next}}
+		f := frame{page: p, Me: &client.Caller{}, Asset: func(string) string { return "" }, May: func(string) bool { return true }}
+		if err := templates["attention"].ExecuteTemplate(&text, "layout", f); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), want) || strings.Contains(text.String(), "Look further") != (next != "") {
+			t.Error(text.String())
+		}
+	}
+}

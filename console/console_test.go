@@ -19,6 +19,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	s := setup(t)
 	s.get(t, "/").want(t, 303)
 	s.get(t, "/console").want(t, 200, "<bdi>local</bdi>", ">Orders<")
+	s.get(t, "/console", "Cookie", "of=another port").want(t, 200, "<bdi>local</bdi>").lacks(t, "Sign out")
 	for _, person := range []struct {
 		roles       []access.Role
 		sees, lacks string

@@ -161,10 +161,10 @@ func TestStock(t *testing.T) {
 	const item = `?item=%2e%2e%2f%3Cb%3E`
 	s.get(t, "/console/item"+item).want(t, 200, "Nobody has ordered this item", "<bdi>../&lt;b&gt;</bdi>", ">Set after a count<")
 
-	seen := s.do(t, "/console/item/set"+item, "onHand", "12", "reason", "the first count").want(t, 200, "What will change", "not tracked", "<bdi>12</bdi>")
+	seen := s.do(t, "/console/item/set"+item, "onHand", "12", "reason", "the first\u202e count").want(t, 200, "What will change", "not tracked", "<bdi>12</bdi>")
 	s.post(t, "/console/item/set"+item, seen.fill()).want(t, 303)
 	s.post(t, "/console/item/set"+item, seen.fill()).want(t, 303) // a double click
-	s.get(t, "/console/item"+item).want(t, 200, "<strong>12</strong> on hand", "&#43;12", "the first count")
+	s.get(t, "/console/item"+item).want(t, 200, "<strong>12</strong> on hand", "&#43;12", `the first\u202e count`)
 	seen = s.do(t, "/console/item/adjust"+item, "change", "-2", "reason", "broken").want(t, 200, "<bdi>10</bdi>")
 	s.post(t, "/console/item/adjust"+item, seen.fill()).want(t, 303)
 	var onHand, movements int

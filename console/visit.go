@@ -72,14 +72,18 @@ type frame struct {
 	SignedIn bool
 }
 
+// sessionCookie is the cookie of a login, as the API sets it.
+const sessionCookie = "__Host-pawl-session"
+
 // show answers with a template of that name.
 func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK, name, p) }
 
 func (v *visit) showAs(status int, name string, p page) error {
 	f := frame{
 		page: p, Me: v.me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
-		SignedIn: v.r.Header.Get("Cookie") != "" && len(v.me.Roles) > 0,
 	}
+	_, err := v.r.Cookie(sessionCookie) // and not one that something else on this machine has set
+	f.SignedIn = err == nil && len(v.me.Roles) > 0
 	switch {
 	case p.Pokes != "":
 		f.Live = p.Pokes

@@ -19,6 +19,7 @@ const streamOfPages = "GET /console/live"
 const (
 	pagesBytes = 64 << 20
 	pageBytes  = 512 << 10
+	bulkBytes  = 4 << 20 // of one with a thousand orders, whose ids are long and in it several times
 	maxForm    = 4 << 20 // more of one the console does not read
 	formTakes  = 4       // times its length: as it came, as it was read, and in the page that answers
 )
@@ -49,7 +50,11 @@ func (s *server) paged(pages http.Handler) http.HandlerFunc {
 		if form < 0 || form > maxForm {
 			form = maxForm
 		}
-		release, err := memory.acquire(r.Context(), access.Network(fromOf(w).address), pageBytes+formTakes*form)
+		page := int64(pageBytes)
+		if r.URL.Path == "/console/bulk" {
+			page = bulkBytes
+		}
+		release, err := memory.acquire(r.Context(), access.Network(fromOf(w).address), page+formTakes*form)
 		if err != nil {
 			return err
 		}
