@@ -84,8 +84,16 @@ func rounds(t *testing.T, usual int) int {
 }
 
 // repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault at every step, with one replica and with
-// two, and every moment twice; without it each fault comes once for every executor, at one of the steps, and each moment once.
+// three, and every moment twice; without it each fault comes once for every executor, at one of the steps, and each moment once.
 func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
+
+// several is how many replicas a matrix has where there is not one alone.
+func several() int {
+	if repeated() {
+		return 3
+	}
+	return 2
+}
 
 // seed is where the random choices of a test come from.
 func seed(t *testing.T) uint64 {

@@ -162,9 +162,9 @@ func TestMatrixOfFaults(t *testing.T) {
 	build(t)
 	t.Parallel()
 	t.Run("a replica that asks before it calls again", matrixOfFaults(looking, 1))
-	t.Run("two replicas that can only call again", matrixOfFaults(blind, 2))
+	t.Run("replicas that can only call again", matrixOfFaults(blind, several()))
 	if repeated() {
-		t.Run("two replicas that ask before they call again", matrixOfFaults(looking, 2))
+		t.Run("replicas that ask before they call again", matrixOfFaults(looking, several()))
 		t.Run("a replica that can only call again", matrixOfFaults(blind, 1))
 	}
 }

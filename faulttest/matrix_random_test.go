@@ -36,11 +36,11 @@ func unreliable() (rules []simulator.Rule) {
 func TestMatrixAtRandom(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("one of two that can only call again", matrixAtRandom(blind, 2))
+	t.Run("one of several that can only call again", matrixAtRandom(blind, several()))
 	if repeated() {
 		t.Run("a lone replica that asks before it calls again", matrixAtRandom(looking, 1))
 		t.Run("a lone replica that takes the money at once", matrixAtRandom(stripeNow, 1))
-		t.Run("one of two that capture it at the end", matrixAtRandom(stripeLater, 2))
+		t.Run("one of several that capture it at the end", matrixAtRandom(stripeLater, several()))
 	}
 }
 

@@ -63,11 +63,11 @@ func (c cell) refusedAt(step string) cell {
 func TestMatrixOfStripe(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("two replicas that take the money at once", matrixOfFaults(stripeNow, 2))
+	t.Run("replicas that take the money at once", matrixOfFaults(stripeNow, several()))
 	t.Run("a replica that captures it at the end", matrixOfFaults(stripeLater, 1))
 	if repeated() {
 		t.Run("a replica that takes the money at once", matrixOfFaults(stripeNow, 1))
-		t.Run("two replicas that capture it at the end", matrixOfFaults(stripeLater, 2))
+		t.Run("replicas that capture it at the end", matrixOfFaults(stripeLater, several()))
 	}
 }
 
@@ -79,9 +79,9 @@ func TestMatrixOfKillsAtStripe(t *testing.T) {
 		t.Parallel()
 		matrixOfKills(t, stripeLater, 0)
 	})
-	t.Run("one of two", func(t *testing.T) {
+	t.Run("one of several", func(t *testing.T) {
 		t.Parallel()
-		matrixOfKills(t, stripeNow, 1)
+		matrixOfKills(t, stripeNow, several()-1)
 	})
 }
 
