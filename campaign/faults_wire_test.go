@@ -25,6 +25,9 @@ func silence(ctx context.Context, f *field) {
 func cutReplies(ctx context.Context, f *field) {
 	f.what = "replies cut"
 	f.wire.oneIn.Store(100)
+	if f.crowd == usualCrowd {
+		f.wire.oneIn.Store(50) // few callers, for a short time
+	}
 	<-ctx.Done()
 	f.wire.oneIn.Store(0)
 	f.bit.Store(f.wire.cuts.Load())
