@@ -202,6 +202,41 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	}
 }
 
+// TestLostReads: nobody hears of it when the connection is lost by which it is read who he is.
+func TestLostReads(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	proxy := dbtest.NewProxy(t, d.URL)
+	pool, err := db.Open(t.Context(), proxy.URL, db.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c, err := access.New(t.Context(), db.New(pool), access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	var lost atomic.Int32
+	for i, fate := range []dbtest.Fate{dbtest.LoseRequest, dbtest.LoseReply} {
+		name := fmt.Sprintf("shop-%d", i)
+		issued := create(t, d, name, access.Submit)
+		proxy.On(func(statement string) dbtest.Fate {
+			if statement == "TokenGet" && lost.CompareAndSwap(int32(i), int32(i)+1) {
+				return fate
+			}
+			return dbtest.Passes
+		})
+		if p, err := c.Identify(t.Context(), bearer(issued.Token)); err != nil || p.Name != "token:"+name {
+			t.Errorf("%v: %+v, %v", fate, p, err)
+		}
+	}
+	proxy.On(nil)
+	if lost.Load() != 2 {
+		t.Errorf("%d reads were lost", lost.Load())
+	}
+}
+
 // TestRotateAtOnce: of those who replace a token at one time, one does.
 func TestRotateAtOnce(t *testing.T) {
 	t.Parallel()
