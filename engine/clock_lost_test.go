@@ -11,7 +11,7 @@ import (
 )
 
 // A statement that the clock sends when there is something to do, or its answer, is lost: it is done all the same, and once.
-func TestClockWithoutItsAnswer(t *testing.T) {
+func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel,paralleltest // one proxy loses statements for one of them at a time
 	t.Parallel()
 	s := openBehind(t)
 	s.use(t, allAtTheSimulator+`approval: [{items: [dear]}]`)
