@@ -449,7 +449,7 @@ type Activity struct {
 	// Moves Moves of orders.
 	Moves []ActivityMove `json:"moves,omitempty,omitzero"`
 
-	// OnHold How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least.
+	// OnHold How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails.
 	OnHold []ActivityCount `json:"onHold,omitempty,omitzero"`
 
 	// Seconds How long they were: no clock is exact.

@@ -31,7 +31,7 @@ type Activity struct {
 	Admitted     int64
 	Ended        map[fsm.State]int64
 	Median, Slow time.Duration    // what half and 95 % of the orders that ended took at most, from their creation on
-	OnHold       map[string]int64 // how many orders of all replicas waited, by what for, as they were last counted, up to CountsMost
+	OnHold       map[string]int64 // how many orders of all replicas waited, by what for, as they were last counted, up to CountsMost; none where that failed
 	Moves        map[[2]fsm.State]int64
 	Calls        map[fsm.Step]map[string]int64 // to providers, by outcome
 	Breakers     map[fsm.Step]gobreaker.State  // the worst of all policies, at the end; those that are closed are left out
@@ -101,17 +101,23 @@ func (a *activity) loop(ctx context.Context) {
 	}
 }
 
-// countHeld has the held orders counted, unless somebody did lately. If the database does not answer, the last count stays.
+// countHeld has the held orders counted, unless somebody did lately, or tried. If that fails, nobody knows how many there are.
 func (a *activity) countHeld(ctx context.Context) {
 	a.mu.Lock()
 	lately := time.Since(a.heldAt) < heldEvery
+	if !lately {
+		a.onHold, a.heldAt = nil, time.Now()
+	}
 	a.mu.Unlock()
 	if lately {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, heldLimit)
+	limited, cancel := context.WithTimeout(ctx, heldLimit)
 	defer cancel()
-	rows, err := a.engine.query.OrdersHeldStats(ctx, db.OrdersHeldStatsParams{Most: CountsMost})
+	rows, err := a.engine.query.OrdersHeldStats(limited, db.OrdersHeldStatsParams{Most: CountsMost})
+	if err != nil && ctx.Err() == nil {
+		a.engine.log.Warn("could not count the held orders", "error", err)
+	}
 	if err != nil {
 		return
 	}

@@ -48,6 +48,13 @@ func (e *Engine) NoteActivity(ctx context.Context) {
 	e.activity.sample()
 }
 
+// HeldCountedLately reports whether the held orders are left alone, because somebody counted them lately, or tried.
+func (e *Engine) HeldCountedLately() bool {
+	e.activity.mu.Lock()
+	defer e.activity.mu.Unlock()
+	return time.Since(e.activity.heldAt) < heldEvery
+}
+
 // Shared is what was looked up for everybody.
 type Shared[T any] struct{ shared[T] }
 

@@ -85,6 +85,16 @@ func TestOverview(t *testing.T) {
 	if last.Admitted != 0 || last.Ended != nil || last.Moves != nil || len(last.OnHold) != 2 || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
 		t.Errorf("%+v", last)
 	}
+	gone, end := context.WithCancel(t.Context())
+	end()
+	s.engine.NoteActivity(gone)
+	points = s.engine.Activity()
+	if last = points[len(points)-1]; last.OnHold != nil {
+		t.Errorf("nobody could count, and %v wait", last.OnHold)
+	}
+	if !s.engine.HeldCountedLately() {
+		t.Error("it is tried again before a minute is over")
+	}
 }
 
 // together is what was done in all the points: on a slow machine ten seconds have passed by themselves before the test asks.

@@ -35,7 +35,7 @@ type activity struct {
 	Ended         []activityCount    `json:"ended,omitempty" nullable:"false" doc:"Orders that ended, by their status."`
 	MedianSeconds float64            `json:"medianSeconds,omitempty" doc:"What half of those took at most, from their creation on."`
 	SlowSeconds   float64            `json:"slowSeconds,omitempty" doc:"What 95 % of those took at most."`
-	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least."`
+	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails."`
 	Moves         []activityMove     `json:"moves,omitempty" nullable:"false" doc:"Moves of orders."`
 	Calls         []activityCalls    `json:"calls,omitempty" nullable:"false" doc:"Calls to providers that ended."`
 	Breakers      []activityBreakers `json:"breakers,omitempty" nullable:"false" doc:"Circuit breakers that were not closed at the end."`

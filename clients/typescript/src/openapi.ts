@@ -1044,7 +1044,7 @@ export interface components {
             medianSeconds?: number;
             /** @description Moves of orders. */
             moves?: components["schemas"]["ActivityMove"][];
-            /** @description How many orders of all replicas wait, by what for, up to 10000. They are counted once a minute at least. */
+            /** @description How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails. */
             onHold?: components["schemas"]["ActivityCount"][];
             /**
              * Format: double
