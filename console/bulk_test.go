@@ -143,7 +143,7 @@ func TestSettlingManyAsksFirst(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.wait(t, "a")
-	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}}).want(t, 200, `name="outcome"`, "See what would be done").lacks(t, `name="confirm"`)
+	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}}).want(t, 200, `name="outcome" required`, "See what would be done").lacks(t, `name="confirm"`)
 	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}, "step": {"charge"}, "outcome": {"done"}, "reason": {"seen"}}).
 		want(t, 200, "Not possible for 1", "not_applicable")
 	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}, "step": {"charge"}, "outcome": {"maybe"}, "reason": {"seen"}}).

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -110,7 +111,8 @@ func (v *visit) checkPolicy() error {
 	store := text("store") != "" && text("checked") == source
 	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, client.StorePolicyBody{Source: source})
 	form := policyForm{Source: source}
-	if form.Problem = refusedInput(err); err != nil && form.Problem == nil {
+	form.Problem, _ = errors.AsType[*client.Problem](err) // whatever it is, the text is not to be lost
+	if err != nil && form.Problem == nil {
 		return err
 	}
 	if store && err == nil {
@@ -128,7 +130,7 @@ func (v *visit) checkPolicy() error {
 func (v *visit) showPolicyForm(form policyForm) error {
 	status := http.StatusOK
 	if form.Problem != nil {
-		status = http.StatusUnprocessableEntity
+		status = int(form.Problem.Status)
 	}
 	return v.showAs(status, "policy_form", page{Title: "New policy", Still: true, Data: form})
 }
@@ -155,9 +157,12 @@ type policyActivation struct {
 	Against               int        // the active version; 0: there is none
 	Diff                  []diffLine // what changes for new orders
 	Fields                []field
+	Changed               bool // another version was activated since the person looked
 }
 
-func (v *visit) activation() error {
+func (v *visit) activation() error { return v.showActivation(false) }
+
+func (v *visit) showActivation(changed bool) error {
 	var answer http.Response
 	p, err := v.readPolicy("version", client.WithResponse(&answer))
 	if err != nil {
@@ -167,11 +172,16 @@ func (v *visit) activation() error {
 	if err != nil {
 		return err
 	}
-	data := policyActivation{PolicyVersion: tried, ETag: answer.Header.Get("ETag"), Fields: []field{{Name: "reason", Label: "Reason", Help: "Kept with the activation."}}}
+	data := policyActivation{PolicyVersion: tried, ETag: answer.Header.Get("ETag"), Changed: changed,
+		Fields: []field{{Name: "reason", Label: "Reason", Help: "Kept with the activation.", Value: v.r.PostForm.Get("reason")}}}
 	if data.Against, data.Diff, err = v.againstActive(p.Source); err != nil {
 		return err
 	}
-	return v.show("policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Still: true, Data: data})
+	status := http.StatusOK
+	if changed {
+		status = http.StatusPreconditionFailed
+	}
+	return v.showAs(status, "policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Still: true, Data: data})
 }
 
 func (v *visit) activate() error {
@@ -183,7 +193,9 @@ func (v *visit) activate() error {
 		return err
 	}
 	seen := client.ActivatePolicyParams{IfMatch: v.r.PostFormValue("etag")}
-	if _, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")}); err != nil {
+	if _, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")}); hasStatus(err, http.StatusPreconditionFailed) {
+		return v.showActivation(true)
+	} else if err != nil {
 		return err
 	}
 	return v.redirect(policyURL(p.Version))

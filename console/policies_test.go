@@ -39,6 +39,10 @@ func TestPolicyScreens(t *testing.T) {
 	s.get(t, "/console/policy?version=2").want(t, 200, "Activate…", "Compared with policy 1", "never").lacks(t, "<b>")
 	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
 	s.count(t, 1, `SELECT count(*) FROM policy_activations`)
+	long := "# too long" + strings.Repeat(" ", 1<<20)
+	if page := s.post(t, "/console/policy/new", url.Values{"source": {long}}); page.status < 400 || !strings.Contains(page.body, long) {
+		t.Errorf("%d, and the text is gone", page.status)
+	}
 	s.activates(t)
 	// A text must not look other than it reads.
 	turned := "# \u202e }h1 :niWetelpmoc{ \u202c\ncompleteWithin: 2h\n"
@@ -60,7 +64,7 @@ func (s *service) activates(t *testing.T) {
 	form := url.Values{"etag": {strings.ReplaceAll(seen[1], "&#34;", `"`)}, "reason": {"agreed <i>"}}
 	s.post(t, "/console/policy/activate?version=2", form).want(t, 303)
 	s.post(t, "/console/policy/activate?version=2", form).want(t, 303) // the button was pressed twice
-	s.post(t, "/console/policy/activate?version=1", form).want(t, 412)
+	s.post(t, "/console/policy/activate?version=1", form).want(t, 412, "Activate policy 1?", "another version was activated since you looked", `name="etag"`)
 	s.count(t, 1, `SELECT count(*) FROM policy_activations WHERE version = 2 AND actor = 'local' AND reason = 'agreed <i>'`)
 	s.count(t, 2, `SELECT count(*) FROM policy_activations`)
 	s.get(t, "/console/policies").want(t, 200, "agreed &lt;i&gt;")

@@ -125,6 +125,7 @@ func TestDeliveries(t *testing.T) {
 	next, _, _ = strings.Cut(next, `"`)
 	s.get(t, html.UnescapeString(next)).want(t, 200, "delivery=10\"", ">Newest<", "selected>exhausted").lacks(t, "delivery=60\"", `rel="next"`)
 	s.get(t, "/console/webhook?id=whe_1&orderId=none").want(t, 404)
+	s.get(t, "/console/webhook?id=whe_1&orderId=o&item=lamp").want(t, 200, `role="alert"`, `value="lamp"`)
 	s.get(t, "/console/webhook?id=whe_1&state=skipped").want(t, 200, "no deliveries like this")
 
 	one := "?endpoint=whe_1&delivery=60"

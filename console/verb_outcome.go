@@ -59,18 +59,24 @@ type refusal struct {
 	Happens []client.Transition
 }
 
+// faultsOf says what is wrong with a form; nil: the error has another cause.
+func faultsOf(err error) (faults []string) {
+	if problem := refusedInput(err); problem != nil && problem.Code == "invalid_input" {
+		for _, e := range problem.Errors {
+			faults = append(faults, strings.TrimPrefix(e.Pointer, "/")+" "+e.Detail)
+		}
+	}
+	return faults
+}
+
 // refused shows why a verb was not done. Where the form is to blame, it is shown again.
 func (v *visit) refused(q *request, err error) error {
 	problem, ok := errors.AsType[*client.Problem](err)
 	switch {
 	case !ok:
 		return err
-	case problem.Status == http.StatusUnprocessableEntity && problem.Code == "invalid_input" && q.decisions() != nil:
-		var notes []string
-		for _, e := range problem.Errors {
-			notes = append(notes, strings.TrimPrefix(e.Pointer, "/")+" "+e.Detail)
-		}
-		return v.showForm(q, q.decisions(), notes)
+	case faultsOf(err) != nil && q.decisions() != nil:
+		return v.showForm(q, q.decisions(), faultsOf(err))
 	case problem.Status != http.StatusConflict && problem.Status != http.StatusPreconditionFailed && problem.Code != "own_order":
 		return err
 	}

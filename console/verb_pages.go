@@ -67,7 +67,7 @@ func (v *visit) askVerb() error {
 	if fields := q.decisions(); len(fields) > 0 {
 		return v.showForm(q, fields, nil)
 	}
-	return v.preview(q)
+	return v.preview(q, nil)
 }
 
 // submitVerb does what a form with a request id asks, and shows what one without would change.
@@ -77,7 +77,7 @@ func (v *visit) submitVerb() error {
 		return err
 	}
 	if q.form.Get("requestId") == "" {
-		return v.preview(q)
+		return v.preview(q, nil)
 	}
 	seq, err := strconv.Atoi(q.form.Get("seq"))
 	if err != nil {
@@ -85,6 +85,9 @@ func (v *visit) submitVerb() error {
 	}
 	q.order.Seq = seq // that the person has seen
 	if _, err = q.send(v.r.Context(), v.api, false); err != nil {
+		if faults := faultsOf(err); faults != nil {
+			return v.preview(q, faults)
+		}
 		return v.refused(q, err)
 	}
 	return v.redirect(orderURL(q.order.OrderID) + "&done=" + q.Name)
@@ -114,8 +117,8 @@ func (q *request) heading() string {
 	return text
 }
 
-// preview shows what would change, and takes the reason.
-func (v *visit) preview(q *request) error {
+// preview shows what would change, and takes the reason. After a refusal it says what was wrong with that.
+func (v *visit) preview(q *request, faults []string) error {
 	q.form.Set("requestId", client.NewID())
 	would, err := q.send(v.r.Context(), v.api, true)
 	if err != nil {
@@ -125,12 +128,12 @@ func (v *visit) preview(q *request) error {
 	for _, name := range q.decided() {
 		hidden[name] = q.form.Get(name)
 	}
-	fields := []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea", Required: q.needsReason}}
+	fields := []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea", Required: q.needsReason, Value: v.r.PostForm.Get("reason")}}
 	if slices.Contains(v.me.Roles, "delegate") {
-		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name."})
+		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name.", Value: v.r.PostForm.Get("onBehalfOf")})
 	}
 	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
-		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: append(q.said(), q.Meaning), Hidden: hidden, Fields: fields,
+		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: slices.Concat(faults, q.said(), []string{q.Meaning}), Hidden: hidden, Fields: fields,
 		Button: q.Label, Danger: q.Danger, Back: orderURL(q.order.OrderID),
 	}})
 }

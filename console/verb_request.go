@@ -86,7 +86,7 @@ func (q *request) send(ctx context.Context, api *client.Client, dryRun bool) (*c
 	id, to := q.order.OrderID, client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
 	b := client.VerbBody{Reason: q.form.Get("reason"), OnBehalfOf: q.form.Get("onBehalfOf"), RequestID: q.form.Get("requestId")}
 	if dryRun {
-		b.Reason = cmp.Or(b.Reason, "preview") // of which nothing is kept
+		b.Reason, b.OnBehalfOf = "preview", "" // of which nothing is kept: the form asks for them
 	}
 	switch q.Name {
 	case "approve":

@@ -100,6 +100,19 @@ func TestWrongForms(t *testing.T) {
 	s.post(t, "/console/order/refund?id=o", nil, name, value).want(t, http.StatusOK, "On behalf of")
 	s.post(t, "/console/order/refund?id=o", nil, name, value, "Sec-Fetch-Site", "cross-site").want(t, http.StatusForbidden)
 	s.count(t, 0, `SELECT count(*) FROM refunds`)
+	s.order(t, "held", "charging", "attention")
+	for path, first := range map[string]shown{
+		"refund?id=o":    s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"4"}}, name, value),
+		"cancel?id=held": s.get(t, "/console/order/cancel?id=held", name, value),
+	} {
+		form := first.fieldsOf()
+		form.Set("reason", strings.Repeat("long ", 201))
+		again := s.post(t, "/console/order/"+path, form, name, value).want(t, http.StatusOK, "What will change", "reason ", form.Get("reason"))
+		form = again.fieldsOf()
+		form.Set("reason", "short")
+		s.post(t, "/console/order/"+path, form, name, value).want(t, http.StatusSeeOther)
+	}
+	s.count(t, 1, `SELECT count(*) FROM refunds WHERE amount = 4`)
 }
 
 // TestSettling: a person says what became of a step, of a refund, and of an undo that came too late.

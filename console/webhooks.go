@@ -30,6 +30,7 @@ type endpointPage struct {
 	*client.WebhookEndpoint
 	Tasks      []task
 	Deliveries []client.Delivery
+	Problem    *client.Problem // with the filter
 	States     []string
 	State      string // the filter
 	OrderID    string
@@ -56,7 +57,9 @@ func (v *visit) showEndpoint() error {
 	}
 	list, err := v.api.ListDeliveries(ctx, id, &client.ListDeliveriesParams{
 		State: client.ListDeliveriesParamsState(p.State), OrderID: p.OrderID, Item: p.Item, Cursor: v.query("cursor")})
-	if err != nil {
+	if p.Problem = refusedInput(err); p.Problem != nil {
+		list = &client.DeliveryPage{}
+	} else if err != nil {
 		return err
 	}
 	p.Deliveries = list.Deliveries
