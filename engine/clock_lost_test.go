@@ -11,12 +11,12 @@ import (
 )
 
 // A statement that the clock sends when there is something to do, or its answer, is lost: it is done all the same, and once.
-func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel,paralleltest // one proxy loses statements for one of them at a time
+func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel // one proxy loses statements for one of them at a time
 	t.Parallel()
 	s := openBehind(t)
 	s.use(t, allAtTheSimulator+`approval: [{items: [dear]}]`)
 	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "undone"})
-	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} {
+	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} { //nolint:paralleltest // as above
 		t.Run(fmt.Sprintf("a deadline, %v", f), func(t *testing.T) { s.expiresWithLoss(t, fmt.Sprintf("late, %v", f), f) })
 		t.Run(fmt.Sprintf("a late effect, %v", f), func(t *testing.T) { s.undoesLateWithLoss(t, fmt.Sprintf("undone, %v", f), f) })
 	}
