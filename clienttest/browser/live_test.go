@@ -95,7 +95,8 @@ func TestWritingIsNotDisturbed(t *testing.T) {
 func TestMoreHappensMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := maria(t)
-	b.visit("/console/orders")
+	order := process(t, client.ProcessBody{Item: "yacht"})
+	b.visit("/console/order?id=" + order.OrderID)
 	b.wait("is live", isLive)
 	eval[any](b, `{ const ask = fetch; window.fetch = async (...all) => {
 		const answer = await ask(...all);
@@ -103,13 +104,17 @@ func TestMoreHappensMeanwhile(t *testing.T) {
 		await new Promise((go) => window.deliver = go);
 		return answer;
 	} }`)
-	process(t, client.ProcessBody{Item: "widget"})
+	if _, err := shared.api.PauseOrder(t.Context(), order.OrderID, nil, client.VerbBody{}); err != nil {
+		t.Fatal(err)
+	}
 	b.wait("has its page on the way", "window.deliver")
-	process(t, client.ProcessBody{OrderID: "meanwhile", Item: "widget"})
+	if _, err := shared.api.ResumeOrder(t.Context(), order.OrderID, nil, client.VerbBody{}); err != nil {
+		t.Fatal(err)
+	}
 	b.wait("has heard of it", `document.querySelector(".live").dataset.state === "stale"`)
 	eval[any](b, "window.deliver()")
-	b.shows("meanwhile")
 	b.wait("is live", isLive)
+	b.press("Pause") // which a paused order does not have
 }
 
 // TestSessionThatEnds: a page whose session has ended says that it is not live any more.
