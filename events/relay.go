@@ -50,7 +50,7 @@ type Relay struct {
 }
 
 const (
-	busy         = 20 * time.Millisecond // between looks while somebody listens and events come
+	busy         = 10 * time.Millisecond // between looks while somebody listens and events come
 	soon         = 50 * time.Millisecond // while none come
 	unhurried    = time.Second           // and while nobody listens
 	purgeEvery   = time.Minute

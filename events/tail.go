@@ -160,18 +160,24 @@ func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
 	many := false
 	defer func() { t.tellCrowd(&many, 0) }()
+	var came time.Time // the last event
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
 		n, before := t.Listeners(), t.to
 		t.tellCrowd(&many, n)
 		if n > 0 {
 			heard = time.Now()
 		}
-		pause := busy
-		if err := t.look(ctx); err != nil && ctx.Err() == nil {
+		err := t.look(ctx)
+		if t.to != before {
+			came = time.Now()
+		}
+		pause := soon
+		switch {
+		case err != nil && ctx.Err() == nil:
 			t.failed.Do(func() { t.log.Warn("read the end of the feed", "error", err) })
 			pause = failedPause
-		} else if t.to == before {
-			pause = soon
+		case time.Since(came) < time.Second:
+			pause = busy
 		}
 		orders.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
 	}
