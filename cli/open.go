@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 
@@ -9,17 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"pawl/access"
-	"pawl/db"
 	"pawl/httpapi"
-	"pawl/orders"
 )
-
-// openControl looks whether the service is open, again for a moment where the answer gets lost.
-func openControl(ctx context.Context, query *db.Queries, cfg access.Config) (*access.Control, error) {
-	return orders.Read(ctx, orders.NewReader(ctx, query), func(ctx context.Context, cfg access.Config) (*access.Control, error) {
-		return access.New(ctx, query, cfg)
-	}, cfg)
-}
 
 // tellOpen warns of a service that is open, and refuses one that must not be.
 func tellOpen(cfg *config, control *access.Control, registry *prometheus.Registry, log *slog.Logger) error {

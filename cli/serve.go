@@ -81,7 +81,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 
-	control, err := openControl(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: registry, Log: log})
+	control, err := access.New(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: registry, Log: log})
 	if err != nil {
 		return databaseError(err)
 	}
