@@ -87,7 +87,7 @@ func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 		return err
 	}
 	v.Oldest = &OldestOrder{rows[0].OrderID, rows[0].Status, rows[0].Hold, rows[0].CreatedAt}
-	cut := countHeld(rows, v.Held)
+	cut := addHeld(rows, v.Held)
 	for _, row := range rows {
 		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
 	}
@@ -100,8 +100,8 @@ func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	return nil
 }
 
-// countHeld adds up the orders of each hold, and says whether some were left out, of whatever state.
-func countHeld(rows []db.OrdersUnfinishedRow, held map[string]Held) (cut bool) {
+// addHeld adds up the orders of each hold, and says whether some were left out, of whatever state.
+func addHeld(rows []db.OrdersUnfinishedRow, held map[string]Held) (cut bool) {
 	for _, row := range rows {
 		cut = cut || row.DueCut
 		if row.Hold == nil {
