@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"pawl/db"
 	"pawl/events"
 )
@@ -80,6 +82,32 @@ func TestRelayIsFenced(t *testing.T) {
 	f.numberUntil(1)
 	if again := f.number(); again.Events != 0 || !again.Ours {
 		t.Errorf("%+v", again)
+	}
+}
+
+// TestSmallTransactions: one look numbers what many transactions have written, not one after the other.
+func TestSmallTransactions(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.hold()
+	txs := make([]pgx.Tx, 3)
+	for i := range txs {
+		txs[i] = f.begin()
+	}
+	for i, tx := range txs {
+		f.write(tx, 1, i+1)
+	}
+	f.commit(txs...)
+	waitFor(t, "all rows are below the horizon", func() bool {
+		var below bool
+		if err := f.Pool.QueryRow(t.Context(), `SELECT max(t.position) < r.position_offset + pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+			FROM transitions AS t, event_relay AS r GROUP BY r.position_offset`).Scan(&below); err != nil {
+			t.Fatal(err)
+		}
+		return below
+	})
+	if added := f.number(); added.Events < 2 {
+		t.Errorf("%d events of %d transactions in one look", added.Events, len(txs))
 	}
 }
 

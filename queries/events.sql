@@ -73,9 +73,9 @@ WITH origin AS MATERIALIZED (
       ORDER BY m.position LIMIT 1)) AS position
   FROM origin AS s
 ), span AS MATERIALIZED ( -- up to the thousandth row, or less: a plan may read and sort what is in it. The planner must not know how far that is, or it sorts here
-  SELECT n.position AS first, least(s.horizon, n.position + 300, greatest(n.position + 1, least(
-    (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
-    (SELECT m.position FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))))) AS position
+  SELECT n.position AS first, least(s.horizon, n.position + 300,
+    (SELECT greatest(t.position, n.position + 1) FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
+    (SELECT greatest(m.position, n.position + 1) FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))) AS position
   FROM origin AS s, next AS n
 ), moves AS MATERIALIZED (
   SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
