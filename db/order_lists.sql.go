@@ -86,7 +86,9 @@ WITH looked AS (
    ORDER BY i.item, i.order_no LIMIT $15::integer)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $17::boolean AND u.due_at IS NOT NULL AND u.hold IS NULL OFFSET 0) AS d
+     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $17::boolean
+       AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
+     ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
    WHERE d.order_no > $13::bigint AND d.order_no < $14::bigint
    ORDER BY CASE WHEN $11::boolean THEN d.order_no ELSE -d.order_no END LIMIT $15::integer)
   UNION ALL
@@ -200,7 +202,9 @@ type OrdersFindRow struct {
 // by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
 // an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
 // their item; or somebody drives them: these are few, and all are looked at. (Those that will be tried again are due
-// some time, too, and can be many: the index leaves them out.)
+// some time, too, and can be many: the index leaves them out.) A range that the planner can't see, an order and a limit that is
+// never reached make it walk along orders_due: it expects a fifth of all orders there otherwise, and reads the whole table; and a
+// walk, unlike a bitmap scan, marks the entries of orders that have ended, so that the next one passes over them.
 // The numbers are the next ones of each way, so the next of all ways together are among them.
 func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersFindRow, error) {
 	row := q.db.QueryRow(ctx, ordersFind,

@@ -55,7 +55,21 @@ func listsOfWaiting(t *testing.T, conn *pgx.Conn) {
 	args["by"], args["name"], args["holds"], args["looks"] = "'item'", "'nobody''s'", "'{}'", "50"
 	s := prepare(t, conn, "OrdersFind", args)
 	s.isCheap(t, 500)
+	s.walks(t, "Index Scan using orders_due on orders u ")
 	s.deallocate(t)
+	s = prepare(t, conn, "OrdersUnfinished", map[string]string{"most": "10000"})
+	s.walks(t, "Index Scan using orders_due on orders d ")
+	s.deallocate(t)
+}
+
+// walks fails the test if the plan that is kept for all arguments has no such scan. While orders are placed, a bitmap scan would read the
+// entries of all that have ended since the last vacuum, every time anew, and a table scan all orders: the pages of a database at
+// rest don't tell.
+func (s statement) walks(t *testing.T, scan string) {
+	t.Helper()
+	if _, plan := s.buffers(t, "force_generic_plan", 0); !strings.Contains(plan, scan) {
+		t.Errorf("%s has no %q:\n%s", s.name, scan, plan)
+	}
 }
 
 // waiting adds orders that wait for a person.

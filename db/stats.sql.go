@@ -126,7 +126,8 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 
 const ordersUnfinished = `-- name: OrdersUnfinished :many
 WITH due AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d WHERE d.due_at IS NOT NULL ORDER BY d.due_at LIMIT $1
+  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
+  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) ORDER BY d.due_at LIMIT $1
 ), held AS MATERIALIZED (
   SELECT w.order_no, w.status, w.hold
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
@@ -150,7 +151,7 @@ type OrdersUnfinishedRow struct {
 }
 
 // How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as are due first,
-// and as many of each hold.
+// and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)
 	if err != nil {

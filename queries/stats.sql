@@ -30,9 +30,10 @@ FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT 
 
 -- name: OrdersUnfinished :many
 -- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as are due first,
--- and as many of each hold.
+-- and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
 WITH due AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d WHERE d.due_at IS NOT NULL ORDER BY d.due_at LIMIT @most
+  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
+  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) ORDER BY d.due_at LIMIT @most
 ), held AS MATERIALIZED (
   SELECT w.order_no, w.status, w.hold
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
