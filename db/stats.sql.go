@@ -125,9 +125,10 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 }
 
 const ordersUnfinished = `-- name: OrdersUnfinished :many
-WITH due AS MATERIALIZED (
+WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
-  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) ORDER BY d.due_at LIMIT $1
+  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
+  ORDER BY d.due_at LIMIT $1
 ), held AS MATERIALIZED (
   SELECT w.order_no, w.status, w.hold
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
@@ -135,9 +136,9 @@ WITH due AS MATERIALIZED (
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT $1) AS w
 ), counted AS (
   SELECT u.status, u.hold, count(*) AS orders, min(u.order_no) AS oldest
-  FROM (SELECT order_no, status, hold FROM due UNION SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
+  FROM (SELECT order_no, status, hold FROM driven UNION ALL SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
 )
-SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM due) >= $1)::boolean AS due_cut
+SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM driven) >= $1)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no
 `
 
@@ -147,11 +148,11 @@ type OrdersUnfinishedRow struct {
 	Orders    int64
 	OrderID   string
 	CreatedAt time.Time
-	DueCut    bool
+	DrivenCut bool
 }
 
-// How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as are due first,
-// and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
+// How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as somebody drives,
+// those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)
 	if err != nil {
@@ -167,7 +168,7 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]Ord
 			&i.Orders,
 			&i.OrderID,
 			&i.CreatedAt,
-			&i.DueCut,
+			&i.DrivenCut,
 		); err != nil {
 			return nil, err
 		}

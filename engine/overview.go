@@ -103,7 +103,7 @@ func (e *Engine) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 // addHeld adds up the orders of each hold, and says whether some were left out, of whatever state.
 func addHeld(rows []db.OrdersUnfinishedRow, held map[string]Held) (cut bool) {
 	for _, row := range rows {
-		cut = cut || row.DueCut
+		cut = cut || row.DrivenCut
 		if row.Hold == nil {
 			continue
 		}

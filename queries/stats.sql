@@ -29,11 +29,12 @@ SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created
 FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
 
 -- name: OrdersUnfinished :many
--- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as are due first,
--- and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
-WITH due AS MATERIALIZED (
+-- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as somebody drives,
+-- those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
+WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
-  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) ORDER BY d.due_at LIMIT @most
+  WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
+  ORDER BY d.due_at LIMIT @most
 ), held AS MATERIALIZED (
   SELECT w.order_no, w.status, w.hold
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
@@ -41,9 +42,9 @@ WITH due AS MATERIALIZED (
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most) AS w
 ), counted AS (
   SELECT u.status, u.hold, count(*) AS orders, min(u.order_no) AS oldest
-  FROM (SELECT order_no, status, hold FROM due UNION SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
+  FROM (SELECT order_no, status, hold FROM driven UNION ALL SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
 )
-SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM due) >= @most)::boolean AS due_cut
+SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM driven) >= @most)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
 
 -- name: OrdersEnded :one
