@@ -219,7 +219,7 @@ func (s *shop) verifyWith(fault string, opt books.Options) books.Report {
 	defer func() { _ = tx.Rollback(s.ctx) }()
 	_, err = tx.Exec(s.ctx, fault, pgx.QueryExecModeSimpleProtocol)
 	s.must(err)
-	opt.Connections = 1
+	opt.Background = true // one snapshot after the other
 	return s.verifyOn(faulty{tx}, opt)
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Verification runs Verify for a service, one at a time and on one connection, and keeps what came of the last one in
+// Verification runs Verify for a service, one at a time and in the background, and keeps what came of the last one in
 // memory. Its methods are safe for concurrent use.
 type Verification struct {
 	pool Database
@@ -25,7 +25,7 @@ type Verification struct {
 
 // VerificationConfig is what a Verification can be told.
 type VerificationConfig struct {
-	Options Options          // but for Connections and Progress, which are its own
+	Options Options          // but for Background and Progress, which are its own
 	Now     func() time.Time // nil: the clock of this machine
 	Log     *slog.Logger     // is told when one has ended; nil: nobody is
 }
@@ -87,7 +87,7 @@ func (v *Verification) Stop() {
 
 func (v *Verification) run() {
 	options := v.cfg.Options
-	options.Connections, options.Progress = 1, v.progress
+	options.Background, options.Progress = true, v.progress
 	report, err := Verify(v.life, v.pool, options)
 	switch {
 	case err == nil && report.OK():

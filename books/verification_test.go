@@ -1,10 +1,12 @@
 package books_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/books"
@@ -94,4 +96,44 @@ func until(t *testing.T, happened func() bool) {
 			t.Fatal("it did not happen")
 		}
 	}
+}
+
+// TestVerificationRests: in the background three quarters of the time go to others.
+func TestVerificationRests(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.fill()
+	pool := &snapshots{Database: s.pool}
+	_, err := books.Verify(s.ctx, pool, books.Options{Background: true, RangeSize: 3})
+	s.must(err)
+	if len(pool.began) < 4 {
+		t.Fatalf("%d snapshots", len(pool.began))
+	}
+	for i, began := range pool.began[1:] {
+		if took, rested := pool.ended[i].Sub(pool.began[i]), began.Sub(pool.ended[i]); rested < 3*took {
+			t.Errorf("it rested for %s after a snapshot of %s", rested, took)
+		}
+	}
+}
+
+// snapshots is a database that keeps when transactions began and ended.
+type snapshots struct {
+	books.Database
+	began, ended []time.Time
+}
+
+type snapshot struct {
+	pgx.Tx
+	of *snapshots
+}
+
+func (s *snapshots) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := s.Database.BeginTx(ctx, options)
+	s.began = append(s.began, time.Now())
+	return snapshot{tx, s}, err
+}
+
+func (s snapshot) Commit(ctx context.Context) error {
+	s.of.ended = append(s.of.ended, time.Now())
+	return s.Tx.Commit(ctx)
 }

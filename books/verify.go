@@ -36,8 +36,9 @@ type Options struct {
 	// StuckAfter is how long an order may be due before it is reported that nobody
 	// picks it up: 5 minutes unless told.
 	StuckAfter time.Duration
-	// Connections is how many are used at the same time, 1 or 2: 2 unless told.
-	Connections int
+	// Background makes it give way to others: it uses one connection, and after each snapshot rests three times as
+	// long as that took. It costs a quarter of a core at most, and takes four times as long.
+	Background bool
 	// Provider, if set, is compared with the books.
 	Provider *Provider
 	// Progress, if set, is called with how much has been read of how much, in order
@@ -49,9 +50,6 @@ func (o Options) withDefaults() Options {
 	o.RangeSize = cmp.Or(max(o.RangeSize, 0), 50_000)
 	o.MaxOffenders = cmp.Or(max(o.MaxOffenders, 0), 20)
 	o.StuckAfter = cmp.Or(max(o.StuckAfter, 0), 5*time.Minute)
-	if o.Connections != 1 {
-		o.Connections = 2
-	}
 	if o.Progress == nil {
 		o.Progress = func(int64, int64) {}
 	}
@@ -65,8 +63,8 @@ type Database interface {
 }
 
 // Verify reads everything that was committed when it was called and reports what is
-// wrong with it. It writes nothing, locks no row, uses two connections of the pool (or
-// one, if that is all there is) and runs on a standby as well. Orders admitted later
+// wrong with it. It writes nothing, locks no row, uses two connections of the pool (one
+// in the background, or if that is all there is) and runs on a standby as well. Orders admitted later
 // than the call are left out. The error is about reading: violations are in the report,
 // see Report.OK. Where only the comparison with the provider failed, the report is about
 // our books alone; with every other error it is empty.
@@ -188,7 +186,9 @@ func (v *verifier) stuck(ctx context.Context) error {
 func (v *verifier) prove(ctx context.Context, r span) error {
 	v.proved = 0
 	groups, ctx := errgroup.WithContext(ctx)
-	groups.SetLimit(v.opt.Connections)
+	if v.opt.Background {
+		groups.SetLimit(1)
+	}
 	for _, proofs := range orderProofs {
 		groups.Go(func() error {
 			return v.snapshot(ctx, func(q *db.Queries) error { return v.run(ctx, q, proofs, r) })
@@ -219,10 +219,25 @@ func (v *verifier) advance(r span) {
 	v.progress(r.Last-(r.Last-r.First+1)*left/int64(len(orderProofs[0])+len(orderProofs[1])), 0)
 }
 
-// snapshot runs do in a transaction that only reads and sees one state of the database.
+// snapshot runs do in a transaction that only reads and sees one state of the database, and rests after it in the background.
 func (v *verifier) snapshot(ctx context.Context, do func(*db.Queries) error) error {
+	began := time.Now()
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return pgx.BeginTxFunc(ctx, v.pool, options, func(tx pgx.Tx) error { return do(db.New(tx)) })
+	err := pgx.BeginTxFunc(ctx, v.pool, options, func(tx pgx.Tx) error { return do(db.New(tx)) })
+	if v.opt.Background && err == nil {
+		rest(ctx, restFactor*time.Since(began))
+	}
+	return err
+}
+
+// restFactor is how much longer than a snapshot took is waited until the next one, in the background.
+const restFactor = 3
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // progress tells how far we are: all order numbers up to one, and some items.

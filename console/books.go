@@ -1,12 +1,10 @@
 package console
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/url"
 	"slices"
-	"time"
 
 	"pawl/client"
 )
@@ -63,36 +61,7 @@ func (v *visit) proveBooks() error {
 	return v.redirect("/console/books")
 }
 
-// proofSteps is changes for the page of the books, which are no events.
-func (v *visit) proofSteps() func(context.Context) (bool, error) {
-	last := v.query("books")
-	return func(ctx context.Context) (bool, error) {
-		for range 5 {
-			now, err := v.api.GetVerification(ctx)
-			if err != nil {
-				return false, err
-			}
-			if step := proofStep(now); step != last {
-				last = step
-				return true, nil
-			}
-			if now.State == client.VerificationStateRunning {
-				return false, nil // it is asked again in a second
-			}
-			select {
-			case <-ctx.Done():
-				return false, ctx.Err()
-			case <-time.After(lookEvery):
-			}
-		}
-		return false, nil
-	}
-}
-
 // proofStep is how far a proof has come.
 func proofStep(v *client.Verification) string {
 	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
 }
-
-// lookEvery is how long the page of the books waits between two looks whether somebody has had a proof started.
-const lookEvery = 5 * time.Second

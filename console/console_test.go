@@ -98,7 +98,7 @@ func TestLiveUntilTheSessionEnds(t *testing.T) {
 	}
 	cookie, _, _ := strings.Cut(s.post(t, "/login/"+link, nil).want(t, 200).header.Get("Set-Cookie"), ";")
 	page := s.listen(t, "/console/live", "Cookie", cookie)
-	<-s.waits
+	page.lines.Scan() // it listens
 	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)
 	for page.lines.Scan() { // until the answer ends
 	}

@@ -40,7 +40,6 @@ type service struct {
 	api    *client.Client // with all rights, as long as the service is open
 	engine *engine.Engine
 	tail   *events.Tail
-	waits  chan struct{} // hears that the console has asked for something that it waits for
 }
 
 // setup starts a service. Orders of more than 500 USD wait for somebody's approval.
@@ -52,7 +51,7 @@ func setup(t *testing.T) *service {
 // setupWith starts a service with a policy. Empty: with none.
 func setupWith(t *testing.T, text string) *service {
 	t.Helper()
-	s := &service{Database: dbtest.New(t), waits: make(chan struct{}, 1)}
+	s := &service{Database: dbtest.New(t)}
 	pool, err := db.Open(t.Context(), s.URL, db.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +89,7 @@ func setupWith(t *testing.T, text string) *service {
 		ResponseTimeout: patience, Events: tail, Access: control, Books: proof,
 		Webhooks: webhooks.NewEndpoints(query, s.engine.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: s.engine.Now}),
 		Console: func(api http.Handler) http.Handler {
-			return console.New(console.Config{Client: console.InMemory(s.heard(api))})
+			return console.New(console.Config{Client: console.InMemory(api)})
 		},
 	}))
 	t.Cleanup(server.Close)
@@ -99,19 +98,6 @@ func setupWith(t *testing.T, text string) *service {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// heard tells of calls that wait.
-func (s *service) heard(api http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("wait") {
-			select {
-			case s.waits <- struct{}{}:
-			default:
-			}
-		}
-		api.ServeHTTP(w, r)
-	})
 }
 
 // process places an order, and fails the test where it can't.
