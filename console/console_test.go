@@ -87,6 +87,23 @@ func TestLive(t *testing.T) {
 	s.get(t, "/console/live?order=none").want(t, 404)
 }
 
+// TestLiveIsNoListener: events are not numbered in a hurry because a page is open.
+func TestLiveIsNoListener(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	page := s.listen(t, s.get(t, "/console").live(t))
+	for range 3 {
+		page.lines.Scan()
+	}
+	var hurried bool
+	if err := s.Pool.QueryRow(t.Context(), `SELECT wanted_until IS NOT NULL FROM event_relay`).Scan(&hurried); err != nil {
+		t.Fatal(err)
+	}
+	if hurried {
+		t.Error("the relay is told that somebody listens")
+	}
+}
+
 // TestLiveUntilTheSessionEnds: a page that waits for news hears nothing any more once its person has signed out.
 func TestLiveUntilTheSessionEnds(t *testing.T) {
 	t.Parallel()
