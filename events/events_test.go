@@ -1,7 +1,9 @@
 package events_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -9,6 +11,41 @@ import (
 	"pawl/db"
 	"pawl/events"
 )
+
+// TestFeed shows which events come of the histories of two orders and a shelf, and which of them a filter chooses.
+func TestFeed(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.hold()
+	f.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor) VALUES
+		(1, 1, 'pending', 'charging', 1, NULL, NULL), (1, 2, 'charging', 'charging', 1, 'retry', NULL),
+		(1, 3, 'charging', 'charging', 1, 'retry', 'ann'), (1, 4, 'charging', 'reserving', 1, NULL, NULL),
+		(2, 1, 'pending', 'charging', 1, NULL, NULL), (2, 2, 'charging', 'charging', 1, 'of a newer release', NULL)`)
+	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'ann', 'x')`)
+	f.numberUntil(7)
+	for _, c := range []struct {
+		chosen string
+		by     events.Filter
+		want   string
+	}{
+		{"all", events.Filter{}, "1 order.charging, 2 order.awaiting_retry, 3 order.retry_requested, 4 order.reserving, 5 order.charging, 6 order.changed, 7 stock.set"},
+		{"an order", events.Filter{OrderID: "order-2"}, "5 order.charging, 6 order.changed"},
+		{"a type", events.Filter{Types: []string{"order.charging"}}, "1 order.charging, 5 order.charging"},
+		{"some types", events.Filter{Types: []string{"order.reserving", "stock.*"}}, "4 order.reserving, 7 stock.set"},
+		{"a status after the event", events.Filter{Statuses: []string{"reserving"}}, "4 order.reserving"},
+		{"a type of an order", events.Filter{OrderID: "order-1", Types: []string{"order.charging"}}, "1 order.charging"},
+	} {
+		for _, limit := range []int{1, 100} {
+			var got []string
+			for _, e := range f.all(events.Cursor{}, c.by, limit) {
+				got = append(got, fmt.Sprintf("%d %s", e.No, e.Type))
+			}
+			if strings.Join(got, ", ") != c.want {
+				t.Errorf("%s, in pages of %d: %q", c.chosen, limit, got)
+			}
+		}
+	}
+}
 
 // TestEventsInOrder shows the trap of the feed: an order whose row 6 has an older transaction than its row 5. A reader that
 // stops at the oldest open transaction would get 6 alone, and then go on after it.
