@@ -80,54 +80,6 @@ func (s *shop) history() string {
 	return text
 }
 
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	s := newShop(t)
-	s.isActive(0)
-	first, second := s.use(plan(1)).Version, s.use(plan(2)).Version
-	if first != 1 || second != 2 {
-		t.Errorf("versions %d and %d", first, second)
-	}
-	s.isActive(second)
-	s.activate(second)
-	s.activate(first) // back to an older one
-	s.activate(first)
-	s.isActive(first)
-	if got := s.history(); got != "1 serve, 2 serve, 1 ann" {
-		t.Errorf("history %s", got)
-	}
-	for want, known := range map[string][]int32{"1: 1m0s 2: 2m0s": nil, "2: 2m0s": {1}, "": {2, 1}} {
-		active, added, err := store.Read(t.Context(), s.query, known)
-		s.must(err)
-		var got []string
-		for _, v := range added {
-			got = append(got, fmt.Sprintf("%d: %s", v.Number, v.Policy.ReservationTTL))
-		}
-		if text := strings.Join(got, " "); text != want || active != first {
-			t.Errorf("besides %v: %s, active %d; want %s", known, text, active, want)
-		}
-	}
-	if source, err := store.Source(t.Context(), s.query, second); err != nil || source != string(plan(2)) {
-		t.Errorf("source %q, error %v", source, err)
-	}
-}
-
-func TestVersionOfANewerRelease(t *testing.T) {
-	t.Parallel()
-	s := newShop(t)
-	s.insert("teleport: {}\n")
-	_, added, err := store.Read(t.Context(), s.query, nil)
-	s.must(err)
-	var all policy.Problems
-	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
-		t.Errorf("%+v", added)
-	}
-	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &all) {
-		t.Errorf("it can be activated: %v", err)
-	}
-	s.isActive(0)
-}
-
 func TestUse(t *testing.T) {
 	t.Parallel()
 	t.Run("finds what is stored", func(t *testing.T) {
@@ -198,6 +150,54 @@ func TestUse(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.isActive(0)
+	first, second := s.use(plan(1)).Version, s.use(plan(2)).Version
+	if first != 1 || second != 2 {
+		t.Errorf("versions %d and %d", first, second)
+	}
+	s.isActive(second)
+	s.activate(second)
+	s.activate(first) // back to an older one
+	s.activate(first)
+	s.isActive(first)
+	if got := s.history(); got != "1 serve, 2 serve, 1 ann" {
+		t.Errorf("history %s", got)
+	}
+	for want, known := range map[string][]int32{"1: 1m0s 2: 2m0s": nil, "2: 2m0s": {1}, "": {2, 1}} {
+		active, added, err := store.Read(t.Context(), s.query, known)
+		s.must(err)
+		var got []string
+		for _, v := range added {
+			got = append(got, fmt.Sprintf("%d: %s", v.Number, v.Policy.ReservationTTL))
+		}
+		if text := strings.Join(got, " "); text != want || active != first {
+			t.Errorf("besides %v: %s, active %d; want %s", known, text, active, want)
+		}
+	}
+	if source, err := store.Source(t.Context(), s.query, second); err != nil || source != string(plan(2)) {
+		t.Errorf("source %q, error %v", source, err)
+	}
+}
+
+func TestVersionOfANewerRelease(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.insert("teleport: {}\n")
+	_, added, err := store.Read(t.Context(), s.query, nil)
+	s.must(err)
+	var all policy.Problems
+	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
+		t.Errorf("%+v", added)
+	}
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &all) {
+		t.Errorf("it can be activated: %v", err)
+	}
+	s.isActive(0)
 }
 
 func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
