@@ -11,33 +11,6 @@ import (
 	"pawl/batch"
 )
 
-// What comes while a batch commits goes together with the next one.
-func Example() {
-	ctx, stop := context.WithCancel(context.Background())
-	commits, done := make(chan struct{}), make(chan struct{})
-	queue := batch.New(batch.Options{Most: 3}, func(orders []string) {
-		fmt.Println(orders)
-		<-commits
-	})
-	go func() { queue.Run(ctx); close(done) }()
-
-	queue.Add("alone")
-	for queue.Len() > 0 {
-		<-time.After(time.Millisecond) // until its commit is under way
-	}
-	queue.Add("one", "two")
-	queue.Add("three", "four")
-	for range 3 {
-		commits <- struct{}{}
-	}
-	stop()
-	<-done
-	// Output:
-	// [alone]
-	// [one two three]
-	// [four]
-}
-
 // started is a queue whose batches are kept with the time at which each was flushed.
 func started(t *testing.T, options batch.Options, takes time.Duration) (q *batch.Queue[int], flushed func() []string) {
 	t.Helper()
