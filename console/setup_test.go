@@ -2,11 +2,13 @@ package console_test
 
 import (
 	"context"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -191,4 +193,38 @@ func (p shown) lacks(t *testing.T, texts ...string) shown {
 		}
 	}
 	return p
+}
+
+var hiddenInput = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
+
+// fill is what a page would send with the fields filled in: names and values in turn.
+func (p shown) fill(filled ...string) url.Values {
+	form := url.Values{}
+	for _, match := range hiddenInput.FindAllStringSubmatch(p.body, -1) {
+		form.Set(match[1], html.UnescapeString(match[2]))
+	}
+	for i := 0; i < len(filled); i += 2 {
+		form.Set(filled[i], filled[i+1])
+	}
+	return form
+}
+
+// do opens the page of a task, fills it in, and presses its button.
+func (s *service) do(t *testing.T, path string, filled ...string) shown {
+	t.Helper()
+	return s.post(t, path, s.get(t, path).want(t, 200, "<button").fill(filled...))
+}
+
+func (s *service) scan(t *testing.T, query string, into ...any) {
+	t.Helper()
+	if err := s.Pool.QueryRow(t.Context(), query).Scan(into...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *service) sql(t *testing.T, statement string, arguments ...any) {
+	t.Helper()
+	if _, err := s.Pool.Exec(t.Context(), statement, arguments...); err != nil {
+		t.Fatal(err)
+	}
 }
