@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -269,9 +270,11 @@ func (s *shop) doom(orders []doomed) {
 	c := newClient(1, false)
 	defer c.close()
 	for _, o := range orders {
-		go func() { // whether anybody is answered does not matter here
-			c.process(context.WithoutCancel(s.t.Context()), r.addresses()[0], order{id: o.id, amount: "12.50", item: "boat", card: visa}, "wait=60")
-		}()
+		go s.place(c, r.addresses()[0], o.id, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(executed) == 0 && victim.running()
+		})
 	}
 	if d.statement == 0 {
 		for i := range orders {
@@ -288,6 +291,14 @@ func (s *shop) doom(orders []doomed) {
 	defer mu.Unlock()
 	if d.statement > 0 && !slices.Equal(executed, d.moves) {
 		s.t.Errorf("%s: executed %v, want %v", d.id, executed, d.moves)
+	}
+}
+
+// place sends an order, and once more where a machine that stood still has refused it. Whether anybody is answered does not matter.
+func (s *shop) place(c *client, url, id string, again func() bool) {
+	for refused := true; refused; refused = refused && again() {
+		a := c.process(context.WithoutCancel(s.t.Context()), url, order{id: id, amount: "12.50", item: "boat", card: visa}, "wait=60")
+		refused = a.code == http.StatusServiceUnavailable || a.code == http.StatusTooManyRequests
 	}
 }
 
