@@ -48,7 +48,8 @@ func (v *visit) showBooks() error {
 	for _, status := range slices.Sorted(maps.Keys(state.Report.Orders)) {
 		p.Statuses = append(p.Statuses, statusCount{status, state.Report.Orders[status]})
 	}
-	return v.show("books", page{Title: "Books", Data: p, Pokes: "/console/live?books=" + url.QueryEscape(proofStep(state))})
+	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
+	return v.show("books", page{Title: "Books", Data: p})
 }
 
 // Reported says whether there is a report.

@@ -47,7 +47,7 @@ func (v *visit) bulk() error {
 	case v.r.Method == http.MethodPost:
 		return errForbidden
 	default: // it says what it takes
-		return v.show("bulk", page{Title: "Many orders", Still: true, Data: &bulkPage{}})
+		return v.show("bulk", page{Title: "Many orders", Data: &bulkPage{}})
 	}
 	form, more, err := v.readBulk()
 	if err != nil {
@@ -77,7 +77,7 @@ func (v *visit) bulk() error {
 	if form.Verb != nil {
 		p.Fields = form.Verb.fieldsOfMany(form.Body)
 	}
-	return v.show("bulk", page{Title: "Many orders", Still: true, Data: p})
+	return v.show("bulk", page{Title: "Many orders", Data: p})
 }
 
 // tryBulk does a dry run, once the form has all that it needs.
@@ -163,7 +163,7 @@ func (v *visit) showResults(form bulkForm, all []client.BulkResult) error {
 			out.Failed = append(out.Failed, r)
 		}
 	}
-	return v.show("bulk_results", page{Title: form.Verb.Many.Label + ": results", Still: true, Data: out})
+	return v.show("bulk_results", page{Title: form.Verb.Many.Label + ": results", Data: out})
 }
 
 // readBulk reads a form, or the filter of a link. More: the filter has more orders than were read.

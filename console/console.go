@@ -8,6 +8,7 @@ package console
 
 import (
 	"net/http"
+	"net/url"
 
 	"github.com/klauspost/compress/gzhttp"
 
@@ -72,12 +73,18 @@ func secured(next http.Handler) http.Handler {
 
 // get serves a screen.
 func (c *console) get(path string, show func(*visit) error) {
-	c.mux.HandleFunc("GET "+path, c.answered(func(v *visit) error {
+	c.mux.HandleFunc("GET "+path, c.answered(show))
+}
+
+// getLive serves a screen that keeps itself up to date with everything that happens.
+func (c *console) getLive(path string, show func(*visit) error) {
+	c.get(path, func(v *visit) error {
 		if v.may("listEvents") {
-			v.after, _ = v.latest(v.r.Context()) // a page that does not know loads itself once more
+			after, _ := v.latest(v.r.Context()) // a page that does not know loads itself once more
+			v.live = "/console/live?after=" + url.QueryEscape(after)
 		}
 		return show(v)
-	}))
+	})
 }
 
 // post serves the forms of a screen. Nothing is read of those of somebody who may do nothing.

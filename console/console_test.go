@@ -104,6 +104,30 @@ func TestLiveIsNoListener(t *testing.T) {
 	}
 }
 
+// TestWhatIsLive: only a page that hears of all events asks where these are.
+func TestWhatIsLive(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	for path, asks := range map[string]int64{
+		"/console": 1, "/console/attention": 1, "/console/orders": 1, "/console/errors": 1, "/console/webhooks": 1, "/console/stock": 1, "/console/item?item=lamp": 1,
+		"/console/order?id=o": 0, "/console/books": 0, // these hear of something else
+		"/console/order/cancel?id=o": 0, "/console/bulk?verb=approve&id=o": 0, "/console/item/set?item=lamp": 0, "/console/webhook/new": 0,
+		"/console/policies": 0, "/console/policy?version=1": 0, "/console/policy/new": 0, "/console/policy/activate?version=1": 0, "/console/runbook": 0,
+	} {
+		before := s.latest.Load()
+		page := s.get(t, path).want(t, 200)
+		if asked := s.latest.Load() - before; asked != asks {
+			t.Errorf("%s asks %d times for the latest event, want %d", path, asked, asks)
+		}
+		if all := strings.Contains(page.body, ` data-live="/console/live?after=`); all != (asks == 1) {
+			t.Errorf("%s is live with all that happens: %t", path, all)
+		}
+	}
+	s.get(t, "/console/order?id=none").want(t, 404).lacks(t, "data-live")
+	s.get(t, "/console/webhook?id=none").want(t, 404).lacks(t, "data-live")
+}
+
 // TestLiveUntilTheSessionEnds: a page that waits for news hears nothing any more once its person has signed out.
 func TestLiveUntilTheSessionEnds(t *testing.T) {
 	t.Parallel()

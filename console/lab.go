@@ -122,11 +122,12 @@ func (v *visit) showLabWith(refused, typed string) error {
 	if typed == "" {
 		typed = strings.Join(state.Rules, "\n")
 	}
-	status, p := http.StatusOK, page{Title: "Lab", Pokes: "/console/lab/live", Data: labPage{state, refused, typed}}
+	p := page{Title: "Lab", Data: labPage{state, refused, typed}}
 	if refused != "" { // to load itself anew would take away what was refused, and why
-		status, p.Still, p.Pokes = http.StatusConflict, true, ""
+		return v.showAs(http.StatusConflict, "lab", p)
 	}
-	return v.showAs(status, "lab", p)
+	v.live = "/console/lab/live"
+	return v.show("lab", p)
 }
 
 // doInLab does what a button says. There is no page in between: everything here is there to be broken.

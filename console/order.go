@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -56,7 +57,8 @@ func (v *visit) showOrder() error {
 		lines[i] = visible(line)
 	}
 	p.Raw = strings.Join(lines, "\n")
-	return v.show("order", page{Title: "Order " + visible(order.OrderID), Order: order, Data: p})
+	v.live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(order.OrderID), order.Seq)
+	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
 }
 
 // readPast reads a page of the history, and the way of the order.

@@ -11,7 +11,7 @@ import (
 	"pawl/client"
 )
 
-func (c *console) ordersRoutes() { c.get("/console/orders", (*visit).orders) }
+func (c *console) ordersRoutes() { c.getLive("/console/orders", (*visit).orders) }
 
 // ordersPage is the screen of orders.
 type ordersPage struct {

@@ -11,7 +11,7 @@ import (
 	"pawl/fsm/diagram"
 )
 
-func (c *console) overviewRoutes() { c.get("/console", (*visit).overview) }
+func (c *console) overviewRoutes() { c.getLive("/console", (*visit).overview) }
 
 // overviewPage is the start page: how the service stands.
 type overviewPage struct {
@@ -35,7 +35,7 @@ type edgeRate struct {
 // overview shows somebody who may not see it the way to what they may see.
 func (v *visit) overview() error {
 	if !v.may("getOverview") {
-		return v.show("overview", page{Title: "Overview", Still: true})
+		return v.show("overview", page{Title: "Overview"})
 	}
 	found, err := v.api.GetOverview(v.r.Context())
 	if err != nil {

@@ -30,7 +30,7 @@ func (v *visit) policies() error {
 	if n := len(list.Policies); n == most && list.Policies[n-1].Version > 1 {
 		older = list.Policies[n-1].Version
 	}
-	return v.show("policies", page{Title: "Policies", Still: true, Data: struct {
+	return v.show("policies", page{Title: "Policies", Data: struct {
 		*client.PolicyList
 		Older int // the next page is of versions below this one
 	}{list, older}})
@@ -64,7 +64,7 @@ func (v *visit) policy() error {
 		}
 		data.Diff = diff(other, p)
 	}
-	return v.show("policy", page{Title: "Policy " + strconv.Itoa(p.Version), Still: true, Data: data})
+	return v.show("policy", page{Title: "Policy " + strconv.Itoa(p.Version), Data: data})
 }
 
 // readPolicy reads the version that a parameter names.
@@ -132,7 +132,7 @@ func (v *visit) showPolicyForm(form policyForm) error {
 	if form.Problem != nil {
 		status = int(form.Problem.Status)
 	}
-	return v.showAs(status, "policy_form", page{Title: "New policy", Still: true, Data: form})
+	return v.showAs(status, "policy_form", page{Title: "New policy", Data: form})
 }
 
 // againstActive compares a text with the active version.
@@ -181,7 +181,7 @@ func (v *visit) showActivation(changed bool) error {
 	if changed {
 		status = http.StatusPreconditionFailed
 	}
-	return v.showAs(status, "policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Still: true, Data: data})
+	return v.showAs(status, "policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Data: data})
 }
 
 func (v *visit) activate() error {

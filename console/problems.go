@@ -23,7 +23,8 @@ func (v *visit) showError(err error) {
 			Status: http.StatusBadGateway, Title: "The service did not answer.", Detail: err.Error(),
 		}}
 	}
-	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Still: true, Data: problem}); err != nil {
+	v.live = ""
+	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: problem}); err != nil {
 		http.Error(v.w, "This page could not be made: "+err.Error(), http.StatusInternalServerError)
 	}
 }

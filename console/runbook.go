@@ -18,7 +18,7 @@ import (
 
 func (c *console) runbookRoutes() {
 	c.get("/console/runbook", func(v *visit) error {
-		return v.show("runbook", page{Title: "Runbook", Data: runbook.whole, Still: true})
+		return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 	})
 }
 

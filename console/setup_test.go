@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type service struct {
 	api    *client.Client // with all rights, as long as the service is open
 	engine *engine.Engine
 	tail   *events.Tail
+	latest atomic.Int64  // how often the console has asked for the latest event
 }
 
 // setup starts a service. Orders of more than 500 USD wait for somebody's approval.
@@ -91,7 +93,7 @@ func setupWith(t *testing.T, text string) *service {
 		ResponseTimeout: patience, Events: tail, Access: control, Books: proof,
 		Webhooks: webhooks.NewEndpoints(query, s.engine.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: s.engine.Now}),
 		Console: func(api http.Handler) http.Handler {
-			return console.New(console.Config{Client: console.InMemory(api)})
+			return console.New(console.Config{Client: console.InMemory(s.counted(api))})
 		},
 	}))
 	t.Cleanup(server.Close)
@@ -100,6 +102,16 @@ func setupWith(t *testing.T, text string) *service {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// counted counts calls for the latest event.
+func (s *service) counted(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("after") == "latest" {
+			s.latest.Add(1)
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // process places an order, and fails the test where it can't.

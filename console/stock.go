@@ -10,8 +10,8 @@ import (
 )
 
 func (c *console) stockRoutes() {
-	c.get("/console/stock", (*visit).showStock)
-	c.get("/console/item", (*visit).showItem)
+	c.getLive("/console/stock", (*visit).showStock)
+	c.getLive("/console/item", (*visit).showItem)
 	c.get("/console/item/{task}", (*visit).doItem)
 	c.post("/console/item/{task}", (*visit).doItem)
 }

@@ -77,7 +77,7 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 	if t.changes != nil {
 		c.Button = "Show what will change"
 	}
-	return v.showAs(status, "confirm", page{Title: c.Heading, Data: c, Still: true})
+	return v.showAs(status, "confirm", page{Title: c.Heading, Data: c})
 }
 
 // sentences say why something was refused.
@@ -106,7 +106,7 @@ func (v *visit) submit(t *task, form url.Values) error {
 	for name := range maps.Keys(form) {
 		c.Hidden[name] = form.Get(name)
 	}
-	return v.show("confirm", page{Title: c.Heading, Data: c, Still: true})
+	return v.show("confirm", page{Title: c.Heading, Data: c})
 }
 
 // told is what a page says after a task, where no other page shows it.
@@ -118,5 +118,5 @@ type told struct {
 }
 
 func (v *visit) tell(t told) error {
-	return v.show("told", page{Title: t.Heading, Data: t, Still: true})
+	return v.show("told", page{Title: t.Heading, Data: t})
 }

@@ -92,5 +92,5 @@ func (v *visit) refused(q *request, err error) error {
 		return err
 	}
 	r.Happens = moves.Transitions
-	return v.showAs(int(problem.Status), "refused", page{Title: "Not done", Still: true, Data: r})
+	return v.showAs(int(problem.Status), "refused", page{Title: "Not done", Data: r})
 }

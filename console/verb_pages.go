@@ -94,7 +94,7 @@ func (v *visit) submitVerb() error {
 }
 
 func (v *visit) showForm(q *request, fields []field, notes []string) error {
-	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
+	return v.show("confirm", page{Title: q.Label, Data: confirmation{
 		Heading: q.heading(), Notes: append(notes, q.Meaning), Fields: fields, Button: "Show what would change", Back: orderURL(q.order.OrderID),
 	}})
 }
@@ -132,7 +132,7 @@ func (v *visit) preview(q *request, faults []string) error {
 	if slices.Contains(v.me.Roles, "delegate") {
 		fields = append(fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "For whom you ask; it is kept beside your own name.", Value: v.r.PostForm.Get("onBehalfOf")})
 	}
-	return v.show("confirm", page{Title: q.Label, Still: true, Data: confirmation{
+	return v.show("confirm", page{Title: q.Label, Data: confirmation{
 		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: slices.Concat(faults, q.said(), []string{q.Meaning}), Hidden: hidden, Fields: fields,
 		Button: q.Label, Danger: q.Danger, Back: orderURL(q.order.OrderID),
 	}})

@@ -2,9 +2,7 @@ package console
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -18,7 +16,7 @@ type visit struct {
 	r       *http.Request
 	api     *client.Client
 	me      *client.Caller // who may do nothing, as long as it is not known who asks
-	after   string         // what the page shows has all events up to here, and perhaps more
+	live    string         // where the page hears that it has changed; empty: it stays as it is
 }
 
 // may says whether the API would let the person do an operation, by its id in the description of the API.
@@ -51,12 +49,6 @@ func number(text string) int {
 type page struct {
 	Title string
 	Data  any
-	// Order has the page live with one order; with everything that happens where it is nil.
-	Order *client.Order
-	// Pokes is where the page hears that it has changed, if that is somewhere else.
-	Pokes string
-	// Still is a page that does not change while a person looks at it: a form, say.
-	Still bool
 }
 
 // frame is what the templates see.
@@ -64,7 +56,7 @@ type frame struct {
 	page
 	Me       *client.Caller
 	Path     string // of the page
-	Live     string // where the page hears that it has changed
+	Live     string // as in visit
 	Reload   string // the URL of the page
 	Asset    func(name string) string
 	May      func(operation string) bool
@@ -80,19 +72,10 @@ func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK,
 
 func (v *visit) showAs(status int, name string, p page) error {
 	f := frame{
-		page: p, Me: v.me, Path: v.r.URL.Path, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
+		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
 	}
 	_, err := v.r.Cookie(sessionCookie) // and not one that something else on this machine has set
 	f.SignedIn = err == nil && len(v.me.Roles) > 0
-	switch {
-	case p.Pokes != "":
-		f.Live = p.Pokes
-	case p.Still:
-	case p.Order != nil:
-		f.Live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(p.Order.OrderID), p.Order.Seq)
-	case v.may("listEvents"):
-		f.Live = "/console/live?after=" + url.QueryEscape(v.after)
-	}
 	var body bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
 		return err

@@ -8,11 +8,11 @@ import (
 )
 
 func (c *console) webhookRoutes() {
-	c.get("/console/webhooks", (*visit).showEndpoints)
-	c.get("/console/webhook", (*visit).showEndpoint)
+	c.getLive("/console/webhooks", (*visit).showEndpoints)
+	c.getLive("/console/webhook", (*visit).showEndpoint)
 	c.get("/console/webhook/{task}", (*visit).doEndpoint)
 	c.post("/console/webhook/{task}", (*visit).doEndpoint)
-	c.get("/console/delivery", (*visit).showDelivery)
+	c.getLive("/console/delivery", (*visit).showDelivery)
 	c.get("/console/delivery/{task}", (*visit).doDelivery)
 	c.post("/console/delivery/{task}", (*visit).doDelivery)
 }
