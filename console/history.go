@@ -23,6 +23,7 @@ type entry struct {
 	Move   *client.Transition
 	Call   *client.Call
 	Lasted time.Duration // how long the order waited then; 0: it did not, or waits still
+	ByHand bool          // a person may say here that what the call was to undo was undone by hand
 }
 
 // Took is how long the provider took to answer.
@@ -60,7 +61,26 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	}
 	h.Entries = entries
 	h.measure()
-	return h, nil
+	return h, v.offerByHand(order.OrderID, entries)
+}
+
+// offerByHand finds the last call for each undo that is open. All of them say that it is, and one place to act on it is enough.
+func (v *visit) offerByHand(orderID string, entries []entry) error {
+	open := func(e entry) bool { return e.Call != nil && e.Call.UndoOpen }
+	if !v.may("settleStepOfOrder") || !slices.ContainsFunc(entries, open) {
+		return nil
+	}
+	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200}) // their numbers fall
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.ByHand = open(*e) && !slices.ContainsFunc(newest.Calls, func(c client.Call) bool {
+			return c.UndoOpen && c.Step == e.Call.Step && c.Generation == e.Call.Generation && c.Call < e.Call.Call
+		})
+	}
+	return nil
 }
 
 // entries are those of a page, and at least one more where there are more.

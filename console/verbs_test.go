@@ -139,8 +139,15 @@ func TestSettling(t *testing.T) {
 	s.order(t, "late", "completed", "")
 	s.sql(t, `UPDATE orders SET policy = 1 WHERE order_id = 'late'`)
 	s.sql(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'late'`)
-	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, -1, 0, 0, 'charge', 'undo' FROM orders WHERE order_id = 'late'`)
-	s.get(t, orderPath+"late").want(t, http.StatusOK, "Say that it was undone by hand", "step=charge&amp;generation=0")
+	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
+		SELECT order_no, -n, 0, 0, 'charge', 'undo', now() - (60 - n) * interval '1 s' FROM orders, generate_series(1, 60) AS n WHERE order_id = 'late'`)
+	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 0} { // the last try is on the first page
+		shown := s.get(t, orderPath+"late"+page).want(t, http.StatusOK, "charge undo")
+		if n := strings.Count(shown.body, "Say that it was undone by hand"); n != links {
+			t.Errorf("%q has %d links to settle the undo, want %d", page, n, links)
+		}
+	}
+	s.get(t, orderPath+"late").want(t, http.StatusOK, "step=charge&amp;generation=0")
 	s.settle(t, "late&step=charge&generation=0", url.Values{"outcome": {"done"}}, "What became of the undo of the charge in generation 0")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
 	s.get(t, orderPath+"late").want(t, http.StatusOK, "step-result").lacks(t, "Say that it was undone by hand")
