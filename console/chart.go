@@ -9,17 +9,30 @@ import (
 	"pawl/client"
 )
 
-// The paper of a chart. Its lines are an hour long.
+// The paper of a chart. Its lines are an hour long, or as long as the replica has run.
 const (
 	chartWidth, chartHeight = 480, 120
 	chartSpan               = time.Hour
 )
+
+// spanOf is how long the lines are, and when they begin. The time is zero where that is an hour ago, or nearly.
+func spanOf(points []client.Activity) (span time.Duration, since time.Time) {
+	if len(points) == 0 {
+		return chartSpan, since
+	}
+	span = points[len(points)-1].At.Sub(points[0].At)
+	if span > chartSpan-time.Minute {
+		return chartSpan, since
+	}
+	return max(span, time.Second), points[0].At // of one point there is no line
+}
 
 // chart is what one replica did in the last hour: some lines over time, and the numbers behind them.
 type chart struct {
 	Title  string
 	Help   string
 	Top    string // what the upper rim stands for
+	Since  string // what the left rim stands for, if that is less than an hour ago
 	Lines  []line
 	Rows   []chartRow // of the table, a minute each, the newest first
 	Latest string     // in words
@@ -47,7 +60,8 @@ type plot struct {
 
 // draw draws the points of the hour that ends with the last of them.
 func (p *plot) draw(points []client.Activity) chart {
-	c := chart{Title: p.title, Help: p.help}
+	span, since := spanOf(points)
+	c := chart{Title: p.title, Help: p.help, Since: clock(since)}
 	top := 0.0
 	for _, l := range p.lines {
 		for i := range points {
@@ -58,7 +72,7 @@ func (p *plot) draw(points []client.Activity) chart {
 	c.Top = p.write(top)
 	var latest []string
 	for _, l := range p.lines {
-		l.Path = pathOf(points, l.value, top)
+		l.Path = pathOf(points, l.value, top, span)
 		c.Lines = append(c.Lines, l)
 		if n := len(points); n > 0 {
 			latest = append(latest, l.Name+" "+p.write(l.value(&points[n-1])))
@@ -84,7 +98,7 @@ func roundUp(n float64) float64 {
 }
 
 // pathOf goes from point to point. Those that lie between two of the same height are left out.
-func pathOf(points []client.Activity, value func(*client.Activity) float64, top float64) string {
+func pathOf(points []client.Activity, value func(*client.Activity) float64, top float64, span time.Duration) string {
 	var b strings.Builder
 	height := func(i int) int { return chartHeight - int(math.Round(value(&points[i])/top*chartHeight)) }
 	for i := range points {
@@ -92,7 +106,7 @@ func pathOf(points []client.Activity, value func(*client.Activity) float64, top 
 		if i > 0 && i < len(points)-1 && height(i-1) == y && height(i+1) == y {
 			continue
 		}
-		x := chartWidth - int(math.Round(points[len(points)-1].At.Sub(points[i].At).Seconds()/chartSpan.Seconds()*chartWidth))
+		x := chartWidth - int(math.Round(points[len(points)-1].At.Sub(points[i].At).Seconds()/span.Seconds()*chartWidth))
 		command := 'L'
 		if i == 0 {
 			command = 'M'

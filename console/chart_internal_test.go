@@ -67,6 +67,24 @@ func TestCharts(t *testing.T) {
 	}
 }
 
+// TestChartsOfAFewMinutes: from the second point on there is a line, as wide as the chart, and words say how long it is.
+func TestChartsOfAFewMinutes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		points      int
+		since, path string // of the orders that were admitted
+	}{
+		{1, "12:00 UTC", "M480 0"}, // which shows nothing
+		{2, "12:00 UTC", "M0 0L480 0"},
+		{182, "12:00 UTC", "M0 0L477 0L480 120"},
+		{360, "", "M1 0L241 0L243 120L480 120"}, // as many as are kept
+	} {
+		if throughput := charts(hour()[:c.points])[0]; throughput.Since != c.since || throughput.Lines[0].Path != c.path {
+			t.Errorf("of %d points, since %q: %s", c.points, throughput.Since, throughput.Lines[0].Path)
+		}
+	}
+}
+
 func TestRatesOfMoves(t *testing.T) {
 	t.Parallel()
 	points := hour()
@@ -110,12 +128,12 @@ func TestOverviewOfALot(t *testing.T) {
 		Statuses:      []client.StatusCount{{Status: "charging", Orders: 7, More: true}, {Status: "completed", Orders: countedTo, More: true}},
 		Holds:         []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:        client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
-		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6}},
+		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6}, {Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed"}},
 		Refunds:       2, OldestRefundSeconds: 60, LateUndos: 3, OverdueSeconds: 90,
 	}
 	points := hour()[:181]
 	rates := edgeRates(points)
-	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Moves: rates, Charts: charts(points), Since: points[0].At, Machine: machineOf(found, rates)}
+	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Moves: rates, Charts: charts(points), Points: len(points), Since: points[0].At, Machine: machineOf(found, rates)}
 	var text bytes.Buffer
 	f := frame{page: page{Data: data}, Me: &client.Caller{Open: true}, Asset: func(string) string { return "" }, May: func(string) bool { return true }}
 	if err := templates["overview"].ExecuteTemplate(&text, "layout", f); err != nil {
@@ -123,11 +141,19 @@ func TestOverviewOfALot(t *testing.T) {
 	}
 	for _, want := range []string{
 		"The service is open.", "1,234</strong> need a person", `href="/console/order?id=%22%3E%3Cscript`, ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`,
-		">10/s<", "half open", "90 min", "shop-2:8", "(this one)", "90 s</strong> overdue", `<path class="line line-0" d="M240 0L480 0"/>`, "Throughput as a table",
+		">10/s<", "90 min", "shop-2:8", "(this one)", "90 s</strong> overdue", `<path class="line line-0" d="M0 0L480 0"/>`, ">since 12:00 UTC<", "only since 12:00 UTC (", "Throughput as a table",
+		`<a href="/console/runbook#a-provider-is-away"><strong class="bad">charge</strong> is not called`, `<span class="badge open">open</span>, policy 4`,
+		`<strong class="bad">charge</strong> is tried with one call`, `<span class="badge half_open">half open</span>, policy 3`,
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the page lacks %q", want)
 		}
+	}
+	if strings.Contains(text.String(), `<strong class="bad">reserve`) {
+		t.Error("a breaker that is closed is news")
+	}
+	if runbook.sections["a-provider-is-away"] == "" {
+		t.Error("the runbook does not say what to do about a breaker")
 	}
 	if strings.Contains(text.String(), "<script>") || strings.Contains(text.String(), " style=") {
 		t.Error("the page has markup of others, or a style")

@@ -22,7 +22,8 @@ type overviewPage struct {
 	Machine template.HTML
 	Moves   []edgeRate
 	Charts  []chart
-	Since   time.Time // of the oldest point of the charts; zero: there is none yet
+	Points  int       // of the charts
+	Since   time.Time // of the first of them, if that is less than an hour ago
 }
 
 // edgeRate is how fast orders take an edge of the machine.
@@ -45,7 +46,7 @@ func (v *visit) overview() error {
 	if err != nil {
 		return err
 	}
-	p := overviewPage{Overview: found, Host: v.r.Host, Moves: edgeRates(activity.Points), Charts: charts(activity.Points)}
+	p := overviewPage{Overview: found, Host: v.r.Host, Moves: edgeRates(activity.Points), Charts: charts(activity.Points), Points: len(activity.Points)}
 	for _, count := range found.Statuses {
 		p.Orders = p.Orders || count.Orders > 0
 	}
@@ -54,9 +55,7 @@ func (v *visit) overview() error {
 			p.Persons = min(p.Persons+hold.Orders, countedTo)
 		}
 	}
-	if len(activity.Points) > 0 {
-		p.Since = activity.Points[0].At
-	}
+	_, p.Since = spanOf(activity.Points)
 	p.Machine = machineOf(found, p.Moves)
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
