@@ -163,7 +163,7 @@ func (v *visit) showResults(form bulkForm, all []client.BulkResult) error {
 			out.Failed = append(out.Failed, r)
 		}
 	}
-	return v.show("bulk_results", page{Title: form.Verb.Many.Label + ": results", Data: out})
+	return v.show("bulk_results", page{Title: form.Verb.Label + ": what came of it", Data: out})
 }
 
 // readBulk reads a form, or the filter of a link. More: the filter has more orders than were read.

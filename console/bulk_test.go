@@ -143,7 +143,8 @@ func TestSettlingManyAsksFirst(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.wait(t, "a")
-	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}}).want(t, 200, `name="outcome" required`, "See what would be done").lacks(t, `name="confirm"`)
+	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}}).want(t, 200, "Say what became of the step for 1 order<", `name="outcome" required`,
+		`<option value="not_done">It did not happen, and is tried again (not done)</option>`, "See what would be done").lacks(t, `name="confirm"`)
 	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}, "step": {"charge"}, "outcome": {"done"}, "reason": {"seen"}}).
 		want(t, 200, "Not possible for 1", "not_applicable")
 	s.post(t, "/console/bulk", url.Values{"verb": {"step-result"}, "id": {"a"}, "step": {"charge"}, "outcome": {"maybe"}, "reason": {"seen"}}).

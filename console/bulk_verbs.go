@@ -38,8 +38,8 @@ func (a *verb) fieldsOfMany(body client.BulkBody) (all []field) {
 		all = []field{
 			{Name: "step", Label: "Step", Type: "select", Options: []string{"", "charge", "reserve", "confirm"}, Value: string(body.Step), Required: true,
 				Help: "The step that the orders do now, or undo."},
-			{Name: "outcome", Label: "What became of it", Type: "select", Options: []string{"", "done", "refused", "not_done"}, Value: string(body.Outcome), Required: true,
-				Help: "not_done: it certainly did not happen, and is tried again. refused: it did not happen, and the orders fail."},
+			{Name: "outcome", Label: "What became of it", Type: "select", Options: []string{"", "done", "refused", "not_done"}, Words: outcomeWords, Value: string(body.Outcome), Required: true,
+				Help: "Of all these orders, at the provider. If it was refused, they fail."},
 			{Name: "code", Label: "Code of the refusal", Value: body.Code},
 			{Name: "detail", Label: "Why it was refused", Value: body.Detail},
 		}

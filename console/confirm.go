@@ -1,5 +1,7 @@
 package console
 
+import "cmp"
+
 // confirmation is the page between what a person asks for and what is done. It shows what would change; its button sends the
 // form to the URL of the page.
 type confirmation struct {
@@ -21,5 +23,9 @@ type field struct {
 	Name, Label, Help, Value string
 	Type                     string // of the input; textarea and select are ones, too
 	Options                  []string
+	Words                    map[string]string // for options that are none
 	Required                 bool
 }
+
+// said is the value as a person has chosen it.
+func (f *field) said() string { return cmp.Or(f.Words[f.Value], f.Value) }

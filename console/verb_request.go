@@ -30,9 +30,8 @@ func (q *request) decisions() []field {
 		}
 	case "step-result":
 		return []field{
-			value(field{Name: "outcome", Label: "What became of " + q.subject(), Type: "select", Options: q.outcomes(),
-				Help: "done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."}),
-			value(field{Name: "reference", Label: "The provider's name for what is done", Help: "Such as the id of the charge."}),
+			value(field{Name: "outcome", Label: "What became of " + q.subject(), Type: "select", Options: q.outcomes(), Words: outcomeWords}),
+			value(field{Name: "reference", Label: "The provider's reference", Help: "Such as the id of the charge."}),
 			value(field{Name: "code", Label: "Why it is not done, for programs"}),
 			value(field{Name: "detail", Label: "Why it is not done, for people"}),
 		}
@@ -48,8 +47,8 @@ func (q *request) said() []string {
 	}
 	lines := []string{about + "."}
 	for _, f := range q.decisions() {
-		if value := q.form.Get(f.Name); value != "" && f.Name != "paymentMethod" { // which nobody sees again
-			lines = append(lines, f.Label+": "+visible(value))
+		if f.Value = q.form.Get(f.Name); f.Value != "" && f.Name != "paymentMethod" { // which nobody sees again
+			lines = append(lines, f.Label+": "+visible(f.said()))
 		}
 	}
 	return lines
@@ -66,6 +65,13 @@ func (q *request) subject() string {
 		return "the undo of the " + q.step()
 	}
 	return "the " + q.step()
+}
+
+// outcomeWords are what can have become of a step, or of its undo.
+var outcomeWords = map[string]string{
+	"done":     "It happened (done)",
+	"refused":  "It did not happen, and never will (refused)",
+	"not_done": "It did not happen, and is tried again (not done)",
 }
 
 func (q *request) outcomes() []string {

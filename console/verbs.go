@@ -22,8 +22,8 @@ type verb struct {
 // ofMany is what differs where a verb is asked of many orders at once.
 type ofMany struct {
 	operation string
-	Label     string // stands before "3 orders"
-	Done      string // and this behind them
+	Label     string // stands before "3 orders", and before "all"
+	Done      string // stands behind "3 orders", and behind "none can be"
 	Meaning   string
 }
 
@@ -47,8 +47,8 @@ var verbs = []verb{
 	{
 		Name: "step-result", Label: "Say what became of the step", operation: "settleStepOfOrder",
 		Meaning: "Look at the provider first. The order goes on as if the provider itself had said so: if you say that a charge is done which never happened, nobody pays for the order.",
-		asked:   "What became of the step is noted.", Danger: true, needsReason: true,
-		Many: &ofMany{"settleStepOfOrders", "Settle a step of", "settled", "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so."},
+		asked:   "What became of the step is recorded.", Danger: true, needsReason: true,
+		Many: &ofMany{"settleStepOfOrders", "Say what became of the step for", "given a result", "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so."},
 	},
 	{
 		Name: "resume", Label: "Resume", operation: "resumeOrder", Meaning: "The order goes on where it was. What it waited for before, it waits for again.",
@@ -57,18 +57,18 @@ var verbs = []verb{
 	},
 	{
 		Name: "pause", Label: "Pause", operation: "pauseOrder", Meaning: "A step that is under way is finished. Then the order waits until somebody resumes it. Deadlines go on.",
-		asked: "The order is to pause.",
+		asked: "The order will pause.",
 		Many:  &ofMany{"pauseOrders", "Pause", "paused", "The step under way is finished; then the orders wait until somebody resumes them."},
 	},
 	{
 		Name: "cancel", Label: "Cancel", operation: "cancelOrder",
 		Meaning: "The step under way is recorded. Then everything that was done, or may have been, is undone, and the order ends canceled.",
-		asked:   "The order is to be undone.", Danger: true, needsReason: true,
+		asked:   "The order is being canceled.", Danger: true, needsReason: true,
 		Many: &ofMany{"cancelOrders", "Cancel", "canceled", "The orders stop, and all that was done is undone."},
 	},
 	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Meaning: "Money goes back to the customer. The order stays completed.",
-		asked: "The refund is asked for.", Danger: true, needsReason: true,
+		asked: "The refund is requested.", Danger: true, needsReason: true,
 	},
 }
 

@@ -158,7 +158,8 @@ func (s *service) settle(t *testing.T, about string, decided url.Values, questio
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
 	s.get(t, path).want(t, http.StatusOK, question)
-	page := s.post(t, path, decided).want(t, http.StatusOK, `name="reason"`)
+	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[decided.Get("outcome")]
+	page := s.post(t, path, decided).want(t, http.StatusOK, `name="reason"`, question+": "+words)
 	form := page.fieldsOf()
 	if form.Set("reason", "seen there"); strings.Contains(page.body, "preview") {
 		t.Error(page.body)

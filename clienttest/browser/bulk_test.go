@@ -22,7 +22,7 @@ var bulk = []struct {
 	{verb: "pause", label: "Pause", item: "yacht", becomes: "paused", done: "paused"},
 	{verb: "resume", label: "Resume", item: "yacht", becomes: "approval", done: "resumed", paused: true},
 	{verb: "cancel", label: "Cancel", item: "stuck", becomes: "canceled", done: "canceled"},
-	{verb: "step-result", label: "Settle a step of", item: "stuck", becomes: "failed", done: "settled",
+	{verb: "step-result", label: "Say what became of the step for", item: "stuck", becomes: "failed", done: "given a result",
 		fields: []string{"step = charge", "outcome = refused", "code = by_phone", "reason = seen by hand", "press See what would be done"}},
 }
 
