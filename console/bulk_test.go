@@ -99,13 +99,28 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.wait(t, "a", "b")
 	s.process(t, client.ProcessBody{OrderID: "other", Amount: "700", Item: "chair"})
 	s.get(t, "/console/bulk?verb=approve&hold=approval&item=lamp&customerId=ann&status=pending,charging&amountTo=650&sort=oldest").
-		want(t, 200, "Approve 2 orders?").lacks(t, "other")
+		want(t, 200, "Approve 2 orders?", `600 USD<td><bdi>lamp</bdi>`).lacks(t, "other")
 	s.are(t, "pending", "a", "b", "other")
 	for _, link := range []string{"verb=cancel&colour=red", "verb=cancel&sort=oldest", "verb=cancel&status=", "verb=cancel&createdFrom=yesterday", "verb=cancel&limit=3"} {
 		s.get(t, "/console/bulk?"+link).want(t, 422, "does not say which orders")
 	}
 	s.get(t, "/console/bulk?verb=cancel&status=none").want(t, 422)
 	s.get(t, "/console/bulk?verb=cancel&item=none").want(t, 200, "Many orders")
+}
+
+// TestBulkTellsOfOrders: the amounts and items of a filter's orders are shown, also after something was chosen.
+func TestBulkTellsOfOrders(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "a", Amount: "612.50", Item: "<i>", Quantity: new(2)})
+	link, about := "/console/bulk?verb=approve&hold=approval", `612.50 USD<td><bdi>&lt;i&gt;</bdi> × 2<td>`
+	form := s.get(t, link).want(t, 200, "Approve 1 order?", about, `action="/console/bulk?verb=approve&amp;hold=approval"`).form()
+	s.wait(t, "b") // which nobody has looked at
+	s.post(t, link, form).want(t, 200, "Approve 1 order?", about)
+	form.Set("confirm", "yes")
+	s.post(t, link, form).want(t, 200, "1 order approved")
+	s.are(t, "pending", "b")
+	s.post(t, "/console/bulk", url.Values{"verb": {"approve"}, "id": {"b"}}).want(t, 200, "Approve 1 order?").lacks(t, ">Amount<")
 }
 
 // TestBulkOfMany: a thousand ids are the most, and long ones need several requests.
