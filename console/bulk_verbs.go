@@ -40,12 +40,11 @@ func (a *verb) fieldsOfMany(body client.BulkBody) (all []field) {
 				Help: "The step that the orders do now, or undo."},
 			{Name: "outcome", Label: "What became of it", Type: "select", Options: []string{"", "done", "refused", "not_done"}, Words: outcomeWords, Value: string(body.Outcome), Required: true,
 				Help: "Of all these orders, at the provider. If it was refused, they fail."},
-			{Name: "code", Label: "Code of the refusal", Value: body.Code},
-			{Name: "detail", Label: "Why it was refused", Value: body.Detail},
+			{Name: "code", Label: notDoneCode, Help: notDoneHelp, Value: body.Code},
+			{Name: "detail", Label: notDoneWhy, Value: body.Detail},
 		}
 	case a.Name == "retry":
-		all = []field{{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Value: string(body.Policy),
-			Help: "pinned: each order goes on with its own. active: with the one that new orders start with."}}
+		all = []field{{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Value: string(body.Policy), Words: policyWords}}
 	}
 	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: settles, Help: "Kept in the history of each order."})
 }

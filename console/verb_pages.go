@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -134,6 +135,6 @@ func (v *visit) preview(q *request, faults []string) error {
 	}
 	return v.show("confirm", page{Title: q.Label, Data: confirmation{
 		Heading: q.heading(), Changes: changesOf(q.order, would), Notes: slices.Concat(faults, q.said(), []string{q.Meaning}), Hidden: hidden, Fields: fields,
-		Button: q.Label, Danger: q.Danger, Back: orderURL(q.order.OrderID),
+		Button: cmp.Or(q.confirm, q.Label), Danger: q.Danger, Back: orderURL(q.order.OrderID),
 	}})
 }

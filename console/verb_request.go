@@ -18,7 +18,7 @@ func (q *request) decisions() []field {
 	}
 	switch q.Name {
 	case "retry":
-		fields := []field{value(field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Help: "pinned: that with which the order started. active: that of new orders."})}
+		fields := []field{value(field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Words: policyWords})}
 		if q.order.Status == "failed" {
 			fields = append(fields, field{Name: "paymentMethod", Label: "Another payment method", Help: "Empty: the same. It is shown to nobody afterwards."})
 		}
@@ -30,10 +30,10 @@ func (q *request) decisions() []field {
 		}
 	case "step-result":
 		return []field{
-			value(field{Name: "outcome", Label: "What became of " + q.subject(), Type: "select", Options: q.outcomes(), Words: outcomeWords}),
+			value(field{Name: "outcome", Label: "What became of " + q.subject(), Type: "select", Options: q.outcomes(), Words: outcomeWords, Required: true}),
 			value(field{Name: "reference", Label: "The provider's reference", Help: "Such as the id of the charge."}),
-			value(field{Name: "code", Label: "Why it is not done, for programs"}),
-			value(field{Name: "detail", Label: "Why it is not done, for people"}),
+			value(field{Name: "code", Label: notDoneCode, Help: notDoneHelp}),
+			value(field{Name: "detail", Label: notDoneWhy}),
 		}
 	}
 	return nil
@@ -67,6 +67,16 @@ func (q *request) subject() string {
 	return "the " + q.step()
 }
 
+// policyWords are by which policy an order is tried again.
+var policyWords = map[string]string{"pinned": "That with which it started (pinned)", "active": "That of new orders (active)"}
+
+// The labels of why a step was not done.
+const (
+	notDoneCode = "Why it did not happen, as a code"
+	notDoneHelp = "Such as card_declined."
+	notDoneWhy  = "Why it did not happen, in words"
+)
+
 // outcomeWords are what can have become of a step, or of its undo.
 var outcomeWords = map[string]string{
 	"done":     "It happened (done)",
@@ -78,7 +88,7 @@ func (q *request) outcomes() []string {
 	if q.form.Get("generation") != "" {
 		return []string{"done"}
 	}
-	return []string{"done", "refused", "not_done"}
+	return []string{"", "done", "refused", "not_done"} // nothing is said by leaving a form as it is
 }
 
 // step is the one that is settled.

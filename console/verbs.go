@@ -12,6 +12,7 @@ import (
 type verb struct {
 	Name, Label string
 	operation   string // of the API
+	confirm     string // what the button says that does it; empty: Label
 	Meaning     string // what it does, in a sentence
 	asked       string // that it was asked for, in a sentence
 	Danger      bool   // it can't be taken back
@@ -61,7 +62,7 @@ var verbs = []verb{
 		Many:  &ofMany{"pauseOrders", "Pause", "paused", "The step under way is finished; then the orders wait until somebody resumes them."},
 	},
 	{
-		Name: "cancel", Label: "Cancel", operation: "cancelOrder",
+		Name: "cancel", Label: "Cancel", confirm: "Cancel the order", operation: "cancelOrder", // "Cancel" alone could be the way back
 		Meaning: "The step under way is recorded. Then everything that was done, or may have been, is undone, and the order ends canceled.",
 		asked:   "The order is being canceled.", Danger: true, needsReason: true,
 		Many: &ofMany{"cancelOrders", "Cancel", "canceled", "The orders stop, and all that was done is undone."},

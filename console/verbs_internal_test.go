@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 )
@@ -10,7 +11,7 @@ func TestSentencesOfVerbs(t *testing.T) {
 	t.Parallel()
 	var said []string
 	for _, a := range verbs {
-		said = append(said, a.Label+". "+a.asked)
+		said = append(said, cmp.Or(a.confirm, a.Label)+". "+a.asked)
 		if m := a.Many; m != nil {
 			said = append(said, m.Label+" all. "+m.Label+" 3 orders? 3 orders "+m.Done+". None of these orders can be "+m.Done+".")
 		}
@@ -28,7 +29,7 @@ func TestSentencesOfVerbs(t *testing.T) {
 		"Resume all. Resume 3 orders? 3 orders resumed. None of these orders can be resumed.",
 		"Pause. The order will pause.",
 		"Pause all. Pause 3 orders? 3 orders paused. None of these orders can be paused.",
-		"Cancel. The order is being canceled.",
+		"Cancel the order. The order is being canceled.",
 		"Cancel all. Cancel 3 orders? 3 orders canceled. None of these orders can be canceled.",
 		"Refund. The refund is requested.",
 	}; !slices.Equal(said, want) {

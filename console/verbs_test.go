@@ -157,7 +157,7 @@ func TestSettling(t *testing.T) {
 func (s *service) settle(t *testing.T, about string, decided url.Values, question string) {
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
-	s.get(t, path).want(t, http.StatusOK, question)
+	s.get(t, path).want(t, http.StatusOK, question, `name="outcome" required`).lacks(t, " selected>It")
 	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[decided.Get("outcome")]
 	page := s.post(t, path, decided).want(t, http.StatusOK, `name="reason"`, question+": "+words)
 	form := page.fieldsOf()

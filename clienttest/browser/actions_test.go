@@ -23,7 +23,7 @@ var actions = []struct {
 	{"step-result", "stuck", "completed", "/console/order?id={order}", []string{"press Say what became of the step", "outcome = done", "reference = ch_by_hand", "press Show what would change",
 		"shows What became of the charge: It happened (done)", "shows 9.99 USD for 1 × stuck", "reason = seen at the provider", "press Say what became of the step", "shows What became of the step is recorded.", "shows ch_by_hand"}},
 	{"pause, resume", "yacht", "approval", "/console/order?id={order}", []string{"press Pause", "press Pause", "shows The order will pause.", "press Resume", "press Resume", "shows The order goes on."}},
-	{"cancel", "stuck", "canceled", "/console/order?id={order}", []string{"press Cancel", "reason = not wanted", "press Cancel", "shows The order is being canceled."}},
+	{"cancel", "stuck", "canceled", "/console/order?id={order}", []string{"press Cancel", "reason = not wanted", "press Cancel the order", "shows The order is being canceled."}},
 	{"refund", "widget", "completed", "/console/order?id={order}", []string{"press Refund", "amount = 1.50", "press Show what would change", "reason = broken", "press Refund", "shows The refund is requested.", "shows 1.50"}},
 	{"policy", "", "", "/console/policies", []string{"press Write a new version", "source = {policy}", "press Check", "shows No mistakes", "press Store", "press Activate…", "reason = it is the same",
 		"press Activate policy 2", "shows it is the same"}},
