@@ -40,7 +40,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 			text, shown = text+"event: poke\ndata:\n\n", now
 		}
 		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {
-			return nil //nolint:nilerr // the person has gone
+			return nil // the person has gone
 		}
 		text = ": still here\n\n"
 		select {

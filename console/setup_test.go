@@ -43,7 +43,7 @@ type service struct {
 	api    *client.Client // with all rights, as long as the service is open
 	engine *engine.Engine
 	tail   *events.Tail
-	latest atomic.Int64  // how often the console has asked for the latest event
+	latest atomic.Int64 // how often the console has asked for the latest event
 }
 
 // setup starts a service. Orders of more than 500 USD wait for somebody's approval.
