@@ -663,14 +663,23 @@ type BulkOutcome struct {
 
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
-	Applied bool `json:"applied"`
+	// Amount A decimal number as text, so that no program rounds it.
+	//
+	// Examples: 99.99
+	Amount  Decimal `json:"amount,omitempty,omitzero"`
+	Applied bool    `json:"applied"`
 
 	// Code What happened, for programs. Stable.
 	Code ProblemCode `json:"code,omitempty,omitzero"`
 
+	// Currency ISO 4217.
+	Currency string `json:"currency,omitempty,omitzero"`
+
 	// Detail Why it was not done.
-	Detail  string `json:"detail,omitempty,omitzero"`
-	OrderID string `json:"orderId"`
+	Detail   string `json:"detail,omitempty,omitzero"`
+	Item     string `json:"item,omitempty,omitzero"`
+	OrderID  string `json:"orderId"`
+	Quantity int    `json:"quantity,omitempty,omitzero"`
 
 	// Status Where the order is. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`

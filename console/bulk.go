@@ -23,9 +23,8 @@ const bulkMost = 1000
 type bulkForm struct {
 	Verb    *verb // nil: not chosen yet
 	IDs     []string
-	Body    client.BulkBody         // all but the ids
-	Confirm bool                    // what a dry run said was seen
-	Orders  map[string]client.Order // those that a filter has found, by their ids
+	Body    client.BulkBody // all but the ids
+	Confirm bool            // what a dry run said was seen
 }
 
 // bulkPage is what the screen shows: a form to choose with, or what a dry run says.
@@ -191,32 +190,14 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 	if form.Body.RequestID == "" {
 		form.Body.RequestID = client.NewID()
 	}
-	more, err = v.readFilter(&form)
-	return form, more, err
-}
-
-// readFilter finds the orders of the filter in the URL. Of a form the ids count, and the filter it came by only tells more of them.
-func (v *visit) readFilter(form *bulkForm) (more bool, err error) {
+	if v.r.Method != http.MethodGet {
+		return form, false, nil
+	}
 	filter, given, err := bulkFilter(v.r.URL.Query())
-	link := v.r.Method == http.MethodGet
-	if !link {
-		given, err = given && err == nil && !form.Confirm, nil
+	if err == nil && given {
+		form.IDs, more, err = v.collect(v.r.Context(), filter)
 	}
-	if err != nil || !given {
-		return false, err
-	}
-	if link {
-		form.IDs = nil
-	}
-	found, more, err := v.collect(v.r.Context(), filter)
-	form.Orders = map[string]client.Order{}
-	for i := range found {
-		form.Orders[found[i].OrderID] = found[i]
-		if link {
-			form.IDs = append(form.IDs, found[i].OrderID)
-		}
-	}
-	return more && link, err
+	return form, more, err
 }
 
 // pastedIDs are the ids in texts, one in a line, each once. Where they are too many, it is one too many and no more: a form has room
@@ -239,20 +220,22 @@ func pastedIDs(texts []string) (ids []string) {
 // maxPages bounds how long orders are looked for: a page may be short where few of many orders fit.
 const maxPages = 20
 
-// collect reads the orders of a filter, as many as one bulk request takes.
-func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (all []client.Order, more bool, err error) {
+// collect reads the ids of the orders of a filter, as many as one bulk request takes.
+func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (ids []string, more bool, err error) {
 	for range maxPages {
-		filter.Limit = min(bulkMost-len(all), 200)
+		filter.Limit = min(bulkMost-len(ids), 200)
 		found, err := v.api.ListOrders(ctx, &filter)
 		if err != nil {
 			return nil, false, err
 		}
-		all = append(all, found.Orders...)
-		if filter.Cursor = found.NextCursor; filter.Cursor == "" || len(all) == bulkMost {
-			return all, filter.Cursor != "", nil
+		for i := range found.Orders {
+			ids = append(ids, found.Orders[i].OrderID)
+		}
+		if filter.Cursor = found.NextCursor; filter.Cursor == "" || len(ids) == bulkMost {
+			return ids, filter.Cursor != "", nil
 		}
 	}
-	return all, true, nil
+	return ids, true, nil
 }
 
 // bulkVerb is one that the person may ask of many orders; nil: it is none.

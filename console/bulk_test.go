@@ -108,21 +108,6 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.get(t, "/console/bulk?verb=cancel&item=none").want(t, 200, "Many orders")
 }
 
-// TestBulkTellsOfOrders: the amounts and items of a filter's orders are shown, also after something was chosen.
-func TestBulkTellsOfOrders(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	s.process(t, client.ProcessBody{OrderID: "a", Amount: "612.50", Item: "<i>", Quantity: new(2)})
-	link, about := "/console/bulk?verb=approve&hold=approval", `612.50 USD<td><bdi>&lt;i&gt;</bdi> × 2<td>`
-	form := s.get(t, link).want(t, 200, "Approve 1 order?", about, `action="/console/bulk?verb=approve&amp;hold=approval"`).form()
-	s.wait(t, "b") // which nobody has looked at
-	s.post(t, link, form).want(t, 200, "Approve 1 order?", about)
-	form.Set("confirm", "yes")
-	s.post(t, link, form).want(t, 200, "1 order approved")
-	s.are(t, "pending", "b")
-	s.post(t, "/console/bulk", url.Values{"verb": {"approve"}, "id": {"b"}}).want(t, 200, "Approve 1 order?").lacks(t, ">Amount<")
-}
-
 // TestBulkOfMany: a thousand ids are the most, and long ones need several requests.
 func TestBulkOfMany(t *testing.T) {
 	t.Parallel()

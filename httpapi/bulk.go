@@ -55,13 +55,16 @@ func (s *server) bulk(verb orders.Verb) handler {
 }
 
 func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult {
-	out := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil, Status: state(r.Order.Status)}
-	if r.Err == nil {
-		return out
-	}
+	out, order := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil}, &r.Order
 	var refusal *orders.NotApplicable
 	if errors.As(r.Err, &refusal) {
-		out.Status = state(refusal.Order.Status)
+		order = &refusal.Order
+	}
+	if out.Status = state(order.Status); order.OrderID != "" {
+		out.Amount, out.Currency, out.Item, out.Quantity = new(amount(order.Amount)), order.Currency, order.Item, order.Quantity
+	}
+	if r.Err == nil {
+		return out
 	}
 	p := problemOf(r.Err)
 	s.logFault(requestID, p, r.Err)

@@ -70,6 +70,11 @@ type bulkResult struct {
 	Status  state       `json:"status,omitempty"`
 	Code    problemCode `json:"code,omitempty"`
 	Detail  string      `json:"detail,omitempty" doc:"Why it was not done."`
+
+	Amount   *amount `json:"amount,omitempty" doc:"The amount of the order. This and what follows is left out where the order was not found, or not read."`
+	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
+	Item     string  `json:"item,omitempty"`
+	Quantity int32   `json:"quantity,omitempty"`
 }
 
 var bulkSchema = schemaOf[bulkBody]()

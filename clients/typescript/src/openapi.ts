@@ -1233,11 +1233,18 @@ export interface components {
             results: components["schemas"]["BulkResult"][];
         };
         BulkResult: {
+            /** @description The amount of the order. This and what follows is left out where the order was not found, or not read. */
+            amount?: components["schemas"]["Decimal"];
             applied: boolean;
             code?: components["schemas"]["ProblemCode"];
+            /** @description ISO 4217. */
+            currency?: string;
             /** @description Why it was not done. */
             detail?: string;
+            item?: string;
             orderId: string;
+            /** Format: int32 */
+            quantity?: number;
             status?: components["schemas"]["Status"];
         };
         Call: {
