@@ -77,7 +77,6 @@ func (q *Queries) ApprovalTimedOut(ctx context.Context, arg ApprovalTimedOutPara
 }
 
 const ordersExpired = `-- name: OrdersExpired :many
-
 WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no IN (
@@ -106,8 +105,6 @@ SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_cod
 RETURNING order_no
 `
 
-// What the clock asks for. None of it moves an order: it asks it to stop, as a person
-// would, and the order's driver or whoever picks it up sees to it.
 // Orders past their deadline, and reservations that waited too long for their
 // confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
 // become due, so that somebody picks them up.
@@ -129,4 +126,32 @@ func (q *Queries) OrdersExpired(ctx context.Context, most int32) ([]int64, error
 		return nil, err
 	}
 	return items, nil
+}
+
+const timersDue = `-- name: TimersDue :one
+
+SELECT
+  ((SELECT least(o.complete_by, o.reserved_until) FROM pawl.orders AS o
+    WHERE (o.complete_by IS NOT NULL OR o.reserved_until IS NOT NULL) AND o.ended_as IS NULL AND least(o.complete_by, o.reserved_until) <= now()
+    ORDER BY least(o.complete_by, o.reserved_until) LIMIT 1) IS NOT NULL)::boolean AS deadlines,
+  ((SELECT u.due_at FROM pawl.late_undos AS u
+    WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT 1) IS NOT NULL)::boolean AS late_undos,
+  ((SELECT f.due_at FROM pawl.refunds AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS refunds
+`
+
+type TimersDueRow struct {
+	Deadlines bool
+	LateUndos bool
+	Refunds   bool
+}
+
+// What the clock asks for. None of it moves an order: it asks it to stop, as a person
+// would, and the order's driver or whoever picks it up sees to it.
+// Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
+// stopping already count, too. The order and the limit are for the planner, who knows no other reason to go by an index.
+func (q *Queries) TimersDue(ctx context.Context) (TimersDueRow, error) {
+	row := q.db.QueryRow(ctx, timersDue)
+	var i TimersDueRow
+	err := row.Scan(&i.Deadlines, &i.LateUndos, &i.Refunds)
+	return i, err
 }

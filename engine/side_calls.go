@@ -23,16 +23,13 @@ func newSideCalls(e *Engine, claim func(most int32) []func()) *sideCalls {
 	return &sideCalls{e, claim, make(chan struct{}, sideCallsAtOnce), make(chan struct{}, 1)}
 }
 
-// loop looks for what is due, now and then and whenever somebody says that something is.
+// loop claims what is due whenever somebody, mostly the timer, says that something is.
 func (s *sideCalls) loop(ctx context.Context) {
 	for ctx.Err() == nil {
-		pause := time.NewTimer(s.engine.cfg.RecoveryInterval)
 		select {
-		case <-pause.C:
 		case <-s.wake:
 		case <-ctx.Done():
 		}
-		pause.Stop()
 		if !s.engine.stopping.Load() && ctx.Err() == nil {
 			s.start()
 		}

@@ -13,7 +13,7 @@ const (
 	purgedMost      = 2000
 )
 
-// timerLoop does what the clock asks for: deadlines, permits that a process that died was
+// timerLoop does what the clock asks for: deadlines, side calls, permits that a process that died was
 // about to give, and keys that nobody will use again.
 func (e *Engine) timerLoop(ctx context.Context) {
 	var swept, purged time.Time
@@ -22,7 +22,7 @@ func (e *Engine) timerLoop(ctx context.Context) {
 		if e.stopping.Load() || ctx.Err() != nil {
 			return
 		}
-		e.expire()
+		e.startDue()
 		if time.Since(swept) >= permitsInterval {
 			e.askForPermits()
 			swept = time.Now()
@@ -30,6 +30,24 @@ func (e *Engine) timerLoop(ctx context.Context) {
 		if time.Since(purged) >= purgeInterval && !e.purgeKeys() {
 			purged = time.Now()
 		}
+	}
+}
+
+// startDue looks for what is due. Side calls have loops of their own.
+func (e *Engine) startDue() {
+	due, err := e.query.TimersDue(e.ctx)
+	if err != nil {
+		e.log.Warn("look for what is due", "error", err)
+		return
+	}
+	if due.LateUndos {
+		e.lateUndos.nudge()
+	}
+	if due.Refunds {
+		e.refunds.nudge()
+	}
+	if due.Deadlines {
+		e.expire()
 	}
 }
 

@@ -1,6 +1,17 @@
 -- What the clock asks for. None of it moves an order: it asks it to stop, as a person
 -- would, and the order's driver or whoever picks it up sees to it.
 
+-- name: TimersDue :one
+-- Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
+-- stopping already count, too. The order and the limit are for the planner, who knows no other reason to go by an index.
+SELECT
+  ((SELECT least(o.complete_by, o.reserved_until) FROM pawl.orders AS o
+    WHERE (o.complete_by IS NOT NULL OR o.reserved_until IS NOT NULL) AND o.ended_as IS NULL AND least(o.complete_by, o.reserved_until) <= now()
+    ORDER BY least(o.complete_by, o.reserved_until) LIMIT 1) IS NOT NULL)::boolean AS deadlines,
+  ((SELECT u.due_at FROM pawl.late_undos AS u
+    WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT 1) IS NOT NULL)::boolean AS late_undos,
+  ((SELECT f.due_at FROM pawl.refunds AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS refunds;
+
 -- name: OrdersExpired :many
 -- Orders past their deadline, and reservations that waited too long for their
 -- confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
