@@ -9,7 +9,7 @@ import (
 // wrongBooks lists what must not be, whatever happened: an effect twice, an effect without its move or the other way
 // round, a history with a gap, stock that is reserved for nobody.
 const wrongBooks = `
-WITH moves AS (
+WITH moves AS NOT MATERIALIZED (
   SELECT t.order_id, t.from_status, t.to_status FROM books.transitions AS t
   WHERE t.from_status IS DISTINCT FROM t.to_status
 ), counts AS (
