@@ -49,9 +49,13 @@ func (g *ghost) stored(t testing.TB, orderIDs ...string) []orders.Order {
 	if err != nil {
 		t.Fatalf("read orders: %v", err)
 	}
+	place := map[string]int{}
+	for i, orderID := range orderIDs {
+		place[orderID] = i
+	}
 	orders := make([]orders.Order, len(orderIDs))
 	for _, row := range rows {
-		orders[slices.Index(orderIDs, row.OrderID)] = row
+		orders[place[row.OrderID]] = row
 	}
 	return orders
 }

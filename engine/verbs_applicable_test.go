@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -90,58 +91,69 @@ func stepIn(s fsm.State) fsm.Step {
 	}
 }
 
+// verdict is what came of a verb.
+type verdict struct {
+	before, answer, after orders.Order
+	err                   error
+	said                  string // by the history, last: who asked for what, and why
+}
+
 // The engine is not started: what is written stays as it was written.
 func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
-	ids, listed := b.combine(t), make([]bool, len(orders.Verbs))
-	var people sync.WaitGroup
-	for i, verb := range orders.Verbs { // one person for each, at the same time: they ask thousands of times
-		people.Go(func() {
-			for n := i; n < len(ids); n += len(orders.Verbs) {
-				listed[i] = b.appliesWhereListed(t, verb, ids[n]) || listed[i]
-			}
-		})
+	listed := map[orders.Verb]bool{}
+	for id, v := range b.verdicts(t, b.combine(t)) {
+		verb := orders.Verb(id[strings.LastIndex(id, " ")+1:])
+		listed[verb] = v.appliesWhereListed(t, verb) || listed[verb]
 	}
-	people.Wait()
-	for i, verb := range orders.Verbs {
-		if !listed[i] {
+	for _, verb := range orders.Verbs {
+		if !listed[verb] {
 			t.Errorf("%s applies to nothing", verb)
 		}
 	}
 }
 
-// appliesWhereListed checks that a verb is done where the order lists it, and refused elsewhere, and reports which.
-func (b *bundle) appliesWhereListed(t *testing.T, verb orders.Verb, id string) (applies bool) {
+// verdicts asks for the verb that each order is there for. What is stored is read once for all: there are thousands.
+func (b *bundle) verdicts(t *testing.T, ids []string) map[string]*verdict {
 	t.Helper()
-	before, err := b.engine.Orders.Get(t.Context(), id)
-	if err != nil {
-		t.Error(err)
-		return false
+	all, g := make([]verdict, len(ids)), newGhost(b.Pool)
+	for n, order := range g.stored(t, ids...) {
+		all[n].before = order
 	}
-	q := of(verb, id, before.Status)
-	q.DryRun = true
-	_, dry := b.engine.Do(t.Context(), q)
-	q.DryRun = false
-	after, err := b.engine.Do(t.Context(), q)
-	var refusal *orders.NotApplicable
-	if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
-		t.Errorf("%s: %v, as a dry run %v", id, err, dry)
-		return false
+	var people sync.WaitGroup
+	for i, verb := range orders.Verbs { // one person for each, at the same time
+		people.Go(func() {
+			for n := i; n < len(ids); n += len(orders.Verbs) {
+				all[n].answer, all[n].err = b.asksTwice(t, of(verb, ids[n], all[n].before.Status))
+			}
+		})
 	}
-	if err != nil {
-		after, _ = b.engine.Orders.Get(t.Context(), id)
+	people.Wait()
+	said, of := b.said(t), map[string]*verdict{}
+	for n, order := range g.stored(t, ids...) {
+		all[n].after, all[n].said, of[ids[n]] = order, said[ids[n]], &all[n]
 	}
-	applies = slices.Contains(orders.AllowedActions(&before), string(verb))
-	if verb == orders.Cancel && !applies && err == nil && text(before.StopRequested) == "cancel" && after.Seq == before.Seq {
+	return of
+}
+
+// appliesWhereListed checks that a verb is done where the order lists it, and refused elsewhere, and reports which.
+func (v *verdict) appliesWhereListed(t *testing.T, verb orders.Verb) (applies bool) {
+	t.Helper()
+	id, seq := v.before.OrderID, v.after.Seq
+	if v.err == nil && v.answer.Seq != seq {
+		t.Errorf("%s: answered with seq %d, and %d is stored", id, v.answer.Seq, seq)
+	}
+	applies = slices.Contains(orders.AllowedActions(&v.before), string(verb))
+	if verb == orders.Cancel && !applies && v.err == nil && text(v.before.StopRequested) == "cancel" && seq == v.before.Seq {
 		return false // it waits with the one under way
 	}
-	if applies != (err == nil) || applies != (after.Seq == before.Seq+1) {
-		t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, err, before.Seq, after.Seq)
+	if applies != (v.err == nil) || applies != (seq == v.before.Seq+1) {
+		t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, v.err, v.before.Seq, seq)
 	}
-	if applies {
-		b.heard(t, id, verb)
+	if applies && v.said != string(verb)+" ann a test" {
+		t.Errorf("%s: the history says %q", id, v.said)
 	}
 	return applies
 }
@@ -149,10 +161,34 @@ func (b *bundle) appliesWhereListed(t *testing.T, verb orders.Verb, id string) (
 // heard checks that the history says who asked for what, last.
 func (b *bundle) heard(t testing.TB, orderID string, verb orders.Verb) {
 	t.Helper()
-	said := value[string](t, b.Pool, `SELECT concat_ws(' ', verb, actor, reason) FROM books.transitions WHERE order_id = $1 ORDER BY seq DESC LIMIT 1`, orderID)
-	if said != string(verb)+" ann a test" {
+	if said := b.said(t)[orderID]; said != string(verb)+" ann a test" {
 		t.Errorf("%s: the history says %q", orderID, said)
 	}
+}
+
+// asksTwice asks for a verb, first as a dry run. Both must be refused, or neither.
+func (b *bundle) asksTwice(t *testing.T, q engine.Request) (orders.Order, error) {
+	t.Helper()
+	q.DryRun = true
+	_, dry := b.engine.Do(t.Context(), q)
+	q.DryRun = false
+	after, err := b.engine.Do(t.Context(), q)
+	var refusal *orders.NotApplicable
+	if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
+		t.Errorf("%s: %v, as a dry run %v", q.OrderID, err, dry)
+	}
+	return after, err
+}
+
+// said is what the history says last of each order: who asked for what, and why.
+func (b *bundle) said(t testing.TB) map[string]string {
+	t.Helper()
+	of := map[string]string{}
+	for _, line := range column[[]string](t, b.Pool, `SELECT DISTINCT ON (order_id) ARRAY[order_id, concat_ws(' ', verb, actor, reason)]
+		FROM books.transitions ORDER BY order_id, seq DESC`) {
+		of[line[0]] = line[1]
+	}
+	return of
 }
 
 func (b *bundle) do(t testing.TB, q engine.Request) orders.Order {
