@@ -3,7 +3,6 @@ package engine_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -99,7 +98,7 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 	})
 	t.Run("a hold that can't be written holds the one order for a person", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+		b := setupWith(t, engine.Config{RecoveryInterval: often})
 		newGhost(b.Pool).admit(t, patience, "culprit", "other")
 		b.exec(t, `CREATE FUNCTION refuse_pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$`)
 		b.exec(t, `CREATE TRIGGER refuse_pause BEFORE UPDATE ON orders FOR EACH ROW

@@ -21,7 +21,7 @@ import (
 // answer they belong to. One that is lost would wait an hour.
 func TestCallbacksRacingTheir202(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: often})
 	s.use(t, `charge: {executor: simulator, url: SIM, callbackTimeout: 1h}`)
 	s.faults(t,
 		simulator.Rule{Fault: simulator.CallbackBefore, Fraction: 0.3},

@@ -149,7 +149,7 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 // Replicas are stopped in the middle, again and again: no permit is lost.
 func TestConcurrencyPermitsSurviveStops(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: time.Second})
 	s.use(t, twoPerCustomer)
 	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 5 * time.Millisecond})
 	const orders = 60

@@ -28,7 +28,7 @@ func TestDeadlineBehindAThousandThatAreBeingUndone(t *testing.T) {
 // One late effect at a provider that does not answer keeps deadlines of all orders waiting.
 func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 1, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+	s := openShop(t, 1, engine.Config{RecoveryInterval: often})
 	s.use(t, strings.Replace(allAtTheSimulator, "url: SIM", "url: SIM, timeout: 10m", 1)) // longer than anybody looks
 	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "old"})
 	for _, id := range []string{"old 1", "old 2", "old 3"} {

@@ -76,7 +76,7 @@ func TestOrderAtAProvider(t *testing.T) {
 	if err := p.SetFaults(faults...); err != nil {
 		t.Fatal(err)
 	}
-	b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.within(2*time.Second, "")) // some are never answered
+	b := remote(t, engine.Config{RecoveryInterval: often}, p.within(2*time.Second, "")) // some are never answered
 	var callers sync.WaitGroup
 	for _, test := range tests {
 		callers.Go(func() {

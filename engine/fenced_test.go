@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"pawl/engine"
 )
@@ -35,7 +34,7 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 			s.admit(t, request("one"))
 			eventually(t, "it is called for", func() bool { return calls.Load() == 1 })
-			startEngine(t, s.URL, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+			startEngine(t, s.URL, engine.Config{RecoveryInterval: often})
 			s.exec(t, `UPDATE orders SET due_at = now()`)
 			s.until(t, "one", "failed")
 			s.proxy.On(func(name string) fate {

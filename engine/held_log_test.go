@@ -19,7 +19,7 @@ func TestTheLogSaysWhyAnOrderIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &lines{}
-	startEngine(t, database.URL, engine.Config{RecoveryInterval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+	startEngine(t, database.URL, engine.Config{RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))})
 	eventually(t, "it is held", func() bool { return strings.Contains(log.String(), "order held") })
 	if !strings.Contains(log.String(), `reason="taken over three times without a move"`) {
 		t.Error(log.String())

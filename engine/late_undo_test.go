@@ -178,7 +178,7 @@ func TestALateUndoThatHangs(t *testing.T) {
 		w.WriteHeader(http.StatusPaymentRequired)
 	}))
 	t.Cleanup(server.Close)
-	s := openShop(t, 2, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: time.Second})
 	s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
 	s.admit(t, request("one"))
 	s.until(t, "one", "failed")

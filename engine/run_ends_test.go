@@ -54,7 +54,7 @@ func openBehind(t *testing.T) *behind {
 	t.Helper()
 	s := openShop(t, 0+1, quick)
 	p := newProxy(t, s.URL)
-	e := startEngine(t, p.URL, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Hour, PublicURL: s.cfg.PublicURL})
+	e := startEngine(t, p.URL, engine.Config{RecoveryInterval: often, Lease: time.Hour, PublicURL: s.cfg.PublicURL})
 	stop(t, s.engine)
 	s.engine, s.engines = e, []*engine.Engine{e}
 	s.use(t, allAtTheSimulator)

@@ -15,7 +15,7 @@ import (
 
 // lasting is for engines that keep what they do not let go: no lease ends within a test.
 func lasting(log *lines) engine.Config {
-	return engine.Config{Lease: time.Hour, RecoveryInterval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))}
+	return engine.Config{Lease: time.Hour, RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
 // TestSchemaChangesUnderOrders changes the schema under an engine whose orders are stored and on their way. None is kept:

@@ -186,7 +186,7 @@ func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
-	for pause := time.Millisecond; !holds(); pause = min(pause*5/4, 20*time.Millisecond) {
+	for pause := time.Millisecond; !holds(); pause = min(pause*5/4, 50*time.Millisecond) {
 		select {
 		case <-time.After(pause):
 		case <-deadline:

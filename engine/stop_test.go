@@ -115,7 +115,7 @@ func TestStopWithoutGrace(t *testing.T) {
 				t.Errorf("%d orders still belong to the engine that is gone", n)
 			}
 			unlock()
-			b.engine = startEngine(t, b.URL, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+			b.engine = startEngine(t, b.URL, engine.Config{RecoveryInterval: often})
 			eventually(t, "another has finished the orders", func() bool { return value[int](t, b.Pool, unfinished) == 0 })
 			proveBooks(t, b.Pool)
 		})

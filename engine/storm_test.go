@@ -19,7 +19,7 @@ import (
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	orders := times(60, 150)
-	s := openShop(t, 3, engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second})
+	s := openShop(t, 3, engine.Config{RecoveryInterval: often, Lease: time.Second})
 	line := newProxy(t, s.URL)
 	t.Cleanup(func() { line.On(nil) })
 	s.engines = append(s.engines, startEngine(t, line.URL, s.cfg))

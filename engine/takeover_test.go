@@ -14,7 +14,7 @@ import (
 )
 
 // soon makes a replica look for due orders often, with a lease that a test can wait for.
-var soon = engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: 500 * time.Millisecond}
+var soon = engine.Config{RecoveryInterval: often, Lease: 500 * time.Millisecond}
 
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
@@ -99,7 +99,7 @@ func TestStalledReplica(t *testing.T) {
 			b.exec(t, `UPDATE orders SET due_at = now() WHERE status = 'reserving'`)
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
-			startPatient(t, other, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+			startPatient(t, other, engine.Config{RecoveryInterval: often})
 			eventually(t, "the other replica has taken the orders over", func() bool {
 				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
 			})

@@ -61,7 +61,7 @@ func TestPause(t *testing.T) {
 		t.Parallel()
 		p := newProvider(t)
 		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
-		b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.quick(""))
+		b := remote(t, engine.Config{RecoveryInterval: often}, p.quick(""))
 		if _, err := b.engine.Admit(t.Context(), request("order")); err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestPauseOfWhatWaits(t *testing.T) {
 	t.Parallel()
 	t.Run("does not stop the time of a deadline", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, engine.Config{RecoveryInterval: 20 * time.Millisecond})
+		b := setupWith(t, engine.Config{RecoveryInterval: often})
 		in := request("order")
 		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
 		if _, err := b.engine.Admit(t.Context(), in); err != nil {

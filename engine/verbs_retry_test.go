@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -82,7 +81,7 @@ func TestRedrive(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t)
 			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
-			b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.quick(""))
+			b := remote(t, engine.Config{RecoveryInterval: often}, p.quick(""))
 			b.ends(t, b.process(t, request("order")), p, fsm.Failed)
 			p.fail(t)
 			b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)

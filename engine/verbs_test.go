@@ -47,7 +47,7 @@ func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 	if slices.ContainsFunc(rules, func(r simulator.Rule) bool { return r.Fault == simulator.TimeoutAfter }) {
 		timeout = 2 * time.Second // it is waited for
 	}
-	b := remote(t, engine.Config{RecoveryInterval: 20 * time.Millisecond}, p.impatient(timeout))
+	b := remote(t, engine.Config{RecoveryInterval: often}, p.impatient(timeout))
 	if o := b.process(t, request("order")); text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}
