@@ -20,7 +20,6 @@ import (
 // journey is a way that an order takes, and what takes it along.
 type journey struct {
 	name string
-	cfg  engine.Config
 	path []string
 	part bool // all its statements are those of another journey
 	take func(t *testing.T, b *bundle, orderID string) orders.Order
@@ -29,17 +28,18 @@ type journey struct {
 // endedBefore is the journey of an order that another replica has ended.
 const endedBefore = "known and asked for again"
 
+// journeys are those of orders that go on because of a caller.
 var journeys = []journey{
-	{"completed", byCallers, []string{"charging", "reserving", "confirming", "completed"}, false, processed},
-	{endedBefore, byCallers, []string{"charging", "reserving", "confirming", "completed"}, false, processedTwice},
-	{"out of stock", byCallers, []string{"charging", "reserving", "refunding", "failed"}, false, refused},
-	{"canceled before the charge", byCallers, []string{"charging", "canceled"}, true, canceledFrom(fsm.Charging)},
-	{"canceled before the reservation", byCallers, []string{"charging", "reserving", "refunding", "canceled"}, true, canceledFrom(fsm.Reserving)},
-	{"canceled before the confirmation", byCallers, []string{"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
+	{"completed", []string{"charging", "reserving", "confirming", "completed"}, false, processed},
+	{endedBefore, []string{"charging", "reserving", "confirming", "completed"}, false, processedTwice},
+	{"out of stock", []string{"charging", "reserving", "refunding", "failed"}, false, refused},
+	{"canceled before the charge", []string{"charging", "canceled"}, true, canceledFrom(fsm.Charging)},
+	{"canceled before the reservation", []string{"charging", "reserving", "refunding", "canceled"}, true, canceledFrom(fsm.Reserving)},
+	{"canceled before the confirmation", []string{"charging", "reserving", "confirming", "releasing", "refunding", "canceled"},
 		false, canceledFrom(fsm.Confirming)},
-	{"taken over", engine.Config{RecoveryInterval: 20 * time.Millisecond, Lease: time.Second},
-		[]string{"charging", "reserving", "confirming", "completed"}, false, takenOver},
 }
+
+var takeOvers = []journey{{"taken over", []string{"charging", "reserving", "confirming", "completed"}, false, takenOver}}
 
 // byCallers keeps the engine from looking for orders by itself: an order goes on because somebody waits for it, or not
 // at all.
@@ -107,45 +107,64 @@ func times(usual, thoroughly int) int {
 
 // TestLostConnections loses every statement of every journey in turn, each in five ways, until a journey passes without a
 // loss. Where its reply is lost, the two statements after it are lost as well; with PAWL_FAULT_ROUNDS also where it is lost
-// in another way that takes no time.
+// in another way that takes no time, and in journeys that are part of another.
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
-	for _, j := range journeys {
-		for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
-			if j.part && (f >= dbtest.HushRequest || f != loseReply && !thorough) {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s, %s", j.name, f), func(t *testing.T) {
-				t.Parallel()
-				j.loses(t, f)
-			})
-		}
+	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply} {
+		t.Run(fmt.Sprintf("%s, with a caller", f), func(t *testing.T) {
+			t.Parallel()
+			loseAll(t, byCallers, f, journeys)
+		})
+		t.Run(fmt.Sprintf("%s, without", f), func(t *testing.T) {
+			t.Parallel()
+			loseAll(t, engine.Config{RecoveryInterval: often, Lease: time.Second}, f, takeOvers)
+		})
 	}
 }
 
-func (j journey) loses(t *testing.T, f fate) {
+// loseAll takes one journey after the other: each loses statements by their number, so nothing else may go on.
+func loseAll(t *testing.T, cfg engine.Config, f fate, journeys []journey) {
 	t.Helper()
-	registry := prometheus.NewRegistry()
-	j.cfg.Registerer = registry
-	b, p := setupWatchful(t, j.cfg)
+	l := &losses{registry: prometheus.NewRegistry(), fate: f}
+	cfg.Registerer = l.registry
+	l.bundle, l.proxy = setupWatchful(t, cfg)
+	for _, j := range journeys {
+		if !j.part || thorough && f < dbtest.HushRequest {
+			t.Run(j.name, func(t *testing.T) { l.loses(t, j) })
+		}
+	}
+	proveBooks(t, l.Pool)
+}
+
+// losses is a bundle whose statements are lost.
+type losses struct {
+	*bundle
+	proxy    *proxy
+	registry *prometheus.Registry
+	fate     fate
+}
+
+func (l *losses) loses(t *testing.T, j journey) {
+	t.Helper()
+	last := j.path[len(j.path)-1]
+	counted := max(metric(t, l.registry, "pawl_orders_finished_total", last), 0)
 	var lost []string
 	for _, more := range []int{0, 2} {
-		if more > 0 && (f >= dbtest.HushRequest || (j.part || f != loseReply) && !thorough) {
+		if more > 0 && (l.fate >= dbtest.HushRequest || l.fate != loseReply && !thorough) {
 			continue
 		}
 		for n := 1; ; n++ {
-			orderID := fmt.Sprintf("%d to %d", n, n+more)
-			cut := p.cut(n, n+more, f)
-			order := j.take(t, b, orderID)
-			p.On(nil)
-			j.arrived(t, b, orderID, order)
+			orderID := fmt.Sprintf("%s, %d to %d", j.name, n, n+more)
+			cut := l.proxy.cut(n, n+more, l.fate)
+			order := j.take(t, l.bundle, orderID)
+			l.proxy.On(nil)
+			j.arrived(t, l.bundle, orderID, order)
 			if lost = append(lost, cut()...); len(cut()) == 0 {
 				break
 			}
 		}
 	}
-	proveBooks(t, b.Pool)
-	j.counted(t, b, registry)
+	l.counted(t, j, counted)
 	slices.Sort(lost)
 	t.Logf("%d statements lost: %q", len(lost), slices.Compact(lost))
 }
@@ -170,15 +189,15 @@ func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Or
 	}
 }
 
-// counted fails the test unless each order that the engine has ended was counted once.
-func (j journey) counted(t *testing.T, b *bundle, registry *prometheus.Registry) {
+// counted fails the test unless each order of a journey that the engine has ended was counted once.
+func (l *losses) counted(t *testing.T, j journey, before float64) {
 	t.Helper()
 	last := j.path[len(j.path)-1]
-	ended := value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE ended_as = $1`, last)
+	ended := value[int64](t, l.Pool, `SELECT count(*) FROM orders WHERE ended_as = $1 AND starts_with(order_id, $2)`, last, j.name+", ")
 	if j.name == endedBefore {
 		ended = 0
 	}
-	if n := metric(t, registry, "pawl_orders_finished_total", last); n != float64(ended) {
+	if n := max(metric(t, l.registry, "pawl_orders_finished_total", last), 0) - before; n != float64(ended) {
 		t.Errorf("%v orders are counted as %s, of %d", n, last, ended)
 	}
 }
