@@ -27,7 +27,7 @@ func keyed(in engine.Input, key string) engine.Input {
 // TestKeysAtOnce has twelve callers use each of 500 keys at once, by two replicas.
 func TestKeysAtOnce(t *testing.T) {
 	t.Parallel()
-	const keys, callers = 500, 12
+	const keys, callers = 150, 12
 	b := setup(t)
 	replicas := []*engine.Engine{b.engine, b.replica(t, engine.Config{})}
 	told := make([][callers]orders.Order, keys)

@@ -14,19 +14,19 @@ import (
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	for _, step := range []string{"charge", "reserve", "confirm"} {
-		for _, fault := range []simulator.Fault{simulator.Error, simulator.TimeoutAfter, simulator.NotDone} {
-			t.Run(fmt.Sprintf("of a %s that was answered %s goes on with the same key", step, fault), func(t *testing.T) {
-				t.Parallel()
-				b, p := stuck(t, simulator.Rule{Fault: fault, Step: step})
-				tried := value[int32](t, b.Pool, `SELECT calls FROM books.orders`)
-				p.fail(t)
-				b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
-				if last := value[int32](t, b.Pool, `SELECT max(call) FROM books.step_calls`); last <= tried {
-					t.Errorf("call %d after %d", last, tried)
-				}
-			})
-		}
+	for _, fault := range []simulator.Fault{simulator.Error, simulator.TimeoutAfter, simulator.NotDone} {
+		t.Run(fmt.Sprintf("of a step that was answered %s goes on with the same key", fault), func(t *testing.T) {
+			t.Parallel()
+			b, p := impatient(t, fault)
+			for _, step := range []string{"charge", "reserve", "confirm"} {
+				t.Run(step, func(t *testing.T) { //nolint:paralleltest // the provider has one fault at a time
+					p.fail(t, simulator.Rule{Fault: fault, Step: step})
+					b.sticks(t, step)
+					p.fail(t)
+					b.retriesWithTheSameKey(t, step, p)
+				})
+			}
+		})
 	}
 	t.Run("of an undo that was refused does it", func(t *testing.T) {
 		t.Parallel()
@@ -45,6 +45,17 @@ func TestRetry(t *testing.T) {
 			t.Errorf("held %s, window from %s", text(o.Hold), o.RetryWindowStartedAt)
 		}
 	})
+}
+
+func (b *bundle) retriesWithTheSameKey(t *testing.T, orderID string, p *simulated) {
+	t.Helper()
+	tried := value[int32](t, b.Pool, `SELECT calls FROM books.orders WHERE order_id = $1`, orderID)
+	q := asked(orders.Retry)
+	q.OrderID = orderID
+	b.ends(t, b.do(t, q), p, fsm.Completed)
+	if last := value[int32](t, b.Pool, `SELECT max(call) FROM books.step_calls WHERE order_id = $1`, orderID); last <= tried {
+		t.Errorf("call %d after %d", last, tried)
+	}
 }
 
 func TestRedrive(t *testing.T) {
@@ -76,20 +87,6 @@ func TestRedrive(t *testing.T) {
 		}
 		b.verified(t)
 	})
-	for _, declined := range []string{"charge", "reserve", "confirm"} {
-		t.Run("after a refused "+declined+" kills the earlier keys first", func(t *testing.T) {
-			t.Parallel()
-			p := newProvider(t)
-			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
-			b := remote(t, engine.Config{RecoveryInterval: often}, p.quick(""))
-			b.ends(t, b.process(t, request("order")), p, fsm.Failed)
-			p.fail(t)
-			b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
-			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`); n == 0 {
-				t.Error("the charge of generation 0 was not voided")
-			}
-		})
-	}
 	t.Run("waits for what is still being undone", func(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, byCallers)
@@ -123,6 +120,27 @@ func TestRedrive(t *testing.T) {
 		b.writesNothing(t, func() { b.do(t, q) })
 		b.verified(t)
 	})
+}
+
+// A redrive after a refusal kills the earlier keys first.
+func TestRedriveKillsEarlierKeys(t *testing.T) { //nolint:tparallel // the provider has one fault at a time
+	t.Parallel()
+	p := newProvider(t)
+	b := remote(t, quick, p.quick(""))
+	for _, declined := range []string{"charge", "reserve", "confirm"} { //nolint:paralleltest // as above
+		t.Run(declined, func(t *testing.T) {
+			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
+			b.ends(t, b.process(t, request(declined)), p, fsm.Failed)
+			p.fail(t)
+			q := asked(orders.Retry)
+			q.OrderID = declined
+			b.ends(t, b.do(t, q), p, fsm.Completed)
+			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls
+				WHERE order_id = $1 AND generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`, declined); n == 0 {
+				t.Error("the charge of generation 0 was not voided")
+			}
+		})
+	}
 }
 
 // Whoever sends a retry twice, by mistake or because no answer came, restarts the order once.

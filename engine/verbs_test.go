@@ -41,17 +41,32 @@ func (p *simulated) fail(t testing.TB, rules ...simulator.Rule) {
 // stuck is a bundle whose order is held for a person, because of what the provider does.
 func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
 	t.Helper()
-	p := newProvider(t)
+	var faults []simulator.Fault
+	for _, rule := range rules {
+		faults = append(faults, rule.Fault)
+	}
+	b, p := impatient(t, faults...)
 	p.fail(t, rules...)
-	timeout := time.Minute
-	if slices.ContainsFunc(rules, func(r simulator.Rule) bool { return r.Fault == simulator.TimeoutAfter }) {
+	b.sticks(t, "order")
+	return b, p
+}
+
+// impatient is a bundle whose steps come to a person after their first try, with a provider that will have these faults.
+func impatient(t testing.TB, faults ...simulator.Fault) (*bundle, *simulated) {
+	t.Helper()
+	p, timeout := newProvider(t), time.Minute
+	if slices.Contains(faults, simulator.TimeoutAfter) {
 		timeout = 2 * time.Second // it is waited for
 	}
-	b := remote(t, engine.Config{RecoveryInterval: often}, p.impatient(timeout))
-	if o := b.process(t, request("order")); text(o.Hold) != "attention" {
+	return remote(t, quick, p.impatient(timeout)), p
+}
+
+// sticks has an order held for a person.
+func (b *bundle) sticks(t testing.TB, orderID string) {
+	t.Helper()
+	if o := b.process(t, request(orderID)); text(o.Hold) != "attention" {
 		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
 	}
-	return b, p
 }
 
 func asked(verb orders.Verb) engine.Request {
@@ -67,8 +82,8 @@ func (b *bundle) ends(t testing.TB, o orders.Order, p *simulated, want fsm.State
 	if want == fsm.Completed {
 		stands = allStands
 	}
-	if o.Status != want || p.standing("order") != stands {
-		t.Errorf("%s, held %s (%s); at the provider %s", o.Status, text(o.Hold), text(o.HoldReason), p.standing("order"))
+	if o.Status != want || p.standing(o.OrderID) != stands {
+		t.Errorf("%s, held %s (%s); at the provider %s", o.Status, text(o.Hold), text(o.HoldReason), p.standing(o.OrderID))
 	}
 	if sum := p.Summary(); !sum.OK() {
 		t.Errorf("something happened twice: %+v", sum)
