@@ -1,7 +1,9 @@
 package faulttest
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +16,7 @@ import (
 )
 
 // wallClock is the wall clock of a machine, which a test can set. Replicas on such a machine are the program as it is, but
-// built with another time.Now: what intercepts the calls of C programs does nothing to those of Go. The monotonic clock,
+// linked with another time.Now: what intercepts the calls of C programs does nothing to those of Go. The monotonic clock,
 // and with it timers, time-outs and durations, goes on as if nothing had happened, as it does on a real machine.
 type wallClock struct {
 	path  string
@@ -45,37 +47,62 @@ func (c *wallClock) step(by time.Duration) { c.wrong.Store(int64(by / time.Secon
 
 func (c *wallClock) env() []string { return []string{stepVariable + "=" + c.path} }
 
-// stepVariable names the file of a clock. Without it the clock is right.
+// stepVariable names the file of a clock.
 const stepVariable = "PAWL_FAULT_WALL_CLOCK"
 
-// The lines of package time that are replaced, and what is added. The runtime calls time.Now for timers where no system
-// call may be made, so the file is not read: it is mapped once.
+// Package time reads the clocks by a function of the runtime, and calls it by the first name. In the program it calls the
+// second one, which is as long: what is compiled can be changed so, and nothing that uses package time is compiled anew.
 const (
-	clockRead = "	sec, nsec, mono := runtimeNow()\n	if mono == 0 {\n"
-	steppedBy = "	sec, nsec, mono := runtimeNow()\n	sec += *wallStep\n	if mono == 0 {\n"
-	stepFile  = `
-var wallStep = mapWallStep()
-
-func mapWallStep() *int64 {
-	name, ok := syscall.Getenv("` + stepVariable + `")
-	if !ok {
-		return new(int64)
-	}
-	file, err := syscall.Open(name, syscall.O_RDONLY, 0)
-	if err != nil {
-		panic("open " + name + ": " + err.Error())
-	}
-	memory, err := syscall.Mmap(file, 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
-	if err != nil {
-		panic("map " + name + ": " + err.Error())
-	}
-	return (*int64)(unsafe.Pointer(&memory[0]))
-}
-`
+	clockRead   = "time.runtimeNow"
+	steppedRead = "main.runtimeNow"
 )
 
-// buildStepped makes the program available as build does, and with a wall clock that can be set as well. The first time
-// it takes minutes: with package time everything is compiled anew, into the cache of the go command.
+// steppedSource is added to the program. The runtime calls time.Now for timers where no system call may be made, so the
+// file is not read: it is mapped once.
+const steppedSource = `package main
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+var (
+	right int64
+	step  = &right
+)
+
+//go:linkname machineNow time.runtimeNow
+func machineNow() (sec int64, nsec int32, mono int64)
+
+//go:norace
+func runtimeNow() (sec int64, nsec int32, mono int64) {
+	sec, nsec, mono = machineNow()
+	return sec + *step, nsec, mono
+}
+
+func init() {
+	file, err := os.Open(os.Getenv("` + stepVariable + `"))
+	if err != nil {
+		panic(err)
+	}
+	defer file.Close()
+	memory, err := syscall.Mmap(int(file.Fd()), 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		panic(err)
+	}
+	step = (*int64)(unsafe.Pointer(&memory[0]))
+}
+`
+
+// useStepped runs a tool of the go command. The linker is told last where package time is, and goes by that.
+const useStepped = `for word; do
+	case "$word" in */importcfg.link) echo "packagefile time=%s" >>"$word" ;; esac
+done
+exec "$@"
+`
+
+// buildStepped makes the program available as build does, and with a wall clock that can be set as well.
 func buildStepped(t *testing.T) {
 	t.Helper()
 	build(t)
@@ -83,7 +110,7 @@ func buildStepped(t *testing.T) {
 	defer built.Unlock()
 	if built.stepped == "" {
 		built.stepped = filepath.Join(filepath.Dir(built.path), "pawl-stepped")
-		compileStepped(t, built.stepped)
+		linkStepped(t, built.stepped)
 	}
 }
 
@@ -94,33 +121,40 @@ func stepped() string {
 	return built.stepped
 }
 
-func compileStepped(t testing.TB, path string) {
+func linkStepped(t testing.TB, path string) {
 	t.Helper()
+	archive := strings.TrimSpace(command(t, "go", "list", "-export", "-f", "{{.Export}}", "time"))
+	compiled, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(compiled, []byte(clockRead)); n != 1 {
+		t.Fatalf("%s names %s %d times: look how time.Now reads the clock", archive, clockRead, n)
+	}
+	module, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
-	said, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	patched, source, overlay, tool := filepath.Join(dir, "time.a"), filepath.Join(dir, "step.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "tool")
+	added, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(module, "step.go"): source}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	original := filepath.Join(strings.TrimSpace(string(said)), "src", "time", "time.go")
-	text, err := os.ReadFile(original)
+	write(t, patched, strings.Replace(string(compiled), clockRead, steppedRead, 1))
+	write(t, source, steppedSource)
+	write(t, overlay, string(added))
+	write(t, tool, fmt.Sprintf(useStepped, patched))
+	command(t, "go", "build", "-ldflags=-s -w -checklinkname=0", "-overlay", overlay, "-toolexec", "sh "+tool, "-o", path, "pawl")
+}
+
+func command(t testing.TB, name string, arguments ...string) (printed string) {
+	t.Helper()
+	said, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s %v: %v\n%s", name, arguments, err, said)
 	}
-	source := strings.Replace(string(text), clockRead, steppedBy, 1)
-	source = strings.Replace(source, "import (\n", "import (\n	\"syscall\"\n	\"unsafe\"\n", 1)
-	if strings.Count(string(text), clockRead) != 1 || strings.Count(source, "*wallStep") != 1 || strings.Count(source, "	\"unsafe\"\n") != 1 {
-		t.Fatalf("%s is not as it was: look there how Now reads the clock, and change clockRead", original)
-	}
-	patched, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{original: patched}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, patched, source+stepFile)
-	write(t, overlay, string(replace))
-	if said, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", path, "pawl").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, said)
-	}
+	return string(said)
 }
 
 func write(t testing.TB, path, text string) {

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -87,6 +88,16 @@ func (s *shop) exec(sql string, args ...any) {
 	}
 }
 
+// started is when a process started, as its log says.
+func (p *process) started() time.Time {
+	p.t.Helper()
+	var line struct{ Time time.Time }
+	if err := json.NewDecoder(strings.NewReader(p.stderr())).Decode(&line); err != nil {
+		p.t.Fatal(err)
+	}
+	return line.Time
+}
+
 // late makes a replica look for orders that are due so seldom that it does not hear the time from the database by that
 // while a test runs.
 var late = []string{"--lease", "10m", "--recovery-interval", "10m"}
@@ -143,7 +154,10 @@ func TestWallClockStepsBack(t *testing.T) {
 		t.Errorf("retry: %v", err)
 	}
 	s.exec(`UPDATE orders SET due_at = now()`)
-	s.start(1, &replicas{t: t, database: s.database.URL, clock: clock}) // takes it up, and was born with the wrong clock
+	heir := s.start(1, &replicas{t: t, database: s.database.URL, clock: clock}) // takes it up, and was born with the wrong clock
+	if said := heir.all[0].started(); time.Since(said).Round(time.Hour) != 3*time.Hour {
+		t.Errorf("the clock was not set back: the log begins at %s", said)
+	}
 	eventually(t, patience, "it waits for a person", func() bool { return count(t, s.database.URL, held, "attention") == 1 })
 	if calls := d.seen(); len(calls) != first {
 		t.Errorf("a key that may be forgotten was sent: %q\n%s", calls, s.trace("one"))
