@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,33 +19,45 @@ import (
 // statement is one of queries/, prepared on a connection of its own, so that its plan can be looked at: the one made
 // for its arguments and the generic one, which PostgreSQL may take from the sixth execution on.
 type statement struct {
-	conn *pgx.Conn
-	name string
-	args []string // as SQL, by their place
+	conn       *pgx.Conn
+	name       string
+	parameters []string // by their place
+	args       []string // as SQL, by their place
 }
 
 var parameter = regexp.MustCompile(`@(\w+)|sqlc\.narg\('(\w+)'\)`)
 
-// prepare prepares a statement of a file of queries. Arguments are SQL text by name.
+// prepare prepares a statement of a file of queries. Arguments are SQL text by name; without any it is not ready to be run.
 func prepare(t testing.TB, conn *pgx.Conn, name string, args map[string]string) statement {
 	t.Helper()
 	s := statement{conn: conn, name: strings.ToLower(name)}
-	places := map[string]int{}
 	text := parameter.ReplaceAllStringFunc(queryText(t, name), func(match string) string {
 		parts := parameter.FindStringSubmatch(match)
 		parameter := parts[1] + parts[2]
-		if places[parameter] == 0 {
-			arg, ok := args[parameter]
-			if !ok {
-				t.Fatalf("%s: no argument for %s", name, parameter)
-			}
-			s.args = append(s.args, arg)
-			places[parameter] = len(s.args)
+		if !slices.Contains(s.parameters, parameter) {
+			s.parameters = append(s.parameters, parameter)
 		}
-		return fmt.Sprintf("$%d", places[parameter])
+		return fmt.Sprintf("$%d", slices.Index(s.parameters, parameter)+1)
 	})
 	if _, err := conn.Exec(t.Context(), "PREPARE "+s.name+" AS "+text); err != nil {
 		t.Fatalf("%s: %v", name, err)
+	}
+	if args == nil {
+		return s
+	}
+	return s.with(t, args)
+}
+
+// with is the statement with other arguments.
+func (s statement) with(t testing.TB, args map[string]string) statement {
+	t.Helper()
+	s.args = nil
+	for _, parameter := range s.parameters {
+		arg, ok := args[parameter]
+		if !ok {
+			t.Fatalf("%s: no argument for %s", s.name, parameter)
+		}
+		s.args = append(s.args, arg)
 	}
 	return s
 }
@@ -84,7 +97,7 @@ func (s statement) buffers(t testing.TB, kind string, most int) (pages int, plan
 	}
 	execute := "EXECUTE " + s.name + "(" + strings.Join(s.args, ", ") + ")"
 	var text string
-	if err := s.conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+execute).Scan(&text); err != nil {
+	if err := s.conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "+execute).Scan(&text); err != nil {
 		t.Fatalf("%s: %v", execute, err)
 	}
 	var explained []struct {
