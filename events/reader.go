@@ -20,6 +20,9 @@ type Filter struct {
 // Matches reports whether the filter chooses an event.
 func (f *Filter) Matches(e *Event) bool { return f.chooses(e.Data.OrderID, e.Type, e.Data.Status) }
 
+// all reports whether the filter chooses every event.
+func (f *Filter) all() bool { return f.OrderID == "" && len(f.Types) == 0 && len(f.Statuses) == 0 }
+
 func (f *Filter) chooses(orderID, name, status string) bool {
 	return (f.OrderID == "" || orderID == f.OrderID) && MatchesType(f.Types, name) &&
 		(len(f.Statuses) == 0 || slices.Contains(f.Statuses, status))
@@ -95,7 +98,11 @@ type request struct {
 // choose adds to chosen what the filter chooses of a batch, until they are as many as the limit.
 func (r *Reader) choose(ctx context.Context, chosen []Event, batch db.EventBatch, q request) ([]Event, error) {
 	for after := max(q.after, batch.FirstEventNo-1); ; {
-		found, err := r.Batch(ctx, batch.FirstEventNo, after)
+		most := rowsAtOnce
+		if q.all() {
+			most = min(most, q.limit-len(chosen))
+		}
+		found, err := r.rows(ctx, batch.FirstEventNo, after, most)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +113,7 @@ func (r *Reader) choose(ctx context.Context, chosen []Event, batch db.EventBatch
 				}
 			}
 		}
-		if len(found) < rowsAtOnce {
+		if len(found) < most {
 			return chosen, nil
 		}
 	}
@@ -115,7 +122,11 @@ func (r *Reader) choose(ctx context.Context, chosen []Event, batch db.EventBatch
 // Batch reads events of one batch after a number, in their order; of a batch larger than some thousand, only the next ones. An
 // empty answer is its end. Errors: orders.ErrUnavailable.
 func (r *Reader) Batch(ctx context.Context, firstEventNo, after int64) ([]Event, error) {
-	rows, err := orders.Read(ctx, r.reads, r.query.EventsOfBatch, db.EventsOfBatchParams{FirstEventNo: firstEventNo, After: after, Most: rowsAtOnce})
+	return r.rows(ctx, firstEventNo, after, rowsAtOnce)
+}
+
+func (r *Reader) rows(ctx context.Context, firstEventNo, after int64, most int) ([]Event, error) {
+	rows, err := orders.Read(ctx, r.reads, r.query.EventsOfBatch, db.EventsOfBatchParams{FirstEventNo: firstEventNo, After: after, Most: int32(most)})
 	if err != nil {
 		return nil, orders.Unavailable("read events", err)
 	}
