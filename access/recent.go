@@ -12,12 +12,6 @@ import (
 // readLimit is how long the database may take to say who somebody is: as long as for any read of a caller.
 const readLimit = 10 * time.Second
 
-// repeatFor is how long a read is repeated that nobody answers: as long as any of a caller, and at least once.
-const (
-	repeatFor   = time.Second
-	repeatPause = 20 * time.Millisecond
-)
-
 // recent is a value of the database that is believed for a while. When half of the time is over, whoever asks has it read
 // again without waiting; once all of it is over, he waits. All who ask share one read.
 type recent[T any] struct {
@@ -80,7 +74,7 @@ func (r *recent[T]) finish(c *Control, now *reading[T], read func(context.Contex
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.life, readLimit)
 	defer cancel()
-	now.value, now.err = insist(ctx, read)
+	now.value, now.err = db.Repeat(ctx, c.life, read)
 	if now.err != nil {
 		now.err = fmt.Errorf("%w: %w", ErrUnavailable, now.err)
 	}
@@ -91,19 +85,4 @@ func (r *recent[T]) finish(c *Control, now *reading[T], read func(context.Contex
 	}
 	r.under = nil
 	close(now.done)
-}
-
-// insist repeats a read for a moment while nobody answers it: a connection is lost now and then, by itself.
-func insist[T any](ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	for began, again := time.Now(), false; ; again = true {
-		value, err := read(ctx)
-		if err == nil || db.FaultOf(err) == db.Bad || db.SchemaMismatch(err) || ctx.Err() != nil || again && time.Since(began) > repeatFor {
-			return value, err
-		}
-		select {
-		case <-ctx.Done():
-			return value, err
-		case <-time.After(repeatPause):
-		}
-	}
 }

@@ -49,7 +49,7 @@ func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T
 }
 
 // pause waits for about d, or until the engine stops.
-func (e *Engine) pause(d time.Duration) { orders.Sleep(e.ctx, d) }
+func (e *Engine) pause(d time.Duration) { db.Sleep(e.ctx, d) }
 
 // backOff waits before a statement is sent again: for 5 ms after the first try (0), and for 200 ms at most.
 func (e *Engine) backOff(try int) {

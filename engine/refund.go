@@ -77,7 +77,7 @@ func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, er
 		if err != nil || q.Async || ctx.Err() != nil || !q.refundOpen(&order) || e.stopping.Load() {
 			return order, err
 		}
-		orders.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
+		db.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
 	}
 }
 

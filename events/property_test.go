@@ -127,13 +127,13 @@ func (w *follower) start(f *feed) {
 		for ctx.Err() == nil {
 			page, err := f.reader.After(ctx, after, events.Filter{}, 50)
 			if err != nil {
-				orders.Sleep(ctx, 10*time.Millisecond) // the database is busy, or the test has ended
+				db.Sleep(ctx, 10*time.Millisecond) // the database is busy, or the test has ended
 				continue
 			}
 			w.found, after = append(w.found, page.Events...), page.Next
 			w.count.Add(int64(len(page.Events)))
 			if !page.More {
-				orders.Sleep(ctx, 10*time.Millisecond)
+				db.Sleep(ctx, 10*time.Millisecond)
 			}
 		}
 	})
@@ -167,7 +167,7 @@ func (f *feed) touch(id string) {
 	_, err = tx.Exec(ctx, `SELECT txid_current()`)
 	for found := false; err == nil && !found && ctx.Err() == nil && !f.Failed(); {
 		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM orders WHERE order_id = $1 AND seq > 1)`, id).Scan(&found)
-		orders.Sleep(ctx, time.Millisecond)
+		db.Sleep(ctx, time.Millisecond)
 	}
 	if err == nil {
 		_, err = tx.Exec(ctx, `WITH touched AS (UPDATE orders SET seq = seq + 1 WHERE order_id = $1 RETURNING *)

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
-	"pawl/orders"
 )
 
 // RelayConfig is what a relay can be told. Zero values mean the defaults.
@@ -73,7 +72,7 @@ func NewRelay(query *db.Queries, cfg RelayConfig) *Relay {
 func (r *Relay) Start() {
 	r.running.Go(func() {
 		for r.life.Err() == nil {
-			orders.Sleep(r.life, r.step(r.life))
+			db.Sleep(r.life, r.step(r.life))
 		}
 	})
 }

@@ -134,7 +134,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 		if time.Now().After(until) {
 			t.Fatal("in vain: ", what)
 		}
-		orders.Sleep(t.Context(), 10*time.Millisecond)
+		db.Sleep(t.Context(), 10*time.Millisecond)
 	}
 }
 

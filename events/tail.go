@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/time/rate"
 
-	"pawl/orders"
+	"pawl/db"
 )
 
 // Tail is the newest part of the feed. It is read once for everybody in this process who listens, and only while somebody
@@ -179,7 +179,7 @@ func (t *Tail) follow(ctx context.Context) {
 		case time.Since(came) < time.Second:
 			pause = busy
 		}
-		orders.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
+		db.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
 	}
 }
 

@@ -2,12 +2,7 @@ package orders
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 )
@@ -90,30 +85,9 @@ func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.C
 	return rows, Unavailable("read calls", err)
 }
 
-// repeatFor is how long a read is repeated whose connection was lost. A connection is lost now and then, by itself; a
-// database that is away for longer is what the caller should hear of.
-const repeatFor = time.Second
-
 // Read sends a read for a caller, and repeats it for a moment while nobody answers it. The error is the database's own.
 func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P) (T, error), params P) (T, error) {
-	for began, try := time.Now(), 0; ; try++ {
-		v, err := read(ctx, params)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || db.FaultOf(err) == db.Bad || db.SchemaMismatch(err) ||
-			ctx.Err() != nil || r.life.Err() != nil || time.Since(began) > repeatFor {
-			return v, err
-		}
-		Sleep(ctx, min(5*time.Millisecond<<min(try, 6), 100*time.Millisecond))
-	}
-}
-
-// Sleep waits for d, give or take a fifth, or until ctx ends: what failed together is not to be tried again together.
-func Sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d*4/5 + rand.N(d*2/5+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	return db.Repeat(ctx, r.life, func(ctx context.Context) (T, error) { return read(ctx, params) })
 }
 
 // Unavailable marks an error of a read or of a verb as one to ask again after, unless the data is to blame.

@@ -48,7 +48,7 @@ const requestTries = 50
 func once[T any](ctx context.Context, s *Endpoints, r *request, do func() (T, error)) (done T, before *db.WebhookChangeByRequestRow, err error) {
 	for try := range requestTries {
 		if try > 0 {
-			orders.Sleep(ctx, min(time.Millisecond<<min(try, 7), 100*time.Millisecond))
+			db.Sleep(ctx, min(time.Millisecond<<min(try, 7), 100*time.Millisecond))
 		}
 		done, err = do()
 		switch {

@@ -50,7 +50,7 @@ func BenchmarkDeliver(b *testing.B) {
 		d.Start()
 		for stored := 0; stored < ordersOfFeed*moves; {
 			if got.Load() < ordersOfFeed*moves {
-				orders.Sleep(b.Context(), 20*time.Millisecond)
+				db.Sleep(b.Context(), 20*time.Millisecond)
 				continue
 			}
 			if err := database.Pool.QueryRow(b.Context(), `SELECT count(*) FROM webhook_deliveries WHERE state = 'delivered'`).Scan(&stored); err != nil {

@@ -79,7 +79,7 @@ func (s *shop) eventually(what string, so func() bool) {
 		if time.Now().After(until) {
 			s.Fatal("in vain: ", what, "\n", s.state())
 		}
-		orders.Sleep(s.Context(), 10*time.Millisecond)
+		db.Sleep(s.Context(), 10*time.Millisecond)
 	}
 }
 
