@@ -85,75 +85,78 @@ func (y *yard) differs(commit string, files ...string) bool {
 	return exec.CommandContext(y.t.Context(), "git", arguments...).Run() != nil
 }
 
-// steppedNow is added to package time: seconds by which the wall clock of the process is wrong, from a file that may change
-// at any time. A goroutine reads it: the runtime calls Now for its timers on a stack too small for reading files.
-const steppedNow = `package time
+// steppedNow is added to the program, and package time calls it instead of the function of the runtime that reads the clocks.
+// The wall clock is wrong by the seconds in a file that may change at any time. A goroutine reads it: the runtime calls time.Now
+// for its timers on a stack too small for reading files.
+const steppedNow = `package main
 
 import (
+	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
-	"syscall"
+	"time"
+	_ "unsafe" // for linkname
 )
 
 var steppedSeconds atomic.Int64
 
-func init() {
-	if name, found := syscall.Getenv("%s"); found {
-		go func() {
-			for ; ; Sleep(10 * Millisecond) {
-				readSteppedSeconds(name)
-			}
-		}()
-	}
+//go:linkname machineNow time.runtimeNow
+func machineNow() (sec int64, nsec int32, mono int64)
+
+func runtimeNow() (sec int64, nsec int32, mono int64) {
+	sec, nsec, mono = machineNow()
+	return sec + steppedSeconds.Load(), nsec, mono
 }
 
-func readSteppedSeconds(name string) {
-	file, err := syscall.Open(name, syscall.O_RDONLY, 0)
-	if err != nil {
-		return
-	}
-	defer syscall.Close(file)
-	var text [24]byte
-	n, _ := syscall.Read(file, text[:])
-	seconds, sign := int64(0), int64(1)
-	for _, c := range text[:max(n, 0)] {
-		switch {
-		case c == '-':
-			sign = -1
-		case c >= '0' && c <= '9':
-			seconds = seconds*10 + int64(c-'0')
+func init() {
+	go func() {
+		for ; ; time.Sleep(10 * time.Millisecond) {
+			text, _ := os.ReadFile(os.Getenv("%s"))
+			if seconds, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+				steppedSeconds.Store(seconds)
+			}
 		}
-	}
-	steppedSeconds.Store(sign * seconds)
+	}()
 }
 `
 
 // offsetVariable names the file with the seconds.
 const offsetVariable = "CAMPAIGN_CLOCK_OFFSET"
 
+// steppedLink runs a tool of the go command. The linker takes package time from where it is told last.
+const steppedLink = `for word; do
+	case "$word" in */importcfg.link) echo "packagefile time=%s" >>"$word" ;; esac
+done
+exec "$@"
+`
+
 // stepping is the program with a wall clock that can be stepped. Its monotonic clock is that of the machine, as it is when
-// an operator sets the time.
+// an operator sets the time. In the compiled package time one name is put for another that is as long: were its source
+// changed, all that uses it would be compiled anew.
 func (y *yard) stepping() program {
 	return y.once("pawl-stepping", func(path string) string {
-		goroot := strings.TrimSpace(y.run("go", "env", "GOROOT"))
-		original := filepath.Join(goroot, "src", "time", "time.go")
-		text, err := os.ReadFile(original)
+		compiled, err := os.ReadFile(strings.TrimSpace(y.run("go", "list", "-export", "-f", "{{.Export}}", "time")))
 		if err != nil {
 			y.t.Fatal(err)
 		}
-		const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
-		patched := strings.Replace(string(text), now, now+"\tsec += steppedSeconds.Load()\n", 1)
-		if patched == string(text) {
-			y.t.Fatalf("%s is not as expected: it has no %q", original, now)
+		const now, stepped = "time.runtimeNow", "main.runtimeNow"
+		if n := strings.Count(string(compiled), now); n != 1 {
+			y.t.Fatalf("package time is not as expected: it names %s %d times", now, n)
 		}
-		overlay := map[string]map[string]string{"Replace": {
-			original: y.write("time.go", patched),
-			filepath.Join(goroot, "src", "time", "stepped.go"): y.write("stepped.go", fmt.Sprintf(steppedNow, offsetVariable)),
-		}}
-		list, err := json.Marshal(overlay)
+		archive := y.write("time.a", strings.Replace(string(compiled), now, stepped, 1))
+		module, err := filepath.Abs(root)
 		if err != nil {
 			y.t.Fatal(err)
 		}
-		y.run("go", "build", "-C", root, "-overlay", y.write("overlay.json", string(list)), "-o", path, ".")
+		list, err := json.Marshal(map[string]map[string]string{"Replace": {
+			filepath.Join(module, "stepped.go"): y.write("stepped.go", fmt.Sprintf(steppedNow, offsetVariable)),
+		}})
+		if err != nil {
+			y.t.Fatal(err)
+		}
+		y.run("go", "build", "-C", root, "-ldflags=-s -w -checklinkname=0", "-overlay", y.write("overlay.json", string(list)),
+			"-toolexec", "sh "+y.write("tool", fmt.Sprintf(steppedLink, archive)), "-o", path, ".")
 		return ""
 	})
 }
