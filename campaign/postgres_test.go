@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"pawl/dbtest"
 	"pawl/pgembed"
 )
 
@@ -28,15 +29,10 @@ type postgres struct {
 
 const startLimit = 2 * time.Minute // on a busy machine; a download of the server where there is none
 
-// newFolder makes a folder that the user can enter whom root runs PostgreSQL as; in memory, where there is room.
+// newFolder makes a folder that the user can enter whom root runs PostgreSQL as.
 func newFolder(t *testing.T) string {
 	t.Helper()
-	parent := "/tmp"
-	var memory syscall.Statfs_t
-	if err := syscall.Statfs("/dev/shm", &memory); err == nil && memory.Bavail*uint64(memory.Bsize) > 4<<30 {
-		parent = "/dev/shm"
-	}
-	folder, err := os.MkdirTemp(parent, "pawl-campaign-*")
+	folder, err := os.MkdirTemp(dbtest.ParentFolder(), "pawl-campaign-*")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const (
 
 // newFolder makes a folder for a server. It is open because root's server runs as another user; what it holds is closed.
 func newFolder() (string, error) {
-	dir, err := os.MkdirTemp(parentFolder(), folderPattern)
+	dir, err := os.MkdirTemp(ParentFolder(), folderPattern)
 	if err != nil {
 		return "", fmt.Errorf("make server folder: %w", err)
 	}
@@ -27,9 +27,9 @@ func newFolder() (string, error) {
 	return dir, nil
 }
 
-// parentFolder is in memory where there is plenty: a database is some 300 files, and copying them there takes a third of
+// ParentFolder is where the folders of servers belong: in memory where there is plenty. A database is some 300 files, and copying them there takes a third of
 // the time and none of the disk. Containers often have only 64 MiB of it.
-func parentFolder() string {
+func ParentFolder() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memoryFolder, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) >= memoryNeeded {
 		return memoryFolder

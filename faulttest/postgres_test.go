@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/dbtest"
 	"pawl/pgembed"
 )
 
@@ -44,7 +45,7 @@ func startPostgres(t testing.TB, settings ...string) *postgres {
 // publicFolder makes a folder that other users can enter, for the user that root runs PostgreSQL as.
 func publicFolder(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pawl-faulttest-*") // not os.TempDir, whose path can be too long for a socket
+	dir, err := os.MkdirTemp(dbtest.ParentFolder(), "pawl-faulttest-*")
 	if err != nil {
 		t.Fatal(err)
 	}
