@@ -124,7 +124,7 @@ func lockStock(t *testing.T, url string) (unlock func()) {
 	}
 	unlock = func() { _ = conn.Close(context.WithoutCancel(t.Context())) }
 	t.Cleanup(unlock)
-	for _, statement := range []string{"BEGIN", "SELECT FROM inventory FOR UPDATE"} {
+	for _, statement := range []string{"BEGIN", "SELECT FROM pawl.inventory FOR UPDATE"} {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
