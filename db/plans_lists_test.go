@@ -12,7 +12,8 @@ import (
 
 // stored makes 200,000 orders as they lie in a database in use: half of them for one item, nearly all completed, one in
 // fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds. A third
-// of them is of one customer, a third of customers with a few orders, and a third of none. No trigger looks at them, also not those of foreign keys.
+// of them is of one customer, a third of customers with a few orders, and a third of none. No trigger looks at them, nor a
+// foreign key.
 const stored = `
 SET session_replication_role = replica;
 INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, due_at, hold, outcome, customer_id)

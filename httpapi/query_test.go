@@ -92,7 +92,7 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 			t.Errorf("%s as a dry run: %s", target, a.body)
 		}
 	}
-	b.process(t, ask("new"), "Prefer", "wait=1").wantStatus(t, 200)
+	b.process(t, ask("new"), "Prefer", "wait=60").wantStatus(t, 200)
 	b.call(t, "POST /api/orders/process?dryRun=true", ask("newer")).wantProblem(t, 422, "invalid_parameter")
 	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'newer' OR order_id = 'large' AND (hold IS NULL OR seq > 1)
 		OR order_id = 'bought' AND refunds IS NOT NULL`); n != 0 {

@@ -214,7 +214,7 @@ func TestVerbsAnswer(t *testing.T) {
 	t.Run("a pause of what another replica drives is taken back", func(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "theirs")
-		if o := b.verb(t, "theirs/pause", "", "Prefer", "wait=1").wantStatus(t, 202); o.StopRequested != "pause" ||
+		if o := b.verb(t, "theirs/pause", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "pause" ||
 			!slices.Equal(o.AllowedActions, []string{"cancel", "resume"}) {
 			t.Errorf("%+v", o)
 		}
