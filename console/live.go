@@ -14,8 +14,8 @@ import (
 // all that happened in a second, so that a busy service costs a page no more than a quiet one. The address of the stream says
 // what the page shows, so that a page also hears of what happened while it was on its way.
 //
-// It is asked for once a second. To listen to the events, which would be as simple, costs a service under load twenty times as much:
-// each of them has to be numbered and read at once.
+// It is asked for once a second. To listen to the events would be as simple, but each of them has to be numbered and read at once while
+// somebody listens: with one page open, callers lost 3 to 8 % of the orders/s.
 const pokeEvery = time.Second
 
 // pokes tells a page of changes of what it shows.
