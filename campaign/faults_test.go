@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pawl/dbtest"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,7 +143,7 @@ func noMount() string {
 
 // onSmallDisk puts the data of the server on a disk of its own.
 func onSmallDisk(f *field) {
-	f.disk = newFolder(f.t)
+	f.disk = dbtest.Folder(f.t)
 	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=0755,size="+diskSize, "tmpfs", f.disk).CombinedOutput(); err != nil {
 		f.t.Fatalf("mount: %v\n%s", err, said)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"pawl/dbtest"
 	"slices"
 	"strconv"
 	"syscall"
@@ -88,16 +89,16 @@ func restartPostgres(ctx context.Context, f *field) {
 
 // primaryAndStandby starts two servers. What the first one commits, the second one has before it is answered.
 func primaryAndStandby(f *field) {
-	f.server = f.template.copyTo(f.t, newFolder(f.t), map[string]string{"synchronous_standby_names": "*"})
+	f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), map[string]string{"synchronous_standby_names": "*"})
 	f.server.allowReplication()
-	f.standby = f.template.copyTo(f.t, newFolder(f.t), nil)
+	f.standby = f.template.copyTo(f.t, dbtest.Folder(f.t), nil)
 	if err := os.WriteFile(filepath.Join(f.standby.folder, "data", "standby.signal"), nil, 0o600); err != nil {
 		f.t.Fatal(err)
 	}
 	f.server.start()
 	f.t.Cleanup(f.server.stop)
 	network, address := f.server.socket()
-	folder := newFolder(f.t)
+	folder := dbtest.Folder(f.t)
 	socket := filepath.Join(folder, ".s.PGSQL.5432")
 	f.replication = newWire(f.t, [2]string{"unix", socket}, [2]string{network, address}, f.seed)
 	if err := os.Chmod(socket, 0o777); err != nil { // the standby may be another user's

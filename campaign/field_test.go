@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pawl/dbtest"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -108,7 +109,7 @@ func (f *field) startServer() {
 	if f.row.servers != nil {
 		f.row.servers(f)
 	} else {
-		f.server = f.template.copyTo(f.t, newFolder(f.t), nil)
+		f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), nil)
 		f.server.start()
 		f.t.Cleanup(f.server.stop)
 	}

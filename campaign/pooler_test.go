@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pawl/dbtest"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func findPooler() string {
 // newPooler starts PgBouncer before the server at a port.
 func newPooler(t *testing.T, port int, user string) *pooler {
 	t.Helper()
-	p := &pooler{t: t, binary: findPooler(), folder: newFolder(t)}
+	p := &pooler{t: t, binary: findPooler(), folder: dbtest.Folder(t)}
 	text := fmt.Sprintf(poolerSettings, port, user, p.folder)
 	if err := os.WriteFile(filepath.Join(p.folder, "pgbouncer.ini"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)

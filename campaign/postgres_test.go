@@ -29,24 +29,10 @@ type postgres struct {
 
 const startLimit = 2 * time.Minute // on a busy machine; a download of the server where there is none
 
-// newFolder makes a folder that the user can enter whom root runs PostgreSQL as.
-func newFolder(t *testing.T) string {
-	t.Helper()
-	folder, err := os.MkdirTemp(dbtest.ParentFolder(), "pawl-campaign-*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	if err := os.Chmod(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return folder
-}
-
 // newTemplate makes a migrated data folder, to be copied.
 func newTemplate(t *testing.T, migrate func(url string)) *postgres {
 	t.Helper()
-	p := &postgres{t: t, folder: newFolder(t)}
+	p := &postgres{t: t, folder: dbtest.Folder(t)}
 	p.start()
 	migrate(p.url())
 	p.stop()

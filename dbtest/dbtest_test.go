@@ -167,7 +167,7 @@ func TestStaleFolders(t *testing.T) {
 	}
 	age(t, held)
 	abandoned := agedFolder(t)
-	young, err := newFolder()
+	young, err := newFolder(folderPattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestStaleFolders(t *testing.T) {
 
 func agedFolder(t *testing.T) string {
 	t.Helper()
-	dir, err := newFolder()
+	dir, err := newFolder(folderPattern)
 	if err != nil {
 		t.Fatal(err)
 	}

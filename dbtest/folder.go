@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -15,9 +16,21 @@ const (
 	memoryNeeded  = 4 << 30
 )
 
+// Folder makes an empty folder for a server that a test runs itself, and removes it when the test ends. Other users can
+// enter it, and so can the one whom root runs PostgreSQL as.
+func Folder(t testing.TB) string {
+	t.Helper()
+	dir, err := newFolder("pawl-test-*") // removeStale leaves it alone: nothing in it is locked
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // newFolder makes a folder for a server. It is open because root's server runs as another user; what it holds is closed.
-func newFolder() (string, error) {
-	dir, err := os.MkdirTemp(ParentFolder(), folderPattern)
+func newFolder(pattern string) (string, error) {
+	dir, err := os.MkdirTemp(parentFolder(), pattern)
 	if err != nil {
 		return "", fmt.Errorf("make server folder: %w", err)
 	}
@@ -27,9 +40,9 @@ func newFolder() (string, error) {
 	return dir, nil
 }
 
-// ParentFolder is where the folders of servers belong: in memory where there is plenty. A database is some 300 files, and copying them there takes a third of
+// parentFolder is in memory where there is plenty: a database is some 300 files, and copying them there takes a third of
 // the time and none of the disk. Containers often have only 64 MiB of it.
-func ParentFolder() string {
+func parentFolder() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memoryFolder, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) >= memoryNeeded {
 		return memoryFolder

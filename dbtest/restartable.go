@@ -27,7 +27,7 @@ type Server struct {
 // tests that do not stop the server use New.
 func Restartable(t testing.TB) *Server {
 	t.Helper()
-	folder, err := newFolder()
+	folder, err := newFolder(folderPattern)
 	if err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}

@@ -101,7 +101,7 @@ func (s *server) connect(database string) error {
 
 func (s *server) startEmbedded() error {
 	removeStale()
-	folder, err := newFolder()
+	folder, err := newFolder(folderPattern)
 	if err != nil {
 		return err
 	}

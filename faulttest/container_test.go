@@ -50,7 +50,7 @@ func TestContainer(t *testing.T) {
 // containerRoot is a folder with the program, and with the C library where the program was built to use it.
 func containerRoot(t *testing.T) string {
 	t.Helper()
-	root := publicFolder(t)
+	root := dbtest.Folder(t)
 	copyFile(t, program(), filepath.Join(root, "pawl"))
 	needed, _ := exec.CommandContext(t.Context(), "ldd", program()).Output() // it fails for a program that needs none
 	for _, library := range regexp.MustCompile(`/\S+`).FindAllString(string(needed), -1) {

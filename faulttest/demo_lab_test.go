@@ -6,6 +6,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"pawl/dbtest"
 	"regexp"
 	"strings"
 	"syscall"
@@ -67,7 +68,7 @@ func (p *person) sees(path string, what *regexp.Regexp) {
 func TestDemoByHand(t *testing.T) {
 	build(t)
 	t.Parallel()
-	folder := publicFolder(t)
+	folder := dbtest.Folder(t)
 	demo := launch(t, []string{"TMPDIR=" + folder}, "demo", "--seconds", "0")
 	eventually(t, startLimit, "it has a console", func() bool { return labLink.MatchString(demo.stdout()) || !demo.running() })
 	link := labLink.FindStringSubmatch(demo.stdout())

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/dbtest"
 	"pawl/demo"
 )
 
@@ -31,7 +32,7 @@ func TestDemo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			folder := publicFolder(t)
+			folder := dbtest.Folder(t)
 			p := launch(t, []string{"TMPDIR=" + folder}, "demo", "--seconds", c.seconds)
 			if c.signal != 0 {
 				eventually(t, startLimit, c.when, func() bool { return strings.Contains(p.stdout(), c.when) || !p.running() })
@@ -62,7 +63,7 @@ func TestDemo(t *testing.T) {
 func TestDemoWhoseReaderLeaves(t *testing.T) {
 	build(t)
 	t.Parallel()
-	folder := publicFolder(t)
+	folder := dbtest.Folder(t)
 	p := launchProgram(t, "/bin/sh", []string{"TMPDIR=" + folder}, "-c", `"$0" demo --seconds 600 | head -n 2`, program())
 	eventually(t, 3*patience, "it ends", func() bool { return !p.running() && !mentioned(t, folder) })
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
@@ -74,7 +75,7 @@ func TestDemoWhoseReaderLeaves(t *testing.T) {
 func TestDemoThatDoesNotBalance(t *testing.T) {
 	build(t)
 	t.Parallel()
-	folder := publicFolder(t)
+	folder := dbtest.Folder(t)
 	script := filepath.Join(t.TempDir(), "pawl")
 	text := "#!/bin/sh\nif [ \"$1\" = verify ]; then echo they are wrong >&2; exit 1; fi\nexec " + program() + " \"$@\"\n"
 	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {

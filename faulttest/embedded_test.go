@@ -26,7 +26,7 @@ func TestOwnDatabase(t *testing.T) {
 	t.Parallel()
 	t.Run("survives restarts, and tells who else wants its data", func(t *testing.T) {
 		t.Parallel()
-		dir := filepath.Join(publicFolder(t), "pawl")
+		dir := filepath.Join(dbtest.Folder(t), "pawl")
 		first := order{id: "first", amount: "99.99", item: "widget"}
 		cold := firstStart(t, dir, first)
 		warmStart(t, dir, first, cold)
@@ -34,7 +34,7 @@ func TestOwnDatabase(t *testing.T) {
 	})
 	t.Run("lives in any folder", func(t *testing.T) {
 		t.Parallel()
-		firstStart(t, filepath.Join(publicFolder(t), "it's 100 %+ mine"), order{id: "first", amount: "99.99", item: "widget"})
+		firstStart(t, filepath.Join(dbtest.Folder(t), "it's 100 %+ mine"), order{id: "first", amount: "99.99", item: "widget"})
 	})
 	t.Run("killed under load, and its PostgreSQL with it", func(t *testing.T) {
 		t.Parallel()
@@ -127,7 +127,7 @@ func company(t *testing.T, dir string) {
 func killAlone(t *testing.T) {
 	t.Helper()
 	s := seed(t)
-	dir := filepath.Join(publicFolder(t), "pawl")
+	dir := filepath.Join(dbtest.Folder(t), "pawl")
 	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
 	start := func() { r.serves(0, alone(t, dir, hasty...)) }
 	start()
@@ -165,7 +165,7 @@ func socketURL(dir string) string {
 // orphan takes its PostgreSQL away from the program, under load.
 func orphan(t *testing.T) {
 	t.Helper()
-	dir := filepath.Join(publicFolder(t), "pawl")
+	dir := filepath.Join(dbtest.Folder(t), "pawl")
 	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
 	r.serves(0, alone(t, dir, append(slices.Clone(hasty), "--grace", "10m")...))
 	stockUp(t, r.urls[0], scarce, stock)

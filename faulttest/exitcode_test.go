@@ -49,7 +49,7 @@ func TestExitCodes(t *testing.T) {
 		{"nobody at the database URL", []string{"DATABASE_URL=" + nobody}, "", 69, "refused"},
 		{"nobody to migrate", []string{"DATABASE_URL=" + nobody}, "migrate up", 69, "refused"},
 		{"nobody to verify", []string{"DATABASE_URL=" + nobody}, "verify", 69, "refused"},
-		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(publicFolder(t), "pawl"), 78, "/nonexistent"},
+		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(dbtest.Folder(t), "pawl"), 78, "/nonexistent"},
 		{"a port that is taken", []string{"DATABASE_URL=" + database}, "--allow-data-loss --listen 127.0.0.1 --port " + port, 1, "in use"},
 		{"a command that was misspelt", nil, "serv", 2, "did you mean serve?"},
 		{"a demo of less than no time", nil, "demo --seconds -1", 2, "seconds: from 0"},

@@ -2,7 +2,6 @@ package faulttest
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -27,7 +26,7 @@ type postgres struct {
 // startPostgres starts a server. Settings are names and values in turn.
 func startPostgres(t testing.TB, settings ...string) *postgres {
 	t.Helper()
-	s := &postgres{t: t, dir: publicFolder(t), settings: map[string]string{}}
+	s := &postgres{t: t, dir: dbtest.Folder(t), settings: map[string]string{}}
 	for pair := range slices.Chunk(settings, 2) {
 		s.settings[pair[0]] = pair[1]
 	}
@@ -40,20 +39,6 @@ func startPostgres(t testing.TB, settings ...string) *postgres {
 	})
 	s.url = s.server.URL("postgres")
 	return s
-}
-
-// publicFolder makes a folder that other users can enter, for the user that root runs PostgreSQL as.
-func publicFolder(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp(dbtest.ParentFolder(), "pawl-faulttest-*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // start starts the server, after its end as well, and returns when it answers. Processes that were killed may still be
