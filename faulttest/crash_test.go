@@ -27,7 +27,7 @@ func TestKilledReplicas(t *testing.T) {
 	})
 }
 
-// crash kills a random replica at a random moment, again and again, under load.
+// crash kills a replica that has orders in hand, and then a random one at a random moment, again and again, under load.
 func crash(t *testing.T, n, rounds int) {
 	t.Helper()
 	s := seed(t)
@@ -36,13 +36,19 @@ func crash(t *testing.T, n, rounds int) {
 	sign(t, database)
 	r := startReplicas(t, n, database.URL, hasty...)
 	stockUp(t, r.addresses()[0], scarce, stock)
-	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("crash")}
+	load := &traffic{url: r.mostly(0), cuts: true, callers: 24, seed: s, order: smallOrders("crash")}
 	load.start(t)
 	for round := range rounds {
 		load.flows(1 + random.IntN(150))
-		i := random.IntN(n)
 		spared(t, database.URL)
+		i, unlock := 0, func() {}
+		if round > 0 {
+			i = random.IntN(n)
+		} else {
+			unlock = holdOrders(t, database.URL, 20)
+		}
 		r.all[i].kill()
+		unlock()
 		if round%4 == 1 {
 			r.stillborn(time.Duration(random.IntN(150)) * time.Millisecond)
 		}
@@ -78,23 +84,6 @@ func (r *replicas) stillborn(after time.Duration) {
 	p.kill()
 }
 
-// holdStock keeps orders from getting their reservation, so that a kill finds some on their way.
-func holdStock(t *testing.T, database *dbtest.Database) (letGo func()) {
-	t.Helper()
-	tx, err := database.Pool.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), `LOCK TABLE inventory IN EXCLUSIVE MODE`)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // crashWithDefaults kills one of three replicas. Its callers do not come again: the others finish its orders.
 func crashWithDefaults(t *testing.T) {
 	t.Helper()
@@ -105,10 +94,9 @@ func crashWithDefaults(t *testing.T) {
 	load := &traffic{url: r.mostly(0), cuts: true, once: true, callers: 96, seed: s, order: smallOrders("default")}
 	load.start(t)
 	load.flows(300)
-	letGo := holdStock(t, database)
-	eventually(t, patience, "orders wait for their stock", func() bool { return unfinished(t, database.URL) > 40 })
+	unlock := holdOrders(t, database.URL, 40)
 	r.all[0].kill()
-	letGo()
+	unlock()
 	killed := time.Now()
 	load.finish()
 	left := unfinished(t, database.URL)

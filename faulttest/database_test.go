@@ -35,8 +35,11 @@ func outages(t *testing.T, rounds int, end func(*postgres)) {
 	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, callers: 24, seed: s, order: smallOrders("outage")}
 	load.start(t)
-	for range rounds {
+	for round := range rounds {
 		load.flows(1 + random.IntN(150))
+		if round == 0 { // later ones end in any statement, or in none
+			holdOrders(t, server.url, 20)
+		}
 		end(server)
 		awaitHealth(t, r, http.StatusServiceUnavailable)
 		server.start()

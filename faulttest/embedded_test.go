@@ -138,8 +138,7 @@ func killAlone(t *testing.T) {
 		load.flows(100)
 		spared(t, socketURL(dir))
 		if round == 0 { // later ones end at any moment
-			lockStock(t, socketURL(dir))
-			eventually(t, patience, "orders wait", func() bool { return unfinished(t, socketURL(dir)) >= 10 })
+			holdOrders(t, socketURL(dir), 10)
 		}
 		r.all[0].kill()
 		start()

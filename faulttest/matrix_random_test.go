@@ -59,8 +59,8 @@ func (s *shop) meetKillsAtRandom(n int) {
 	s.faults(unreliable()...)
 	r := s.open(n)
 	load := s.send(8, random.Uint64())
-	kills, redriven := rounds(t, 2), 0
-	for range kills {
+	kills, redriven := 0, 0
+	for least := rounds(t, 2); kills < least || kills < 10*least && (redriven == 0 || takeOvers(t, s.database.URL) == 0); kills++ {
 		before, more := s.finished(), int64(40+random.IntN(60))
 		eventually(t, patience, "orders end", func() bool { return s.finished() >= before+more })
 		redriven += s.redrive(20)

@@ -115,7 +115,15 @@ func (s *sleeper) proves(counter string) {
 	}
 }
 
-// lockStock keeps orders from ending: whoever reserves waits for the rows that it locks, until unlock is called.
+// holdOrders locks the stock and waits until so many orders are held up by it.
+func holdOrders(t *testing.T, url string, n int64) (unlock func()) {
+	t.Helper()
+	unlock = lockStock(t, url)
+	eventually(t, patience, "orders wait for their stock", func() bool { return unfinished(t, url) >= n })
+	return unlock
+}
+
+// lockStock keeps orders from ending: whoever reserves an item with a stock waits for its row, until unlock is called.
 func lockStock(t *testing.T, url string) (unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)

@@ -82,8 +82,7 @@ func stopWithoutHope(t *testing.T) {
 	load := &traffic{url: r.any, cuts: true, once: true, callers: 32, seed: s, order: smallOrders("hope")}
 	load.start(t)
 	load.flows(200)
-	unlock := lockStock(t, database.URL)
-	eventually(t, patience, "orders wait", func() bool { return unfinished(t, database.URL) >= 20 })
+	unlock := holdOrders(t, database.URL, 20)
 	startReplicas(t, 1, database.URL, flags...)
 	began := time.Now()
 	code := r.all[0].terminate()

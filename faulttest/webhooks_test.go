@@ -107,7 +107,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	defer r.mu.Unlock()
 	r.requests++
 	id := request.Header.Get("webhook-id")
-	fails := r.down.Load() || !r.tried[id] && r.random.IntN(20) == 0
+	fails := r.down.Load() || !r.tried[id] && len(r.tried)%20 == 0
 	if r.tried[id] = true; fails {
 		r.failures++
 		r.fail(w)
