@@ -48,12 +48,9 @@ func New(t testing.TB) *Database {
 	if err != nil {
 		t.Fatalf("dbtest: %v", err)
 	}
-	made := s.database(t, template)
-	if err := s.serveIn(t.Context(), made); err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
-	admin := withOptions(s.url(made), "-crole=none "+findsTables)
-	return &Database{URL: withOptions(s.url(made), findsTables), AdminURL: admin, Pool: openPool(t, admin)}
+	made := s.url(s.database(t, template))
+	admin := withOptions(made, findsTables)
+	return &Database{URL: withOptions(made, "-crole="+s.serves()+" "+findsTables), AdminURL: admin, Pool: openPool(t, admin)}
 }
 
 // Empty creates a database without any tables and returns its URL. It is dropped after the test. Safe for parallel tests.

@@ -1,6 +1,7 @@
 package dbtest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -50,6 +52,23 @@ func TestNew(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
+		}
+	})
+	t.Run("whoever asks for nothing may vacuum its tables, as autovacuum does", func(t *testing.T) {
+		t.Parallel()
+		db := New(t)
+		config, err := pgx.ParseConfig(use(t).url(db.Pool.Config().ConnConfig.Database))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { t.Error(n.Message) }
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.WithoutCancel(t.Context()))
+		if _, err := conn.Exec(t.Context(), "VACUUM pawl.orders"); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("a database ends with its test, whoever is connected", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -53,6 +54,9 @@ func Pooler(t testing.TB, databaseURL string) string {
 	if server.Password != "" { // it refuses an empty one
 		login += " password=" + server.Password
 	}
+	if role := asksFor(server.RuntimeParams["options"]); role != "" { // it knows no options
+		login += " connect_query='SET ROLE " + role + "'"
+	}
 	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, folder)
 	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -83,10 +87,20 @@ func Pooler(t testing.TB, databaseURL string) string {
 	return behind.String()
 }
 
+// asksFor is the role among the options of a connection, or nothing.
+func asksFor(options string) string {
+	for option := range strings.FieldsSeq(options) {
+		if role, found := strings.CutPrefix(option, "-crole="); found {
+			return role
+		}
+	}
+	return ""
+}
+
 // closePublic does what operations.md tells those to do who have a pooler: on PostgreSQL 14 everybody may create in public.
 func closePublic(t testing.TB, database string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), withOptions(use(t).url(database), "-crole=none"))
+	conn, err := pgx.Connect(t.Context(), use(t).url(database))
 	if err != nil {
 		t.Fatal(err)
 	}

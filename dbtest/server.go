@@ -148,11 +148,10 @@ func (s *server) close() error {
 	return s.run(ctx, fmt.Sprintf("DROP ROLE IF EXISTS %s_owner, %[1]s_serve, %[1]s_read", s.roles))
 }
 
-// serveIn gives whoever connects to a database the role of the service, unless he asks for another one. He logged in as
-// somebody else, so that role needs a right to see what becomes of its own statements.
-func (s *server) serveIn(ctx context.Context, database string) error {
-	return s.run(ctx, "ALTER DATABASE "+database+" SET role = "+s.roles+"_serve")
-}
+// serves is the role of the service. Each connection asks for it: given to a whole database, autovacuum would have it, too,
+// and skip the tables, which are somebody else's. Whoever has it logged in as somebody else, so that it needs a right to see what
+// becomes of its own statements.
+func (s *server) serves() string { return s.roles + "_serve" }
 
 // makeTemplate migrates a database and closes it to connections: CREATE DATABASE copies no template that is in use.
 func (s *server) makeTemplate() (string, error) {
@@ -170,7 +169,7 @@ func (s *server) makeTemplate() (string, error) {
 	if err := migrations.Roles(ctx, s.url(name), s.roles); err != nil {
 		return "", fmt.Errorf("make roles: %w", err)
 	}
-	if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.roles+"_serve"); err != nil {
+	if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.serves()); err != nil {
 		return "", err
 	}
 	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
