@@ -14,7 +14,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +49,7 @@ func New(t testing.TB) *Database {
 	}
 	made := s.url(s.database(t, template))
 	admin := withOptions(made, findsTables)
-	return &Database{URL: withOptions(made, "-crole="+s.serves()+" "+findsTables), AdminURL: admin, Pool: openPool(t, admin)}
+	return &Database{URL: withOptions(made, "-crole="+s.serves()+"\t"+findsTables), AdminURL: admin, Pool: openPool(t, admin)}
 }
 
 // Empty creates a database without any tables and returns its URL. It is dropped after the test. Safe for parallel tests.
@@ -63,6 +62,8 @@ func Empty(t testing.TB) string {
 // findsTables is the option of a search_path on which SQL of tests finds the tables.
 const findsTables = "-csearch_path=pawl,public"
 
+// withOptions adds options to a URL, with tabs between them: who encodes it again makes a plus of a space, and to libpq and
+// pgx it is one.
 func withOptions(database, options string) string {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -70,7 +71,7 @@ func withOptions(database, options string) string {
 	}
 	query := u.Query()
 	query.Set("options", options)
-	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes a + for what it is
+	u.RawQuery = query.Encode()
 	return u.String()
 }
 

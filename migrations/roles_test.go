@@ -57,7 +57,7 @@ func makeRoles(t *testing.T) *shopRoles {
 // as connects with one of the roles.
 func (r *shopRoles) as(t *testing.T, role string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), strings.Replace(r.AdminURL, "options=", "options=-crole%3D"+r.prefix+"_"+role+"%20", 1))
+	conn, err := pgx.Connect(t.Context(), strings.Replace(r.AdminURL, "options=", "options=-crole%3D"+r.prefix+"_"+role+"%09", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
