@@ -9,14 +9,14 @@ import (
 )
 
 // span is a range of order numbers, both ends included, and how many offenders to name.
-type span struct {
+type span = struct {
 	Most  int32
 	First int64
 	Last  int64
 }
 
 // finding is what a proof says about one range.
-type finding struct {
+type finding = struct {
 	Checked    int64
 	Violations int64
 	Offenders  []string
@@ -41,21 +41,8 @@ var orderProofs = [2][]proof{
 // The statements take the parameters of span and answer with the columns of finding.
 // sqlc gives each its own types; one that strays from the shape does not compile.
 type (
-	params interface {
-		~struct {
-			Most  int32
-			First int64
-			Last  int64
-		}
-	}
-	row interface {
-		~struct {
-			Checked    int64
-			Violations int64
-			Offenders  []string
-			Faults     []string
-		}
-	}
+	params interface{ ~span }
+	row    interface{ ~finding }
 )
 
 func plain[P params, R row](name string, statement func(*db.Queries, context.Context, P) (R, error)) proof {

@@ -10,7 +10,7 @@ import (
 
 // Batch is a group of orders that are expected at the same status, fence and seq. The
 // numbers need no order: the statements lock in theirs.
-type Batch struct {
+type Batch = struct {
 	OrderNos []int64
 	Expected fsm.State
 	Fence    int64
@@ -18,7 +18,7 @@ type Batch struct {
 }
 
 // Moved is the verdict on one order that moved: the row of its history.
-type Moved struct {
+type Moved = struct {
 	OrderNo  int64
 	Seq      int32
 	ToStatus fsm.State
@@ -45,29 +45,14 @@ var Moves = map[fsm.State]Move{
 // one order take its number. sqlc gives each its own types; a statement that strays from
 // the shape does not compile.
 type (
-	params interface {
-		~struct {
-			OrderNos []int64
-			Expected fsm.State
-			Fence    int64
-			Seq      int32
-		}
-	}
-	paramsOfOne interface {
-		~struct {
-			OrderNo  int64
-			Expected fsm.State
-			Fence    int64
-			Seq      int32
-		}
-	}
-	row interface {
-		~struct {
-			OrderNo  int64
-			Seq      int32
-			ToStatus fsm.State
-			At       time.Time
-		}
+	params      interface{ ~Batch }
+	paramsOfOne interface{ ~batchOfOne }
+	row         interface{ ~Moved }
+	batchOfOne  = struct {
+		OrderNo  int64
+		Expected fsm.State
+		Fence    int64
+		Seq      int32
 	}
 )
 
@@ -78,13 +63,7 @@ func moveOf[P params, R row](statement func(*db.Queries, context.Context, P) ([]
 }
 
 func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
-	type one struct {
-		OrderNo  int64
-		Expected fsm.State
-		Fence    int64
-		Seq      int32
-	}
 	return func(ctx context.Context, q *db.Queries, b Batch) ([]Moved, error) {
-		return movedBy(statement(q, ctx, P(one{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
+		return movedBy(statement(q, ctx, P(batchOfOne{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
 	}
 }
