@@ -98,7 +98,9 @@ func (s *shop) fillRemote() {
 
 	s.done("waiting", fsm.Charging)
 	s.call("waiting")
-	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Batch: s.set("waiting"), Of: []ledger.Suspension{{Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
+	waiting := s.set("waiting")
+	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Batch: waiting,
+		Of: map[int64]ledger.Suspension{waiting.OrderNos[0]: {Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
 	s.must(err)
 
 	s.call("told")

@@ -1,33 +1,19 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"pawl/fsm"
+	"pawl/ledger"
 	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
 )
 
 const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
-
-// suspension says what becomes of an order that an answer leaves in its state.
-type suspension struct {
-	hold    string // empty: the order goes on
-	reason  string
-	delay   time.Duration // negative: until somebody acts
-	counts  bool          // the answer counts against the limit of the policy
-	cleared bool          // nothing is in doubt any more
-	outcome string        // of the call; empty: there was none
-	code    string
-	detail  string
-	ref     string
-	action  json.RawMessage
-}
 
 // undecided is all that counts for an order whose step was neither done nor refused.
 type undecided struct {
@@ -39,11 +25,11 @@ type undecided struct {
 }
 
 // decide says what becomes of the order. It depends on nothing else.
-func (u undecided) decide() suspension {
+func (u undecided) decide() ledger.Suspension {
 	s, c, o := u.meaning(), u.call, u.order
 	ofStep := c.operation == provider.Do && !isAttention(c.result) && !c.uncalled && !c.lookOnly
-	if s.hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.cleared || !o.Status.Pivot()) {
-		s.hold, s.reason, s.delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
+	if s.Hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.Cleared || !o.Status.Pivot()) {
+		s.Hold, s.Reason, s.Delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
 }
@@ -53,11 +39,14 @@ func isAttention(result provider.Result) bool {
 	return is
 }
 
-func (u undecided) meaning() suspension {
+func (u undecided) meaning() (s ledger.Suspension) {
 	c := u.call
+	if s.Outcome, s.Answer = namedResult(c.result); c.uncalled {
+		s.Outcome = ""
+	}
 	switch result := c.result.(type) {
 	case attention:
-		return suspension{hold: fsm.HoldAttention, reason: result.reason, delay: -1, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail}
+		s.Hold, s.Reason, s.Delay = fsm.HoldAttention, result.reason, -1
 	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
 		reason := "undo_refused: "
 		switch {
@@ -66,55 +55,48 @@ func (u undecided) meaning() suspension {
 		case c.operation != provider.Undo:
 			reason = "refused_in_doubt: "
 		}
-		return suspension{hold: fsm.HoldAttention, reason: reason + result.Code, delay: -1, counts: true,
-			outcome: outcomeOf(c, "refused"), code: result.Code, detail: result.Detail}
+		s.Hold, s.Reason, s.Delay, s.Counts = fsm.HoldAttention, reason+result.Code, -1, true
 	case provider.Waiting:
-		return suspension{hold: fsm.HoldCallback, delay: u.cfg.CallbackTimeout, outcome: outcomeOf(c, "waiting"), ref: result.Reference, action: result.Action}
+		s.Hold, s.Delay, s.Action = fsm.HoldCallback, u.cfg.CallbackTimeout, result.Action
 	case provider.Retry:
+		s.Counts = result.Counts
 		// A callback that says not done may be about another call than the last one.
-		s := suspension{counts: result.Counts, cleared: !c.doubted || c.source == byOperator, outcome: outcomeOf(c, "retry"), code: result.Code, detail: result.Detail}
+		s.Cleared = !c.doubted || c.source == byOperator
 		// That an undo did nothing says nothing of what it was to undo.
-		s.cleared = s.cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
+		s.Cleared = s.Cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
 		return u.again(s, result.After)
 	case unseen: // the request is sent again at once
-		return suspension{outcome: "retry", code: result.Code, detail: result.Detail}
 	case provider.Unknown:
-		s := suspension{counts: true, outcome: outcomeOf(c, "unknown"), code: result.Code, detail: result.Detail, ref: result.Reference}
+		s.Counts = true
 		return u.again(s, result.After)
 	default: // an earlier key is void now: go on to the next call
-		return suspension{outcome: outcomeOf(c, "done")}
+		s.Answer = ledger.Answer{}
 	}
-}
-
-func outcomeOf(c *call, outcome string) string {
-	if c.uncalled {
-		return ""
-	}
-	return outcome
+	return s
 }
 
 // again holds the order for a retry, or for a person when retries and budget are used up.
-func (u undecided) again(s suspension, after time.Duration) suspension {
+func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspension {
 	cfg, retries, spent := u.cfg, value(u.order.Retries), time.Duration(0)
 	if u.order.RetryWindowStartedAt != nil {
 		spent = max(u.now.Sub(*u.order.RetryWindowStartedAt), 0)
 	}
-	if s.counts {
+	if s.Counts {
 		retries++
 	}
-	s.hold, s.reason = fsm.HoldRetry, s.code
-	s.delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.counts, spent)) // or orders with the same Retry-After would call at once
+	s.Hold, s.Reason = fsm.HoldRetry, s.Code
+	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent)) // or orders with the same Retry-After would call at once
 	left := cfg.Retry.Budget - spent
 	switch {
-	case slices.Contains(cfg.Retry.NonRetryable, s.code):
-		s.hold, s.reason = fsm.HoldAttention, "non_retryable: "+s.code
+	case slices.Contains(cfg.Retry.NonRetryable, s.Code):
+		s.Hold, s.Reason = fsm.HoldAttention, "non_retryable: "+s.Code
 	case int(retries) > cfg.Retry.MaxRetries && left <= 0:
-		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.code)
+		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.Code)
 	case after > left && after > cfg.Retry.Cap && !u.call.uncalled:
-		s.hold, s.reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", u.now.Add(after).UTC().Format(time.RFC3339))
+		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", u.now.Add(after).UTC().Format(time.RFC3339))
 	}
-	if s.hold == fsm.HoldAttention {
-		s.delay = -1
+	if s.Hold == fsm.HoldAttention {
+		s.Delay = -1
 	}
 	return s
 }

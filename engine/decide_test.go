@@ -60,11 +60,11 @@ func TestDelays(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			u, after, _ := anyTry(t)
 			s := u.decide()
-			if s.hold != fsm.HoldRetry {
+			if s.Hold != fsm.HoldRetry {
 				return
 			}
-			if s.delay < after || s.delay > after+u.cfg.Retry.Cap {
-				t.Fatalf("%s after %s, cap %s", s.delay, after, u.cfg.Retry.Cap)
+			if s.Delay < after || s.Delay > after+u.cfg.Retry.Cap {
+				t.Fatalf("%s after %s, cap %s", s.Delay, after, u.cfg.Retry.Cap)
 			}
 		})
 	})
@@ -87,8 +87,8 @@ func TestDelays(t *testing.T) {
 			u.chance = 0
 			least := u.decide()
 			u.chance = 1
-			if most := u.decide(); least.hold == fsm.HoldRetry && most.delay-least.delay < time.Duration(0.99*bound(retries, spent)) {
-				t.Fatalf("from %s to %s", least.delay, most.delay)
+			if most := u.decide(); least.Hold == fsm.HoldRetry && most.Delay-least.Delay < time.Duration(0.99*bound(retries, spent)) {
+				t.Fatalf("from %s to %s", least.Delay, most.Delay)
 			}
 		})
 	})
@@ -102,7 +102,7 @@ func TestDelays(t *testing.T) {
 		var buckets [8]int
 		for i := range 800 {
 			u.chance = float64(i) / 800 // as rand.Float64 spreads it
-			buckets[int(8*u.decide().delay/(1600*time.Millisecond))]++
+			buckets[int(8*u.decide().Delay/(1600*time.Millisecond))]++
 		}
 		for i, n := range buckets {
 			if n < 90 || n > 110 {
@@ -125,13 +125,13 @@ func TestRetriesEnd(t *testing.T) {
 			left := u.cfg.Retry.Budget - u.spent()
 			exhausted := retries > u.cfg.Retry.MaxRetries && left <= 0
 			tooLong := after > left && after > u.cfg.Retry.Cap
-			if want := exhausted || tooLong; (s.hold == fsm.HoldAttention) != want || s.hold == fsm.HoldAttention && s.delay >= 0 {
+			if want := exhausted || tooLong; (s.Hold == fsm.HoldAttention) != want || s.Hold == fsm.HoldAttention && s.Delay >= 0 {
 				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)
 			}
-			if s.hold == fsm.HoldAttention && exhausted != strings.HasPrefix(s.reason, "retries_exhausted: ") {
-				t.Fatal(s.reason)
+			if s.Hold == fsm.HoldAttention && exhausted != strings.HasPrefix(s.Reason, "retries_exhausted: ") {
+				t.Fatal(s.Reason)
 			}
-			if _, unknown := u.call.result.(provider.Unknown); unknown && s.cleared || u.call.doubted && s.cleared {
+			if _, unknown := u.call.result.(provider.Unknown); unknown && s.Cleared || u.call.doubted && s.Cleared {
 				t.Fatal("a doubt is forgotten")
 			}
 		})
@@ -140,7 +140,7 @@ func TestRetriesEnd(t *testing.T) {
 		t.Parallel()
 		u := undecided{cfg: &policy.Step{Retry: policy.Retry{MaxRetries: 7, Budget: time.Hour, NonRetryable: []string{"closed"}}},
 			call: &call{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, order: &orders.Order{Status: fsm.Charging}}
-		if s := u.decide(); s.hold != fsm.HoldAttention || s.reason != "non_retryable: closed" || s.cleared {
+		if s := u.decide(); s.Hold != fsm.HoldAttention || s.Reason != "non_retryable: closed" || s.Cleared {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -155,8 +155,8 @@ func TestRetriesEnd(t *testing.T) {
 				u.call.result = provider.Waiting{}
 			}
 			s := u.decide()
-			stays := u.order.Status.Undoing() || u.order.Status == fsm.Confirming && !s.cleared
-			if s.hold != fsm.HoldAttention && (s.hold == "") == stays {
+			stays := u.order.Status.Undoing() || u.order.Status == fsm.Confirming && !s.Cleared
+			if s.Hold != fsm.HoldAttention && (s.Hold == "") == stays {
 				t.Fatalf("%s: %+v", u.order.Status, s)
 			}
 		})

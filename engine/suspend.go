@@ -15,47 +15,37 @@ import (
 
 // suspend commits answers that leave orders in their state: most are held.
 func (e *Engine) suspend(key resultKey, runs []*run) {
-	results := make(map[int64]suspension, len(runs))
+	results := make(map[int64]ledger.Suspension, len(runs))
 	for _, r := range runs {
 		results[r.no()] = undecided{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
 	}
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
-		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: suspensionsOf(s.OrderNos, results), Consumes: key.consumes})
+		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: results, Consumes: key.consumes})
 	}
 	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(moved []*run) { e.suspended(moved, results) }}, runs)
 }
 
-func suspensionsOf(orderNos []int64, results map[int64]suspension) []ledger.Suspension {
-	out := make([]ledger.Suspension, len(orderNos))
-	for i, no := range orderNos {
-		s := results[no]
-		out[i] = ledger.Suspension{Hold: s.hold, Reason: s.reason, Delay: s.delay, Counts: s.counts, Cleared: s.cleared,
-			Outcome: s.outcome, Code: s.code, Detail: s.detail, Reference: s.ref, Action: string(s.action)}
-	}
-	return out
-}
-
 // suspended tells the callers of held orders and drives the others on.
-func (e *Engine) suspended(runs []*run, results map[int64]suspension) {
+func (e *Engine) suspended(runs []*run, results map[int64]ledger.Suspension) {
 	var held, on []*run
 	for _, r := range runs {
 		s := results[r.no()]
-		if s.hold == "" {
+		if s.Hold == "" {
 			if r.preflight != nil {
 				r.preflight.learn(r.call)
 			}
-			if s.cleared {
+			if s.Cleared {
 				r.order.InDoubtSince = nil
 			}
 			r.call = nil
 			on = append(on, r)
 			continue
 		}
-		e.held(s.hold, 1)
-		if s.hold == fsm.HoldAttention {
-			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.reason)
+		e.held(s.Hold, 1)
+		if s.Hold == fsm.HoldAttention {
+			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.Reason)
 		}
-		r.order.Hold, r.call = &s.hold, nil
+		r.order.Hold, r.call = &s.Hold, nil
 		held = append(held, r)
 	}
 	e.finish(nil, held...)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -28,7 +29,7 @@ type Results struct {
 // Answer is one answer as it is stored.
 type Answer struct {
 	Reference, Data string // Data is JSON, or empty
-	Code, Detail    string // of a refusal
+	Code, Detail    string // of what is not done
 }
 
 // SaveResults takes a batch whose step was done remotely out of its state: the effect goes into
@@ -79,40 +80,40 @@ func (a *Results) each(field func(Answer) string) []string {
 	return out
 }
 
-// Suspension is an answer that leaves its order in its state.
+// Suspension is what becomes of an order that an answer leaves in its state.
 type Suspension struct {
-	Hold         string // empty: the order goes on
-	Reason       string
-	Delay        time.Duration // negative: until somebody acts
-	Counts       bool          // as a retry
-	Cleared      bool          // nothing is in doubt any more
-	Outcome      string        // of the call; empty: there was none
-	Code, Detail string
-	Reference    string
-	Action       string // JSON, or empty
+	Hold    string // empty: the order goes on
+	Reason  string
+	Delay   time.Duration // negative: until somebody acts
+	Counts  bool          // the answer counts against the limit of the policy
+	Cleared bool          // nothing is in doubt any more
+	Outcome string        // of the call; empty: there was none
+	Answer
+	Action json.RawMessage // nil: there is none
 }
 
 // Suspensions is a batch whose orders stay in their state.
 type Suspensions struct {
 	Batch
-	Of       []Suspension // in the order of the batch's numbers
-	Consumes bool         // the answers came without a call
+	Of       map[int64]Suspension // by order number
+	Consumes bool                 // the answers came without a call
 }
 
 // Suspend closes the calls of a batch and holds its orders, without a move.
 func Suspend(ctx context.Context, q *db.Queries, batch Suspensions) ([]Moved, error) {
-	n := len(batch.Of)
+	n := len(batch.OrderNos)
 	p := db.CallsSuspendParams{
 		OrderNos: batch.OrderNos, Expected: batch.Expected, Fence: batch.Fence, Seq: batch.Seq, Consumes: batch.Consumes,
 		Holds: make([]string, n), Reasons: make([]string, n), Delays: make([]float64, n), Counts: make([]bool, n),
 		Cleared: make([]bool, n), Outcomes: make([]string, n), Codes: make([]string, n), Details: make([]string, n),
 		Refs: make([]string, n), Actions: make([]string, n),
 	}
-	for i, h := range batch.Of {
+	for i, no := range batch.OrderNos {
+		h := batch.Of[no]
 		p.Holds[i], p.Reasons[i], p.Delays[i] = h.Hold, h.Reason, h.Delay.Seconds()
 		p.Counts[i], p.Cleared[i] = h.Counts, h.Cleared
 		p.Outcomes[i], p.Codes[i], p.Details[i] = h.Outcome, h.Code, h.Detail
-		p.Refs[i], p.Actions[i] = h.Reference, h.Action
+		p.Refs[i], p.Actions[i] = h.Reference, string(h.Action)
 	}
 	return movedBy(q.CallsSuspend(ctx, p))
 }
