@@ -87,18 +87,9 @@ func (e *Engine) Activity() []Activity {
 	return slices.Clone(e.activity.points)
 }
 
-func (a *activity) loop(ctx context.Context) {
-	every := time.NewTicker(activityEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-			a.countHeld(ctx)
-			a.sample()
-		}
-	}
+func (a *activity) note(ctx context.Context) {
+	a.countHeld(ctx)
+	a.sample()
 }
 
 // countHeld has the held orders counted, unless somebody did lately, or tried. If that fails, nobody knows how many there are.

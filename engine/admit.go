@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -93,7 +94,7 @@ func (e *Engine) admission(runs []*run) db.OrdersAdmitKeyedParams {
 		}
 		p.OrderIds[i], p.Amounts[i], p.Currencies[i] = o.OrderID, o.Amount.String(), o.Currency
 		p.Items[i], p.Quantities[i], p.Metadata[i] = o.Item, o.Quantity, string(o.Metadata)
-		o.SubmittedBy = optional(r.input.SubmittedBy)
+		o.SubmittedBy = db.Optional(r.input.SubmittedBy)
 	}
 	addSubmitters(&p, runs)
 	addKeys(&p, runs)
@@ -155,11 +156,7 @@ func (e *Engine) found(byID map[string]*run) {
 		return
 	}
 	e.Stats.Known.Add(int64(len(byID)))
-	known := make([]*run, 0, len(byID))
-	for _, r := range byID {
-		known = append(known, r)
-	}
-	e.readBack(known)
+	e.readBack(slices.Collect(maps.Values(byID)))
 }
 
 // readLastAdmitted reads what was admitted before this process began, so that its first order names it.

@@ -54,8 +54,8 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run
 	}
 	for _, r := range runs {
 		in, o := &r.input.Terms, &r.order
-		o.CustomerID = optional(in.CustomerID)
-		p.Policies = append(p.Policies, value(version))
+		o.CustomerID = db.Optional(in.CustomerID)
+		p.Policies = append(p.Policies, or(version))
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
 		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
 		p.StartAts = append(p.StartAts, in.StartAt)
@@ -66,7 +66,7 @@ func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
 		p.Approvals = append(p.Approvals, t.approval != nil)
 		p.ApprovalReasons = append(p.ApprovalReasons, approvalReason(t.approval, o))
-		p.ApprovalSeconds = append(p.ApprovalSeconds, t.approvalSeconds())
+		p.ApprovalSeconds = append(p.ApprovalSeconds, or(t.approval).Timeout.Seconds())
 	}
 	return p
 }
@@ -76,13 +76,6 @@ type orderTerms struct {
 	completeWithin, reservationTTL float64 // seconds
 	concurrencyKey                 string
 	approval                       *policy.Approval
-}
-
-func (t orderTerms) approvalSeconds() float64 {
-	if t.approval == nil {
-		return 0
-	}
-	return t.approval.Timeout.Seconds()
 }
 
 // termsOf are the terms of an order. The reservation TTL of the request wins over that of the policy; without a policy there

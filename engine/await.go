@@ -57,7 +57,7 @@ func (w *watcher) join(orderNo int64, enough func(seq int32, final bool) bool) *
 	}
 	w.onlookers[orderNo] = append(w.onlookers[orderNo], o)
 	w.watched.Store(int32(len(w.onlookers)))
-	w.lookSoon()
+	w.wake.nudge()
 	return o
 }
 
@@ -130,6 +130,6 @@ func (w *watcher) nudge(runs []*run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.ContainsFunc(runs, func(r *run) bool { return len(w.onlookers[r.no()]) > 0 }) {
-		w.lookSoon()
+		w.wake.nudge()
 	}
 }

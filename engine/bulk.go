@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"pawl/orders"
 )
@@ -47,20 +48,15 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 		orderIDs = listed
 	}
 	results := make([]BulkResult, len(orderIDs))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range min(bulkAtOnce, len(orderIDs)) {
-		workers.Go(func() {
-			for i := range next {
-				results[i] = e.doOne(ctx, b.Request, orderIDs[i])
-			}
+	var workers errgroup.Group
+	workers.SetLimit(bulkAtOnce)
+	for i, orderID := range orderIDs {
+		workers.Go(func() error {
+			results[i] = e.doOne(ctx, b.Request, orderID)
+			return nil
 		})
 	}
-	for i := range orderIDs {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
+	_ = workers.Wait() // each result has an error of its own
 	return results, ctx.Err()
 }
 
@@ -70,8 +66,7 @@ func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResul
 		return BulkResult{OrderID: orderID, Err: ctx.Err()}
 	}
 	order, err := e.Do(ctx, q)
-	var refusal *orders.NotApplicable
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		order = refusal.Order
 		refusal.Order = lean(order)
 	}

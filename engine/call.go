@@ -114,7 +114,7 @@ func (c *call) toVoid(key *sentKey) {
 // callOfAnswer is the call of an answer that came without one, so that both go one way.
 func (p *callPool) callOfAnswer(o *orders.Order, row *db.CallsPreflightRow) *call {
 	c := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
-		number: value(o.Calls), doubted: value(o.Retries) > 0, source: row.Source}
+		number: or(o.Calls), doubted: or(o.Retries) > 0, source: row.Source}
 	switch row.Outcome {
 	case "done":
 		c.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"pawl/db"
@@ -16,11 +18,11 @@ type concurrencyLimiter struct {
 	e    *Engine
 	mu   sync.Mutex
 	keys map[string]bool
-	wake chan struct{}
+	wake wake
 }
 
 func newConcurrencyLimiter(e *Engine) *concurrencyLimiter {
-	return &concurrencyLimiter{e: e, keys: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &concurrencyLimiter{e: e, keys: map[string]bool{}, wake: newWake()}
 }
 
 // ask says that a permit of this key may be free, or that an order may wait for one.
@@ -28,19 +30,13 @@ func (l *concurrencyLimiter) ask(key string) {
 	l.mu.Lock()
 	l.keys[key] = true
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wake.nudge()
 }
 
 func (l *concurrencyLimiter) take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	keys := make([]string, 0, len(l.keys))
-	for key := range l.keys {
-		keys = append(keys, key)
-	}
+	keys := slices.Collect(maps.Keys(l.keys))
 	clear(l.keys)
 	return keys
 }

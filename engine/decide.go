@@ -77,7 +77,7 @@ func (u undecided) meaning() (s ledger.Suspension) {
 
 // again holds the order for a retry, or for a person when retries and budget are used up.
 func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspension {
-	cfg, retries, spent := u.cfg, value(u.order.Retries), time.Duration(0)
+	cfg, retries, spent := u.cfg, or(u.order.Retries), time.Duration(0)
 	if u.order.RetryWindowStartedAt != nil {
 		spent = max(u.now.Sub(*u.order.RetryWindowStartedAt), 0)
 	}

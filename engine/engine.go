@@ -151,13 +151,13 @@ func (e *Engine) Start() {
 		e.wg.Go(func() { q.Run(e.ctx) })
 	}
 	e.wg.Go(func() { e.watches.loop(e.ctx) })
-	e.wg.Go(func() { e.recoverLoop(e.ctx) })
-	e.wg.Go(func() { e.renewLoop(e.ctx) })
+	e.wg.Go(e.recoverLoop)
+	e.wg.Go(func() { e.every(e.cfg.Lease/6, e.renewAll) })
 	e.wg.Go(func() { e.limiter.loop(e.ctx) })
-	e.wg.Go(func() { e.timerLoop(e.ctx) })
+	e.wg.Go(e.timerLoop)
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.refunds.loop(e.ctx) })
-	e.wg.Go(func() { e.activity.loop(e.ctx) })
+	e.wg.Go(func() { e.every(activityEvery, func() { e.activity.note(e.ctx) }) })
 }
 
 // queue is a queue of orders that wait for the same statement.

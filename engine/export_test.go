@@ -44,8 +44,7 @@ func (e *Engine) NoteActivity(ctx context.Context) {
 	e.activity.mu.Lock()
 	e.activity.heldAt = time.Time{}
 	e.activity.mu.Unlock()
-	e.activity.countHeld(ctx)
-	e.activity.sample()
+	e.activity.note(ctx)
 }
 
 // HeldCountedLately reports whether the held orders are left alone, because somebody counted them lately, or tried.

@@ -36,10 +36,14 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 
 // asksApproval reports whether a rule of the policy wants a person to look at the order.
 func (e *Engine) asksApproval(o *orders.Order, p *policy.Policy) bool {
-	return o.ApprovalUntil != nil || p != nil && approvalOf(p, o) != nil
+	return o.ApprovalUntil != nil || approvalOf(p, o) != nil
 }
 
+// approvalOf is the rule that fits the order; nil: there is none, or no policy.
 func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
+	if p == nil {
+		return nil
+	}
 	rule, _ := p.ApprovalOf(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item, CustomerID: or(o.CustomerID)})
 	return rule
 }
@@ -54,9 +58,6 @@ func (e *Engine) wantsAnother(o *orders.Order, actor string) (bool, error) {
 	if !known {
 		return false, orders.ErrUnavailable
 	}
-	if p == nil {
-		return false, nil
-	}
 	rule := approvalOf(p, o)
 	return rule != nil && rule.ByAnother, nil
 }
@@ -64,9 +65,6 @@ func (e *Engine) wantsAnother(o *orders.Order, actor string) (bool, error) {
 // approvalTerms are why an order waits for an approval, if the rule says more than that it does, and how long; 0: as long as it takes.
 func (e *Engine) approvalTerms(o *orders.Order) (reason string, atMost time.Duration) {
 	p, _ := e.policies.byVersion(o.Policy)
-	if p == nil {
-		return "", 0
-	}
 	rule := approvalOf(p, o)
 	if rule == nil {
 		return "", 0
@@ -85,14 +83,9 @@ func approvalReason(rule *policy.Approval, o *orders.Order) string {
 // approvalTimedOut goes on, or back, as the policy says.
 func (e *Engine) approvalTimedOut(r *run, p *policy.Policy) {
 	o := &r.order
-	approves := false
-	if p != nil {
-		if rule := approvalOf(p, o); rule != nil {
-			approves = rule.OnTimeout == policy.ApprovalApprove
-		}
-	}
+	rule := approvalOf(p, o)
 	rows, err := e.query.ApprovalTimedOut(e.ctx, db.ApprovalTimedOutParams{
-		OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: approves})
+		OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: rule != nil && rule.OnTimeout == policy.ApprovalApprove})
 	if err != nil {
 		e.failed("end the wait for an approval", err, []*run{r}, e.later)
 		return

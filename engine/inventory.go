@@ -79,7 +79,7 @@ func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryM
 	return detached(ctx, e, func(ctx context.Context) ([]db.InventoryMoveRow, error) {
 		return e.query.InventoryMove(ctx, db.InventoryMoveParams{
 			Item: q.Item, Change: change, IfVersion: q.IfVersion, Kind: q.Kind,
-			Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason), RequestID: q.RequestID})
+			Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason), RequestID: q.RequestID})
 	})
 }
 

@@ -74,7 +74,7 @@ const ofLateInterval = 10 * time.Minute
 
 // hear reads which versions were active of late. Events of older ones are not heeded: a secret that was replaced ends.
 func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (err error) {
-	if before := value(p.now.Load().active); before == active && time.Since(p.heard) < ofLateInterval {
+	if before := or(p.now.Load().active); before == active && time.Since(p.heard) < ofLateInterval {
 		return nil
 	}
 	if now.ofLate, err = store.OfLate(ctx, p.query); err == nil {
@@ -168,8 +168,7 @@ func (e *Engine) policyLoop(loaded bool) {
 		if loaded {
 			soon = max(policyInterval, e.cfg.RecoveryInterval)
 		}
-		e.pause(soon)
-		if e.stopping.Load() || e.ctx.Err() != nil {
+		if !e.lastsFor(soon) {
 			return
 		}
 		loaded = e.loadPolicies() || loaded

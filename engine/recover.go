@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"time"
 
 	"pawl/db"
@@ -18,13 +17,9 @@ const (
 // recoverLoop looks for orders left behind, by replicas that died as well as by people
 // who let one go, and takes them up. It needs no leader and no names: whoever raises
 // the fence drives.
-func (e *Engine) recoverLoop(ctx context.Context) {
+func (e *Engine) recoverLoop() {
 	var floor, swept time.Time
-	for ctx.Err() == nil {
-		e.pause(e.cfg.RecoveryInterval)
-		if e.stopping.Load() || ctx.Err() != nil {
-			return
-		}
+	for e.lastsFor(e.cfg.RecoveryInterval) {
 		if time.Since(swept) >= sweepInterval {
 			floor = time.Time{} // from the beginning
 		}
@@ -176,20 +171,9 @@ func (e *Engine) driveClaimedFor(httpRequestID string, rows []orders.Order) int 
 	return n
 }
 
-// renewLoop keeps every order in this replica's memory ours, in one statement: also
+// renewAll keeps every order in this replica's memory ours, in one statement: also
 // those that wait in a queue, or their leases would end before their work began.
-func (e *Engine) renewLoop(ctx context.Context) {
-	tick := time.NewTicker(e.cfg.Lease / 6)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3)))
-		}
-	}
-}
+func (e *Engine) renewAll() { e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3))) }
 
 // renew leaves out rows that are locked, mostly by a move of our own: those it did not
 // get are asked for again at the next tick.

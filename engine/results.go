@@ -169,7 +169,7 @@ func (e *Engine) goOn(runs []*run, with *permits) {
 		}
 		with.use(r)
 		now := e.now()
-		e.begun(r, value(r.order.Calls)+1, &now, now)
+		e.begun(r, or(r.order.Calls)+1, &now, now)
 	}
 	e.drive(rest)
 }

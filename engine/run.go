@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -287,10 +289,7 @@ func (reg *registry) takeAll() []*run {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	reg.closed = true
-	var out []*run
-	for _, r := range reg.byID {
-		out = append(out, r)
-	}
+	out := slices.Collect(maps.Values(reg.byID))
 	clear(reg.byID)
 	clear(reg.driven)
 	reg.size.Store(0)

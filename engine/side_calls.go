@@ -16,11 +16,11 @@ type sideCalls struct {
 	engine *Engine
 	claim  func(most int32) (calls []func()) // claims what is due; each call is made by itself
 	places chan struct{}                     // one for each call under way
-	wake   chan struct{}
+	wake                                     // says that something may be due
 }
 
 func newSideCalls(e *Engine, claim func(most int32) []func()) *sideCalls {
-	return &sideCalls{e, claim, make(chan struct{}, sideCallsAtOnce), make(chan struct{}, 1)}
+	return &sideCalls{e, claim, make(chan struct{}, sideCallsAtOnce), newWake()}
 }
 
 // loop claims what is due whenever somebody, mostly the timer, says that something is.
@@ -49,14 +49,6 @@ func (s *sideCalls) start() {
 			<-s.places
 			s.nudge() // more may be due than there were places for
 		})
-	}
-}
-
-// nudge says that something may be due.
-func (s *sideCalls) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it is said already
 	}
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"time"
 )
 
@@ -15,13 +14,9 @@ const (
 
 // timerLoop does what the clock asks for: deadlines, side calls, permits that a process that died was
 // about to give, and keys that nobody will use again.
-func (e *Engine) timerLoop(ctx context.Context) {
+func (e *Engine) timerLoop() {
 	var swept, purged time.Time
-	for ctx.Err() == nil {
-		e.pause(e.cfg.RecoveryInterval)
-		if e.stopping.Load() || ctx.Err() != nil {
-			return
-		}
+	for e.lastsFor(e.cfg.RecoveryInterval) {
 		e.startDue()
 		if time.Since(swept) >= permitsInterval {
 			e.askForPermits()

@@ -142,21 +142,21 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.Refund:
 		rows, err := e.query.RefundAsk(ctx, db.RefundAskParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: positive(q.Refund.Restock),
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: db.Optional(max(q.Refund.Restock, 0)),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.aboutRefund():
 		rows, err := e.query.RefundSettle(ctx, db.RefundSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.Refund, Outcome: q.Settle.Outcome,
 			Code: cmp.Or(q.Settle.Code, settledCode), Detail: q.Settle.Detail, Ref: q.Settle.Reference,
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.StepResult:
 		code := q.Settle.Code
@@ -166,21 +166,21 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-			RequestID: optional(q.RequestID), Fingerprint: q.fingerprint(),
-			PaymentMethod: optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint(),
+			PaymentMethod: db.Optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
 		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
 		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-		Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: optional(q.OnBehalfOf), Reason: optional(q.Reason),
-		RequestID: optional(q.RequestID), Fingerprint: q.fingerprint()})
+		Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+		RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 	return writtenOrders(rows), err
 }
 

@@ -136,8 +136,7 @@ func (e *Engine) withhold(ctx context.Context, q *Request, o *orders.Order) erro
 // overtaken reports whether a refusal is about an order that has changed since it was read:
 // what else was read for it may be of the order as it is now.
 func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) bool {
-	var refused *orders.NotApplicable
-	if !errors.As(refusal, &refused) {
+	if _, refused := errors.AsType[*orders.NotApplicable](refusal); !refused {
 		return false
 	}
 	now, err := e.Orders.Get(ctx, o.OrderID)
@@ -207,12 +206,7 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // follow answers with what comes of a verb that is written.
 func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (orders.Order, error) {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return orders.Order{}, context.Canceled // the caller has gone
-	}
-	reading, cancel := answering(ctx)
-	defer cancel()
-	order, err := e.Orders.GetDurable(reading, o.OrderID)
+	order, err := e.readFor(ctx, o.OrderID)
 	if err != nil || async || order.Status.Final() || order.Hold != nil && !resumesWithin(ctx, &order, e.now()) {
 		return order, err
 	}

@@ -18,7 +18,7 @@ type watcher struct {
 	engine *Engine
 	mu     sync.Mutex
 	runs   map[int64]*run
-	wake   chan struct{}
+	wake   wake
 
 	onlookers map[int64][]*onlooker // by the number of their order
 	watched   atomic.Int32          // orders that have onlookers
@@ -32,7 +32,7 @@ const (
 )
 
 func newWatcher(e *Engine) *watcher {
-	return &watcher{engine: e, runs: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: make(chan struct{}, 1)}
+	return &watcher{engine: e, runs: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: newWake()}
 }
 
 func (w *watcher) add(runs []*run) {
@@ -40,14 +40,7 @@ func (w *watcher) add(runs []*run) {
 		w.engine.finish(orders.ErrStopping, runs...)
 		return
 	}
-	w.lookSoon()
-}
-
-func (w *watcher) lookSoon() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.nudge()
 }
 
 // keep reports false when the engine is stopping. It checks that under the lock that dropAll

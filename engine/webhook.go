@@ -51,9 +51,8 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if err != nil {
 		return orders.Unavailable("take up an order", err)
 	}
-	for _, o := range writtenOrders(rows) {
-		e.driveClaimed([]orders.Order{o})
-		e.watches.add(nil)
+	if e.driveClaimed(writtenOrders(rows)) > 0 {
+		e.watches.add(nil) // a caller of ours may wait for it
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func Activate(ctx context.Context, query *db.Queries, a Activation) error {
 			return err
 		}
 		written, err := query.PolicyActivate(ctx, db.PolicyActivateParams{
-			After: now.No, Version: a.Version, Actor: a.Actor, OnBehalfOf: given(a.OnBehalfOf), Reason: given(a.Reason),
+			After: now.No, Version: a.Version, Actor: a.Actor, OnBehalfOf: db.Optional(a.OnBehalfOf), Reason: db.Optional(a.Reason),
 		})
 		if err != nil {
 			return fmt.Errorf("activate policy: %w", err)
@@ -127,11 +127,4 @@ func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current,
 		return Current{}, ErrActivated
 	}
 	return now, err
-}
-
-func given(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
 }
