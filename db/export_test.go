@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BehindPooler is behindPooler.
-var BehindPooler = behindPooler
+// BehindPooler is what fixSearchPath finds out.
+var BehindPooler = fixSearchPath
 
 // ConnConfig is what the connections of a pool are made with.
 func (p *Pool) ConnConfig() *pgx.ConnConfig { return p.pool.Config().ConnConfig }

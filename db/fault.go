@@ -2,6 +2,7 @@ package db
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -52,20 +53,27 @@ func FaultOf(err error) Fault {
 	if errors.Is(err, ErrNotSent) {
 		return Again
 	}
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || len(pg.Code) != 5 {
-		return Unknown
-	}
+	code := CodeOf(err)
 	switch {
-	case again[pg.Code]:
+	case len(code) != 5:
+		return Unknown
+	case again[code]:
 		return Again
-	case pg.Code == "55P03":
+	case code == "55P03":
 		return Busy
-	case environment[pg.Code[:2]]:
+	case environment[code[:2]]:
 		return Unknown
 	default:
 		return Bad
 	}
+}
+
+// CodeOf is the SQLSTATE of an error; empty: it is none of the server's.
+func CodeOf(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
 }
 
 // SchemaMismatch reports that the database is not the one the statement was written for: a table, a
@@ -73,15 +81,15 @@ func FaultOf(err error) Fault {
 // certainly rolled back, whatever the data, and sent again it does no better until somebody
 // changes the database: to be sent rarely, and to blame no order for.
 func SchemaMismatch(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && strings.HasPrefix(pg.Code, "42") && !again[pg.Code]
+	code := CodeOf(err)
+	return strings.HasPrefix(code, "42") && !again[code]
 }
 
 // Describe names an SQLSTATE and the constraint for a hold reason or a log line:
 // enough to find the rule that refused, and none of the data.
 func Describe(err error) string {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return "connection"
 	}
 	if pg.ConstraintName != "" {
@@ -93,6 +101,5 @@ func Describe(err error) string {
 // Stale reports that the other connections of the pool are no better than this one: the server is a standby, as after a
 // failover when the address still leads to the old primary (SQLSTATE 25006), or it shut down or crashed (57P01, 57P02).
 func Stale(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "25006" || pg.Code == "57P01" || pg.Code == "57P02")
+	return slices.Contains([]string{"25006", "57P01", "57P02"}, CodeOf(err))
 }

@@ -71,18 +71,3 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	return p.pool.BeginTx(ctx, options)
 }
-
-// behindPooler finds out whether somebody stands between us and the server: a pooler
-// names a process of its own invention when a connection starts. One that pools whole
-// sessions would do with prepared statements; the url can say so.
-func behindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
-	config = config.Copy()
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close(ctx)
-	pid, err := New(conn).BackendPID(ctx)
-	return err == nil && uint32(pid) != conn.PgConn().PID(), err
-}

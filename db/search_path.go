@@ -20,21 +20,21 @@ const searchPath = "pg_catalog, pg_temp"
 // connections behind it find is looked at instead; where that includes what others could have created, the error is
 // ErrUntrusted.
 func fixSearchPath(ctx context.Context, config *pgx.ConnConfig) (pooled bool, err error) {
-	pooled, err = behindPooler(ctx, config)
+	first := config.Copy()
+	first.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
+	conn, err := pgx.ConnectConfig(ctx, first)
 	if err != nil {
-		return pooled, fmt.Errorf("connect to database: %w", err)
+		return false, fmt.Errorf("connect to database: %w", err)
+	}
+	defer conn.Close(ctx)
+	pooled, err = behindPooler(ctx, conn)
+	if err != nil {
+		return false, fmt.Errorf("connect to database: %w", err)
 	}
 	if !pooled {
 		config.RuntimeParams["search_path"] = searchPath
 		return false, nil
 	}
-	config = config.Copy()
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return true, fmt.Errorf("connect to database: %w", err)
-	}
-	defer conn.Close(ctx)
 	found, err := New(conn).SearchPathUntrusted(ctx)
 	if err != nil {
 		return true, fmt.Errorf("look at the search_path: %w", err)
@@ -55,4 +55,12 @@ func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
 	}
 	_, err = fixSearchPath(ctx, config)
 	return config, err
+}
+
+// behindPooler finds out whether somebody stands between us and the server: a pooler
+// names a process of its own invention when a connection starts. One that pools whole
+// sessions would do with prepared statements; the url can say so.
+func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	pid, err := New(conn).BackendPID(ctx)
+	return err == nil && uint32(pid) != conn.PgConn().PID(), err
 }

@@ -163,10 +163,7 @@ func (s *silence) loop(ctx context.Context) {
 			if len(late) > 0 {
 				s.look(ctx, late)
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(askAgain):
-			}
+			Sleep(ctx, askAgain)
 		}
 	}
 }

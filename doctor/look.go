@@ -95,9 +95,6 @@ func (p *patient) role(context.Context) (findings []Finding, _ error) {
 
 // schema is about whether the statements of this program can run, and what guards the orders is there.
 func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
-	if p.pending {
-		return nil, nil
-	}
 	switch err := engine.CheckSchema(ctx, p.pool, p.service.Version); {
 	case errors.Is(err, engine.ErrNotMigrated):
 		findings = append(findings, Finding{"schema", Wrong, err.Error(), "pawl migrate roles grants what is new, to the members of its roles; for the rest see docs/runbook.md, Another schema"})
@@ -148,9 +145,6 @@ const lagMost = time.Minute
 
 // events is about whether somebody gives numbers to the events of the feed.
 func (p *patient) events(ctx context.Context) ([]Finding, error) {
-	if p.pending {
-		return nil, nil
-	}
 	state, err := p.query.EventRelayState(ctx)
 	lag := time.Duration(state.Lag * float64(time.Second))
 	switch {
@@ -168,9 +162,6 @@ func (p *patient) events(ctx context.Context) ([]Finding, error) {
 
 // webhooks is about endpoints that nothing is sent to.
 func (p *patient) webhooks(ctx context.Context) (findings []Finding, _ error) {
-	if p.pending {
-		return nil, nil
-	}
 	disabled, err := p.query.WebhookEndpointsDisabled(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read webhook endpoints: %w", err)
@@ -184,9 +175,6 @@ func (p *patient) webhooks(ctx context.Context) (findings []Finding, _ error) {
 
 // tokens is about who may use the service.
 func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
-	if p.pending {
-		return nil, nil
-	}
 	closed, err := p.query.TokensExist(ctx)
 	switch {
 	case err != nil:

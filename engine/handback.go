@@ -95,10 +95,7 @@ func (e *Engine) release(ctx context.Context, orderNos []int64) {
 			e.log.Warn("release leases", "orders", len(orderNos), "error", err)
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		db.Sleep(ctx, pause)
 	}
 }
 

@@ -20,9 +20,9 @@ import (
 // schema is another one than this program was written for.
 var ErrChanged = errors.New("an applied migration was changed")
 
-// The statements on the table of checksums, which no query of the service uses.
+// The statements on the table of checksums and about the cluster, which no query of the service uses.
 //
-//go:embed checksums/*.sql
+//go:embed checksums/*.sql cluster/*.sql
 var statements embed.FS
 
 // checksum is what one file is, and what is known of it in the database.
@@ -65,13 +65,13 @@ func readChecksums(ctx context.Context, conn *pgx.Conn, files fs.FS) ([]checksum
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
 	var kept bool
-	if err := conn.QueryRow(ctx, statement("exists")).Scan(&kept); err != nil {
+	if err := conn.QueryRow(ctx, statement("checksums/exists")).Scan(&kept); err != nil {
 		return nil, fmt.Errorf("look for checksums: %w", err)
 	}
 	if !kept {
 		return sums, nil
 	}
-	rows, err := conn.Query(ctx, statement("read"), versions(sums)) //nolint:rowserrcheck // ForEachRow does
+	rows, err := conn.Query(ctx, statement("checksums/read"), versions(sums)) //nolint:rowserrcheck // ForEachRow does
 	if err != nil {
 		return nil, fmt.Errorf("read checksums: %w", err)
 	}
@@ -119,7 +119,7 @@ func recordChecksums(ctx context.Context, conn *pgx.Conn, files fs.FS) error {
 		for i, s := range sums {
 			digests[i] = s.sha256
 		}
-		if _, err := conn.Exec(ctx, statement("record"), versions(sums), digests); err != nil {
+		if _, err := conn.Exec(ctx, statement("checksums/record"), versions(sums), digests); err != nil {
 			return fmt.Errorf("record checksums: %w", err)
 		}
 		if sums, err = readChecksums(ctx, conn, files); err != nil {
@@ -136,7 +136,7 @@ func forgetChecksums(ctx context.Context, conn *pgx.Conn, sums []checksum) error
 	if len(stale) == 0 {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, statement("forget"), versions(stale)); err != nil {
+	if _, err := conn.Exec(ctx, statement("checksums/forget"), versions(stale)); err != nil {
 		return fmt.Errorf("forget checksums: %w", err)
 	}
 	return nil
@@ -151,7 +151,7 @@ func versions(sums []checksum) []int64 {
 }
 
 func statement(name string) string {
-	text, err := statements.ReadFile("checksums/" + name + ".sql")
+	text, err := statements.ReadFile(name + ".sql")
 	if err != nil {
 		panic("migrations: " + err.Error()) // the build is broken
 	}

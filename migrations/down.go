@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 
 	"pawl/db"
@@ -87,8 +86,7 @@ func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn, files 
 // countOrders counts none where there is no table of them.
 func countOrders(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	n, err := db.New(conn).SchemaOrders(ctx)
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+	if db.CodeOf(err) == "42P01" { // undefined_table
 		return 0, nil
 	}
 	return n, err

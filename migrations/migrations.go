@@ -91,8 +91,7 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 
 func applyPending(ctx context.Context, p *goose.Provider) (applied []string, err error) {
 	results, err := p.Up(ctx)
-	var partial *goose.PartialError
-	if errors.As(err, &partial) {
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
 	}
 	for _, r := range results {

@@ -50,8 +50,7 @@ func (r *reader) document(source []byte) *yaml.Node {
 // syntax takes over what the YAML library found. Later stages of it repeat values.
 func (r *reader) syntax(err error) {
 	problem := Problem{Line: 1, Column: 1, Text: "not YAML"}
-	var at *yaml.LoadError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*yaml.LoadError](err); ok {
 		problem.Line, problem.Column = max(at.Mark.Line, 1), max(at.Mark.Column, 1)
 		switch at.Stage {
 		case yaml.ScannerStage, yaml.ParserStage:

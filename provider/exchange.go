@@ -90,8 +90,7 @@ func (x *Exchange) Lost() Result {
 		return Unknown{Code: "canceled", Detail: "canceled before the answer"}
 	}
 	detail := "the connection ended without a whole HTTP answer" // not what net/http quotes of an answer that it can't read
-	var network *net.OpError
-	if errors.As(x.Err, &network) {
+	if network, ok := errors.AsType[*net.OpError](x.Err); ok {
 		detail = network.Error()
 	}
 	return Unknown{Code: "connection_lost", Detail: x.Text(detail), After: x.RetryAfter()}
