@@ -25,9 +25,7 @@ func (e *Engine) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := orders.Read(ctx, e.Orders, func(ctx context.Context, _ struct{}) (db.InstallationSecretRow, error) {
-		return e.query.InstallationSecret(ctx)
-	}, struct{}{})
+	row, err := db.Repeat(ctx, e.ctx, e.query.InstallationSecret)
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}
@@ -46,36 +44,44 @@ func (e *Engine) readIdentity() {
 
 // callOf is what the executor is told of a run's call.
 func (e *Engine) callOf(ctx context.Context, r *run) (*provider.Call, error) {
-	who, err := e.identify(ctx)
-	if err != nil {
-		return nil, err
-	}
 	o, c := &r.order, r.call
-	paymentMethod, err := e.paymentMethodOf(ctx, o, c.generation)
+	request, err := e.requestFor(ctx, o, c.step, c.generation)
 	if err != nil {
 		return nil, err
 	}
-	request := &provider.Call{
-		Installation: who.id, OrderID: o.OrderID, Step: c.step, Generation: c.generation,
-		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
-		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod,
-		Fence: o.Fence, Number: c.number, Clock: e.now,
-	}
-	target := newTarget(o.OrderNo, o.OrderID, c.generation, c.step)
-	request.Tokens = who.tokens(target)
-	if c.operation == provider.Undo {
+	request.Number = c.number
+	switch {
+	case c.operation == provider.Undo:
 		request.Reference = c.undoReference
 		return request, nil
-	}
-	request.CallbackURL = e.cfg.PublicURL + "/api/callbacks/" + who.token(target)
-	request.Reference = or(r.order.ChargeReference)
-	if c.step == fsm.Reserve {
-		request.Reference = or(r.order.ReserveReference)
+	case c.step == fsm.Reserve:
+		request.Reference = or(o.ReserveReference)
+	default:
+		request.Reference = or(o.ChargeReference)
 	}
 	if request.Reference == "" && r.preflight != nil && c.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
 		request.Reference = r.preflight.own.reference
 	}
 	return request, nil
+}
+
+// requestFor is what the executor is told of any call about a step of a generation of an order.
+func (e *Engine) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, generation int32) (*provider.Call, error) {
+	who, err := e.identify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paymentMethod, err := e.paymentMethodOf(ctx, o, generation)
+	if err != nil {
+		return nil, err
+	}
+	target := newTarget(o.OrderNo, o.OrderID, generation, of)
+	return &provider.Call{
+		Installation: who.id, OrderID: o.OrderID, Step: of, Generation: generation,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod, Fence: o.Fence, Clock: e.now,
+		CallbackURL: e.cfg.PublicURL + "/api/callbacks/" + who.token(target), Tokens: who.tokens(target),
+	}, nil
 }
 
 // paymentMethodOf is what a generation of an order is charged with. A retry may have brought another one since, and

@@ -123,17 +123,13 @@ func (c *refundCall) lookUp(ctx context.Context, request *provider.Call) provide
 }
 
 func (e *Engine) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*provider.Call, error) {
-	who, err := e.identify(ctx)
+	request, err := e.requestFor(ctx, &row.Order, fsm.Charge, row.Order.Generation)
 	if err != nil {
 		return nil, err
 	}
-	o := &row.Order
-	return &provider.Call{
-		Installation: who.id, OrderID: o.OrderID, Step: fsm.Charge, Generation: o.Generation,
-		Amount: row.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
-		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod), Reference: or(o.ChargeReference),
-		Fence: o.Fence, Clock: e.now, Tokens: who.tokens(newTarget(o.OrderNo, o.OrderID, o.Generation, fsm.Charge)), RefundID: row.RequestID, Reason: row.Reason, RefundReference: row.Reference,
-	}, nil
+	request.Amount, request.Reference = row.Amount, or(row.Order.ChargeReference)
+	request.RefundID, request.Reason, request.RefundReference = row.RequestID, row.Reason, row.Reference
+	return request, nil
 }
 
 // expired reports whether the refund would be sent again by a key that the provider may have forgotten, and so maybe done

@@ -55,7 +55,7 @@ type Call struct {
 	CustomerID    string          // empty when not given
 	PaymentMethod string          // opaque; never logged
 	Metadata      json.RawMessage // a JSON object of strings, or nil
-	CallbackURL   string          // where an answer 202 is completed; empty for Undo
+	CallbackURL   string          // where an answer 202 to Do is completed
 	Tokens        []string        // of the callbacks of all steps: withheld from results
 
 	Fence     int64
