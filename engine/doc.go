@@ -58,6 +58,6 @@
 //	                  the way of a call
 //	apply outcome readback handback
 //	                  a move, and what follows a statement
-//	shared durations metrics schema_mismatch ready proof run reads grouping row policies executors clock
+//	shared durations metrics schema_mismatch ready run reads loops grouping policies executors clock
 //	                  tools
 package engine

@@ -39,7 +39,7 @@ func (e *Engine) wouldRefunds(o *orders.Order, q *Request) []orders.AskedRefund 
 	refunds := orders.Refunds(o)
 	if asked := q.Refund; asked != nil {
 		state := orders.RefundPending
-		if p, known := e.policies.byVersion(o.Policy); known && !howOf(p, fsm.Charge).Executor.Remote() {
+		if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
 			state = orders.RefundDone
 		}
 		return append(refunds, orders.AskedRefund{

@@ -19,7 +19,7 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 		return true // the move it starts with cancels it
 	case o.StartAt != nil && o.StartAt.After(e.now()):
 		r.wait = fsm.HoldScheduled
-	case o.ApprovedAt == nil && e.asksApproval(o, p):
+	case o.ApprovedAt == nil && (o.ApprovalUntil != nil || approvalOf(p, o) != nil):
 		if o.ApprovalUntil != nil && !o.ApprovalUntil.After(e.now()) {
 			e.approvalTimedOut(r, p)
 			return false
@@ -34,12 +34,7 @@ func (e *Engine) gate(r *run, p *policy.Policy) bool {
 	return false
 }
 
-// asksApproval reports whether a rule of the policy wants a person to look at the order.
-func (e *Engine) asksApproval(o *orders.Order, p *policy.Policy) bool {
-	return o.ApprovalUntil != nil || approvalOf(p, o) != nil
-}
-
-// approvalOf is the rule that fits the order; nil: there is none, or no policy.
+// approvalOf is the rule of the policy that wants a person to look at the order; nil: there is none, or no policy.
 func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	if p == nil {
 		return nil

@@ -96,11 +96,10 @@ func (k *keyTaken) answerTo(in *Input) error {
 func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, error) {
 	for {
 		order, err := do()
-		var taken *keyTaken
-		switch {
-		case !errors.As(err, &taken):
+		if _, taken := errors.AsType[*keyTaken](err); !taken {
 			return order, err
-		case ctx.Err() != nil:
+		}
+		if ctx.Err() != nil {
 			return orders.Order{}, ended(ctx)
 		}
 	}
@@ -155,13 +154,9 @@ func (e *Engine) readSeen(runs []*run) {
 	for i := range rows {
 		stored[rows[i].OrderID] = true
 	}
-	var present []*run
-	for _, r := range runs {
-		if stored[r.orderID] {
-			present = append(present, r)
-		} else {
-			e.finish(&keyTaken{r.input.Key, orders.ErrNotFound}, r)
-		}
+	present, removed := divide(runs, func(r *run) bool { return stored[r.orderID] })
+	for _, r := range removed {
+		e.finish(&keyTaken{r.input.Key, orders.ErrNotFound}, r)
 	}
 	e.settle(present, rows)
 }

@@ -69,16 +69,13 @@ func (e *Engine) ended(runs []*run, at time.Time) {
 		}
 		if like == nil || o.Status != like.Status || o.Policy != like.Policy {
 			p, _ := e.policies.byVersion(o.Policy)
-			count, seconds = e.metrics.ends(executorsOf(p), o.Status)
+			count = e.metrics.finished.WithLabelValues(string(o.Status))
+			seconds = e.metrics.orderSeconds.WithLabelValues(executorsOf(p), string(o.Status))
 			like = o
 		}
 		count.Inc()
 		seconds.Observe(at.Sub(o.CreatedAt).Seconds())
 	}
-}
-
-func (m *metrics) ends(executor string, status fsm.State) (prometheus.Counter, prometheus.Observer) {
-	return m.finished.WithLabelValues(string(status)), m.orderSeconds.WithLabelValues(executor, string(status))
 }
 
 // executorsOf is what does the steps of a policy's orders; nil is the ledger.

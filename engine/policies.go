@@ -39,7 +39,7 @@ const notLoaded = -1
 // newPolicies knows nothing before the first load.
 func newPolicies(query *db.Queries, log *slog.Logger) *policies {
 	p := &policies{query: query, log: log, seen: []int32{}}
-	p.now.Store(&knownPolicies{active: new(int32(notLoaded))})
+	p.now.Store(&knownPolicies{byVersion: map[int32]*policy.Policy{}, active: new(int32(notLoaded))})
 	return p
 }
 
@@ -87,9 +87,6 @@ func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (
 // release, is left out: its orders are left to others.
 func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.byVersion = maps.Clone(now.byVersion)
-	if now.byVersion == nil {
-		now.byVersion = map[int32]*policy.Policy{}
-	}
 	for _, v := range added {
 		p.seen = append(p.seen, v.Number)
 		if v.Err != nil {

@@ -12,14 +12,7 @@ import (
 // and its owner, fence and seq say whether it is ours. It blocks until the database
 // answers or the engine stops.
 func (e *Engine) readBack(runs []*run) {
-	var unstored, stored []*run
-	for _, r := range runs {
-		if r.no() == 0 {
-			unstored = append(unstored, r)
-		} else {
-			stored = append(stored, r)
-		}
-	}
+	unstored, stored := divide(runs, func(r *run) bool { return r.no() == 0 })
 	rows, err := e.readUntilKnown(numbersOf(stored), true)
 	e.settleRead(stored, rows, err)
 	rows, err = e.readByID(unstored)

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"time"
 
 	"pawl/db"
 	"pawl/orders"
@@ -48,50 +47,18 @@ func detached[T any](ctx context.Context, e *Engine, do func(context.Context) (T
 	}
 }
 
-// pause waits for about d, or until the engine stops.
-func (e *Engine) pause(d time.Duration) { db.Sleep(e.ctx, d) }
-
-// lastsFor waits for about d, and reports whether the engine still runs after that.
-func (e *Engine) lastsFor(d time.Duration) bool {
-	e.pause(d)
-	return !e.stopping.Load() && e.ctx.Err() == nil
-}
-
-// every does something again and again until the engine stops, at this interval.
-func (e *Engine) every(interval time.Duration, do func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
-}
-
-// wake has a loop go on. Several nudges before it does are one.
-type wake chan struct{}
-
-func newWake() wake { return make(wake, 1) }
-
-func (w wake) nudge() {
-	select {
-	case w <- struct{}{}:
-	default: // it is about to
-	}
-}
-
-// backOff waits before a statement is sent again: for 5 ms after the first try (0), and for 200 ms at most.
-func (e *Engine) backOff(try int) {
-	e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
-}
-
 // ended names the end of a wait during which the order did not become known.
 func ended(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
 	return orders.ErrUnavailable
+}
+
+// or is what a column holds, and the zero value where it holds nothing.
+func or[T any](column *T) (value T) {
+	if column != nil {
+		value = *column
+	}
+	return value
 }

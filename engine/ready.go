@@ -104,3 +104,12 @@ func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
 	}
 	return nil
 }
+
+// checkStatements has the server parse every statement of this program.
+func checkStatements(ctx context.Context, pool *db.Pool) error {
+	err := pool.Check(ctx)
+	if errors.Is(err, db.ErrSchemaMismatch) {
+		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+	}
+	return orders.Unavailable("prepare statements", err)
+}

@@ -58,9 +58,9 @@ func (e *Engine) refundRefusal(o *orders.Order, q *Request) string {
 		return orders.RefusedState
 	case amount.Cmp(orders.Refundable(o)) > 0 || !amount.IsPos():
 		return orders.RefusedRefundTooLarge
-	case q.Refund.Restock > orders.Restockable(o, !known || !howOf(p, fsm.Reserve).Executor.Remote()):
+	case q.Refund.Restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
 		return orders.RefusedRestockTooLarge
-	case known && howOf(p, fsm.Charge).Executor == policy.HTTP && howOf(p, fsm.Charge).RefundURL == "":
+	case known && p.Step(fsm.Charge).Executor == policy.HTTP && p.Step(fsm.Charge).RefundURL == "":
 		return orders.RefusedNoRefundURL
 	}
 	return ""

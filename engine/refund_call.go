@@ -106,15 +106,11 @@ func (e *Engine) performRefund(ctx context.Context, c *refundCall) provider.Resu
 	return result
 }
 
+// send asks for the refund, or what became of it. That the provider has not seen a key that it may have forgotten says nothing.
 func (c *refundCall) send(ctx context.Context, request *provider.Call) provider.Result {
-	if c.operation == lookup {
-		return c.lookUp(ctx, request)
+	if c.operation != lookup {
+		return c.exec.Refund(ctx, request)
 	}
-	return c.exec.Refund(ctx, request)
-}
-
-// lookUp asks what became of the refund. That the provider has not seen a key that it may have forgotten says nothing.
-func (c *refundCall) lookUp(ctx context.Context, request *provider.Call) provider.Result {
 	result := c.exec.(provider.Looker).Lookup(ctx, request)
 	if _, unseen := result.(provider.Retry); unseen && c.keyForgotten(request.Now()) {
 		return attention{reason: outcomeUnknown}

@@ -162,7 +162,7 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 	}
 	pinned, known := e.policies.byVersion(o.Policy)
 	refused := !known || needsPinned(o, pinned, active)
-	if !refused && !howOf(active, fsm.Charge).Executor.Remote() {
+	if !refused && !active.Step(fsm.Charge).Executor.Remote() {
 		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
 			return err
 		}
@@ -189,16 +189,8 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 		stands = append(stands, o.Status.Step())
 	}
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
-		was, is := howOf(pinned, s), howOf(other, s)
+		was, is := pinned.Step(s), other.Step(s)
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
 			was.Executor.Remote() && was.KeyRetention < is.KeyRetention
 	})
-}
-
-// howOf is how a policy, or no policy, does a step.
-func howOf(p *policy.Policy, s fsm.Step) *policy.Step {
-	if p == nil {
-		return &policy.Step{Executor: policy.Ledger}
-	}
-	return p.Step(s)
 }

@@ -23,8 +23,11 @@ type Policy struct {
 	Concurrency              *Concurrency  // nil: no limit
 }
 
-// Step returns how a step is done.
+// Step returns how a step is done: by the ledger where there is no policy (nil).
 func (p *Policy) Step(s fsm.Step) *Step {
+	if p == nil {
+		return &Step{Executor: Ledger}
+	}
 	switch s {
 	case fsm.Charge:
 		return &p.Charge

@@ -99,11 +99,15 @@ var errAddress = errors.New("the URL can't be used")
 // exchange signs a request, sends it and reads the answer. An error means that nothing
 // was sent.
 func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.Message) (*answer, error) {
-	secret, key, err := e.signingKey()
+	secret, err := e.bounds.ReadKey(&e.how) // its text must never be shown
 	if err != nil {
 		return nil, err
 	}
-	if key != nil {
+	if secret != "" { // else nothing is signed
+		key, err := signing.Key(secret)
+		if err != nil {
+			return nil, err
+		}
 		signing.Sign(request.Header, m, c.Now(), key)
 	}
 	request.Header["User-Agent"] = []string{provider.UserAgent}

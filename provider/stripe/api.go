@@ -75,12 +75,10 @@ type reply struct {
 	refund   *stripe.Refund
 }
 
-// refused is the refusal of Stripe to do what was asked for, nil if there is none.
-func (r *reply) refused() *provider.Refused {
-	if refused, ok := r.failed.(provider.Refused); ok {
-		return &refused
-	}
-	return nil
+// refused reports whether Stripe will never do what was asked for.
+func (r *reply) refused() bool {
+	_, refused := r.failed.(provider.Refused)
+	return refused
 }
 
 // send makes one request and sees to it that its answer is one.

@@ -34,7 +34,7 @@ func (s *capture) Do(ctx context.Context, c *provider.Call) provider.Result {
 	switch {
 	case captured.failed == nil && !captured.replayed:
 		return s.result(&captured)
-	case captured.failed == nil || captured.refused() != nil:
+	case captured.failed == nil || captured.refused():
 		return s.settle(ctx, c, captured.fault)
 	}
 	return captured.failed

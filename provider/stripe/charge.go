@@ -80,7 +80,7 @@ func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
 	switch {
 	case confirmed.failed == nil && !confirmed.replayed:
 		return s.result(ctx, c, &confirmed)
-	case confirmed.failed == nil || confirmed.refused() != nil:
+	case confirmed.failed == nil || confirmed.refused():
 		return s.settle(ctx, c, id, confirmed.fault)
 	}
 	return confirmed.failed
@@ -153,7 +153,7 @@ func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	switch {
 	case created.failed == nil:
 		return s.settle(ctx, c, created.intent.ID, nil)
-	case created.refused() != nil: // a Do would be told the same
+	case created.refused(): // a Do would be told the same
 		return provider.Retry{Code: "not_seen", Detail: "there is no payment intent", Counts: true}
 	}
 	return provider.InDoubt(created.failed)

@@ -26,7 +26,7 @@ func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	switch {
 	case made.failed == nil && !made.replayed:
 		return resultOfRefund(made.refund)
-	case made.failed == nil || made.refused() != nil && made.Status >= http.StatusInternalServerError: // it may have changed, or gone wrong in the middle
+	case made.failed == nil || made.refused() && made.Status >= http.StatusInternalServerError: // it may have changed, or gone wrong in the middle
 		found := s.lookupRefund(ctx, c)
 		if _, unseen := found.(provider.Retry); unseen {
 			return provider.InDoubt(found)

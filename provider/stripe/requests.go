@@ -91,7 +91,7 @@ func (a *api) again(ctx context.Context, c *provider.Call, once repeatable,
 
 // stale is the refusal of an earlier request with the same key, which stands for a day even
 // if its cause has gone: the intent was processing, the account was empty.
-func (r *reply) stale() bool { return r.replayed && r.refused() != nil }
+func (r *reply) stale() bool { return r.replayed && r.refused() }
 
 // stumbled is that an earlier request went wrong inside Stripe, which its key will be told
 // for a day whatever it did.

@@ -20,7 +20,7 @@ func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		switch {
-		case created.refused() != nil:
+		case created.refused():
 			return provider.Done{} // the same request of a Do gets the same answer
 		case created.failed != nil:
 			return created.failed
@@ -31,7 +31,7 @@ func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	for range 2 { // what is to be done may have changed since it was read: confirmed just now, refunded by hand
 		now := s.api.read(ctx, c, id)
 		switch {
-		case now.refused() != nil:
+		case now.refused():
 			return provider.InDoubt(now.failed)
 		case now.failed != nil:
 			return now.failed
@@ -62,7 +62,7 @@ func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.Paym
 	}
 	canceled := s.api.cancel(ctx, c, intent.ID)
 	switch {
-	case canceled.refused() != nil && intent.Status == stripe.PaymentIntentStatusProcessing: // as mostly
+	case canceled.refused() && intent.Status == stripe.PaymentIntentStatusProcessing: // as mostly
 		return provider.Unknown{Code: "processing", Detail: "the payment is being processed"}
 	case canceled.failed != nil:
 		return canceled.failed
