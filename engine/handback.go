@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -61,19 +62,17 @@ func (e *Engine) giveBack(err error, runs ...*run) {
 // findInDoubt looks for orders whose admission was not answered.
 func (e *Engine) findInDoubt(ctx context.Context, runs []*run) {
 	inDoubt := map[string]*run{}
-	var orderIDs []string
 	for _, r := range runs {
 		if r.sent && r.no() == 0 {
 			inDoubt[r.orderID] = r
-			orderIDs = append(orderIDs, r.orderID)
 		}
 	}
 	if len(inDoubt) == 0 {
 		return
 	}
-	rows, err := e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: orderIDs, Durable: true})
+	rows, err := e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: slices.Collect(maps.Keys(inDoubt)), Durable: true})
 	if err != nil {
-		e.log.Warn("look for orders in doubt", "orders", len(orderIDs), "error", err)
+		e.log.Warn("look for orders in doubt", "orders", len(inDoubt), "error", err)
 	}
 	for _, row := range rows {
 		r := inDoubt[row.OrderID]

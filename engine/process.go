@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -271,7 +269,7 @@ func differences(stored *terms, in *Input) []orders.Difference {
 			d = append(d, orders.Difference{Pointer: pointer, Stored: was, Sent: sent})
 		}
 	}
-	if !equal(stored.Amount, in.Amount) {
+	if stored.Amount.Cmp(in.Amount) != 0 {
 		note(true, "/amount", stored.Amount.String(), in.Amount.String())
 	}
 	note(stored.Item != in.Item, "/item", stored.Item, in.Item)
@@ -285,8 +283,6 @@ func differences(stored *terms, in *Input) []orders.Difference {
 	}
 	return d
 }
-
-func equal(a, b decimal.Decimal) bool { return a.Cmp(b) == 0 }
 
 // rejoin returns the run of an order that is known to exist, making one that watches it
 // if there is none; nil when the engine is stopping.
