@@ -42,12 +42,7 @@ func (l *concurrencyLimiter) take() []string {
 }
 
 func (l *concurrencyLimiter) loop(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.wake:
-		}
+	for l.wake.heard(ctx) {
 		for _, key := range l.take() {
 			if ctx.Err() == nil && !l.e.stopping.Load() {
 				l.grant(key)

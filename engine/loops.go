@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"time"
 
 	"pawl/db"
@@ -38,6 +39,16 @@ func (w wake) nudge() {
 	select {
 	case w <- struct{}{}:
 	default: // it is about to
+	}
+}
+
+// heard waits for a nudge, and reports whether there was one before ctx ended.
+func (w wake) heard(ctx context.Context) bool {
+	select {
+	case <-w:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 

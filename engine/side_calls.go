@@ -25,12 +25,8 @@ func newSideCalls(e *Engine, claim func(most int32) []func()) *sideCalls {
 
 // loop claims what is due whenever somebody, mostly the timer, says that something is.
 func (s *sideCalls) loop(ctx context.Context) {
-	for ctx.Err() == nil {
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-		}
-		if !s.engine.stopping.Load() && ctx.Err() == nil {
+	for s.heard(ctx) {
+		if !s.engine.stopping.Load() {
 			s.start()
 		}
 	}

@@ -104,12 +104,10 @@ func (w *watcher) loop(ctx context.Context) {
 	pause := w.soonest
 	for {
 		if len(w.numbers()) == 0 {
-			select {
-			case <-ctx.Done():
+			if !w.wake.heard(ctx) {
 				return
-			case <-w.wake:
-				pause = w.soonest
 			}
+			pause = w.soonest
 		}
 		woken, ok := w.wait(ctx, pause)
 		if !ok {

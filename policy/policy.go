@@ -7,7 +7,11 @@
 package policy
 
 import (
+	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/govalues/decimal"
 
@@ -135,3 +139,15 @@ const (
 // Secret names a secret: env:NAME or file:/path. It is read when it is used, so that it
 // can be replaced while the service runs, and only where Bounds allow it.
 type Secret string
+
+const wantSecret = "env:NAME or file:/absolute/path, where to find the secret; a policy is kept for ever and must not hold one"
+
+var envSecret = regexp.MustCompile(`^env:[A-Za-z_][A-Za-z0-9_]*$`)
+
+// valid reports whether the secret names a place.
+func (s Secret) valid() bool {
+	path, isFile := strings.CutPrefix(string(s), "file:")
+	return envSecret.MatchString(string(s)) ||
+		isFile && filepath.IsAbs(path) && filepath.Clean(path) == path && path != "/" && len(path) <= 4096 &&
+			!strings.ContainsFunc(path, unicode.IsControl)
+}
