@@ -13,8 +13,6 @@ import (
 	"pawl/fsm"
 )
 
-func (c *console) attentionRoutes() { c.getLive("/console/attention", (*visit).attention) }
-
 // attentionPage is the screen of what waits for a person: why orders wait, and those that wait for one of these reasons, with
 // what the runbook says of it.
 type attentionPage struct {

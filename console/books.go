@@ -9,11 +9,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) booksRoutes() {
-	c.get("/console/books", (*visit).showBooks)
-	c.post("/console/books", (*visit).proveBooks)
-}
-
 // booksPage is how far the proof of the books is, and what the last one found.
 type booksPage struct {
 	*client.Verification

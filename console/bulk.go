@@ -11,11 +11,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) bulkRoutes() {
-	c.get("/console/bulk", (*visit).bulk)
-	c.post("/console/bulk", (*visit).bulk)
-}
-
 // bulkMost is how many orders one bulk request can be about.
 const bulkMost = 1000
 

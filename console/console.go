@@ -33,28 +33,48 @@ type console struct {
 // refused before. It is safe for concurrent use and keeps nothing of anybody.
 func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
-	c.mux.Handle("GET /console/static/{name}", c.assets)
-	c.overviewRoutes()
-	c.orderRoutes()
-	c.labRoutes()
-	c.webhookRoutes()
-	c.stockRoutes()
-	c.booksRoutes()
-	c.attentionRoutes()
-	c.ordersRoutes()
-	c.runbookRoutes()
-	c.bulkRoutes()
-	c.policiesRoutes()
-	c.errorRoutes()
-	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
+	c.screens()
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))
 	// Not compressed: that would wait for more to send.
 	all.HandleFunc("GET /console/live", c.answered((*visit).pokes))
 	if c.Lab != nil {
+		c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
+		c.mux.HandleFunc("POST /console/lab", c.inLab((*visit).doInLab))
 		all.HandleFunc("GET /console/lab/live", c.inLab((*visit).labPokes))
 	}
 	return secured(http.NewCrossOriginProtection().Handler(all))
+}
+
+// screens serves all that there is of every service.
+func (c *console) screens() {
+	c.mux.Handle("GET /console/static/{name}", c.assets)
+	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
+	c.getLive("/console", (*visit).overview)
+	c.getLive("/console/attention", (*visit).attention)
+	c.getLive("/console/orders", (*visit).orders)
+	c.get("/console/order", (*visit).showOrder)
+	c.get("/console/order/{verb}", (*visit).askVerb)
+	c.post("/console/order/{verb}", (*visit).submitVerb)
+	c.form("/console/bulk", (*visit).bulk)
+	c.getLive("/console/errors", (*visit).errorGroups)
+	c.getLive("/console/webhooks", (*visit).showEndpoints)
+	c.getLive("/console/webhook", (*visit).showEndpoint)
+	c.form("/console/webhook/{task}", (*visit).doEndpoint)
+	c.getLive("/console/delivery", (*visit).showDelivery)
+	c.form("/console/delivery/{task}", (*visit).doDelivery)
+	c.get("/console/policies", (*visit).policies)
+	c.get("/console/policy", (*visit).policy)
+	c.get("/console/policy/new", (*visit).writePolicy)
+	c.post("/console/policy/new", (*visit).checkPolicy)
+	c.get("/console/policy/activate", (*visit).activation)
+	c.post("/console/policy/activate", (*visit).activate)
+	c.getLive("/console/stock", (*visit).showStock)
+	c.getLive("/console/item", (*visit).showItem)
+	c.form("/console/item/{task}", (*visit).doItem)
+	c.get("/console/books", (*visit).showBooks)
+	c.post("/console/books", (*visit).proveBooks)
+	c.get("/console/runbook", (*visit).showRunbook)
 }
 
 // contentPolicy lets a page load what the service itself has, and nothing written into the page runs or counts as style.
@@ -95,4 +115,10 @@ func (c *console) post(path string, do func(*visit) error) {
 		}
 		return do(v)
 	}))
+}
+
+// form serves a screen that is a form, and the form.
+func (c *console) form(path string, serve func(*visit) error) {
+	c.get(path, serve)
+	c.post(path, serve)
 }

@@ -8,8 +8,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) errorRoutes() { c.getLive("/console/errors", (*visit).errorGroups) }
-
 // errorGroup is a group with the ways that lead on from it. Empty: there is none.
 type errorGroup struct {
 	client.ErrorGroup

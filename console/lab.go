@@ -87,14 +87,6 @@ type LabProof struct {
 	Wrong  string    // why it could not say anything
 }
 
-func (c *console) labRoutes() {
-	if c.Lab == nil {
-		return
-	}
-	c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
-	c.mux.HandleFunc("POST /console/lab", c.inLab((*visit).doInLab))
-}
-
 // inLab serves a page also when no replica can say who asks: then a person must be able to start one.
 func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

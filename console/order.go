@@ -15,12 +15,6 @@ import (
 	"pawl/fsm/diagram"
 )
 
-func (c *console) orderRoutes() {
-	c.get("/console/order", (*visit).showOrder)
-	c.get("/console/order/{verb}", (*visit).askVerb)
-	c.post("/console/order/{verb}", (*visit).submitVerb)
-}
-
 // orderPage is all that there is to know of an order, or a page of it.
 type orderPage struct {
 	*client.Order

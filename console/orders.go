@@ -11,8 +11,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) ordersRoutes() { c.getLive("/console/orders", (*visit).orders) }
-
 // ordersPage is the screen of orders.
 type ordersPage struct {
 	Search string

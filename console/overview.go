@@ -11,8 +11,6 @@ import (
 	"pawl/fsm/diagram"
 )
 
-func (c *console) overviewRoutes() { c.getLive("/console", (*visit).overview) }
-
 // overviewPage is the start page: how the service stands.
 type overviewPage struct {
 	*client.Overview

@@ -10,15 +10,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) policiesRoutes() {
-	c.get("/console/policies", (*visit).policies)
-	c.get("/console/policy", (*visit).policy)
-	c.get("/console/policy/new", (*visit).writePolicy)
-	c.post("/console/policy/new", (*visit).checkPolicy)
-	c.get("/console/policy/activate", (*visit).activation)
-	c.post("/console/policy/activate", (*visit).activate)
-}
-
 // policies shows the versions, a page of them at a time.
 func (v *visit) policies() error {
 	const most = 50

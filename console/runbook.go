@@ -16,10 +16,8 @@ import (
 	"pawl/docs"
 )
 
-func (c *console) runbookRoutes() {
-	c.get("/console/runbook", func(v *visit) error {
-		return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
-	})
+func (v *visit) showRunbook() error {
+	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 }
 
 // runbook is docs/runbook.md as pages have it.

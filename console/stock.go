@@ -9,13 +9,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) stockRoutes() {
-	c.getLive("/console/stock", (*visit).showStock)
-	c.getLive("/console/item", (*visit).showItem)
-	c.get("/console/item/{task}", (*visit).doItem)
-	c.post("/console/item/{task}", (*visit).doItem)
-}
-
 type stockPage struct {
 	Items []client.Item
 	Next  string // the URL of the next page; empty on the last one

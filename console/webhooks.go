@@ -7,16 +7,6 @@ import (
 	"pawl/client"
 )
 
-func (c *console) webhookRoutes() {
-	c.getLive("/console/webhooks", (*visit).showEndpoints)
-	c.getLive("/console/webhook", (*visit).showEndpoint)
-	c.get("/console/webhook/{task}", (*visit).doEndpoint)
-	c.post("/console/webhook/{task}", (*visit).doEndpoint)
-	c.getLive("/console/delivery", (*visit).showDelivery)
-	c.get("/console/delivery/{task}", (*visit).doDelivery)
-	c.post("/console/delivery/{task}", (*visit).doDelivery)
-}
-
 func (v *visit) showEndpoints() error {
 	list, err := v.api.ListWebhookEndpoints(v.r.Context())
 	if err != nil {
