@@ -2,9 +2,7 @@ package console
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
-	"slices"
 
 	"pawl/client"
 )
@@ -12,14 +10,8 @@ import (
 // booksPage is how far the proof of the books is, and what the last one found.
 type booksPage struct {
 	*client.Verification
-	Wrong    []client.VerificationCheck // violated, warnings last
-	Right    []client.VerificationCheck
-	Statuses []statusCount
-}
-
-type statusCount struct {
-	Status string
-	Orders int64
+	Wrong []client.VerificationCheck // violated, warnings last
+	Right []client.VerificationCheck
 }
 
 func (v *visit) showBooks() error {
@@ -40,9 +32,6 @@ func (v *visit) showBooks() error {
 		}
 	}
 	p.Wrong = append(p.Wrong, warnings...)
-	for _, status := range slices.Sorted(maps.Keys(state.Report.Orders)) {
-		p.Statuses = append(p.Statuses, statusCount{status, state.Report.Orders[status]})
-	}
 	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
 	return v.show("books", page{Title: "Books", Data: p})
 }
@@ -51,10 +40,7 @@ func (v *visit) showBooks() error {
 func (p booksPage) Reported() bool { return !p.Report.FinishedAt.IsZero() }
 
 func (v *visit) proveBooks() error {
-	if _, err := v.api.StartVerification(v.r.Context()); err != nil {
-		return err
-	}
-	return v.redirect("/console/books")
+	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context()))
 }
 
 // proofStep is how far a proof has come.

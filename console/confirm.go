@@ -1,6 +1,9 @@
 package console
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // confirmation is the page between what a person asks for and what is done. It shows what would change; its button sends the
 // form to the URL of the page.
@@ -17,6 +20,11 @@ type confirmation struct {
 
 // change is something that will be different.
 type change struct{ What, Before, After string }
+
+// different are those of them that are changes.
+func different(all ...change) []change {
+	return slices.DeleteFunc(all, func(c change) bool { return c.Before == c.After })
+}
 
 // field is an input of a form.
 type field struct {

@@ -8,20 +8,24 @@ import (
 )
 
 var (
-	errUnknown   = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusUnauthorized, Title: "The service does not know who asks."}}
-	errForbidden = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusForbidden, Title: "Your roles do not allow this."}}
+	errUnknown   = newProblem(http.StatusUnauthorized, "The service does not know who asks.", "")
+	errForbidden = newProblem(http.StatusForbidden, "Your roles do not allow this.", "")
+	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "") // the path has no screen
 )
 
-// errNoPage is the error of a path without a screen.
-var errNoPage = &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusNotFound, Title: "There is no such page."}}
+// newProblem is a problem that the console itself has found, as the API would put it.
+func newProblem(status int64, title, detail string) *client.Problem {
+	return &client.Problem{ProblemBody: client.ProblemBody{Status: status, Title: title, Detail: detail}}
+}
+
+// unusable is the error of a form that nothing can be made of.
+func unusable(why string) error { return newProblem(http.StatusUnprocessableEntity, why, "") }
 
 // showError shows an error in the frame. What is not the API's is the console's fault, or the API can't be reached.
 func (v *visit) showError(err error) {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
-		problem = &client.Problem{ProblemBody: client.ProblemBody{
-			Status: http.StatusBadGateway, Title: "The service did not answer.", Detail: err.Error(),
-		}}
+		problem = newProblem(http.StatusBadGateway, "The service did not answer.", err.Error())
 	}
 	v.live = ""
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: problem}); err != nil {

@@ -20,11 +20,7 @@ func (v *visit) showStock() error {
 	if err != nil {
 		return err
 	}
-	p := stockPage{Items: list.Items, First: v.query("cursor") == ""}
-	if list.NextCursor != "" {
-		p.Next = v.with("cursor", list.NextCursor)
-	}
-	return v.show("stock", page{Title: "Stock", Data: p})
+	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.behind(list.NextCursor), v.query("cursor") == ""}})
 }
 
 // itemPage is an item with the last changes of its stock.
@@ -98,11 +94,9 @@ func (v *visit) itemTasks(i *stockItem) []task { return []task{v.adjustItem(i), 
 func (v *visit) adjustItem(i *stockItem) task {
 	return task{
 		Label: "Add or take away", Link: itemURL("/adjust", i.Item.Item), operation: "adjustInventory",
-		ask: func() confirmation {
-			return confirmation{Heading: "Add units of " + visible(i.Item.Item) + ", or take some away", Button: "Change the stock", Back: itemURL("", i.Item.Item),
-				Fields: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "How many more; with a minus, how many fewer."}, needed(whyField)},
-				Notes:  []string{"For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked, and never oversold."}}
-		},
+		asks: confirmation{Heading: "Add units of " + visible(i.Item.Item) + ", or take some away", Button: "Change the stock", Back: itemURL("", i.Item.Item),
+			Fields: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "How many more; with a minus, how many fewer."}, needed(whyField)},
+			Notes:  []string{"For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked, and never oversold."}},
 		changes: func(form url.Values) ([]change, error) {
 			units, err := units(form, "change")
 			return i.changed(i.OnHand + units), err
@@ -112,8 +106,8 @@ func (v *visit) adjustItem(i *stockItem) task {
 			if err != nil {
 				return err
 			}
-			_, err = v.api.AdjustInventory(v.r.Context(), i.Item.Item, nil, client.AdjustInventoryBody{Change: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")})
-			return v.backToItem(i, err)
+			body := client.AdjustInventoryBody{Change: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
+			return v.backTo(itemURL("", i.Item.Item))(v.api.AdjustInventory(v.r.Context(), i.Item.Item, nil, body))
 		},
 	}
 }
@@ -121,12 +115,10 @@ func (v *visit) adjustItem(i *stockItem) task {
 func (v *visit) setItem(i *stockItem) task {
 	return task{
 		Label: "Set after a count", Link: itemURL("/set", i.Item.Item), operation: "setInventory",
-		ask: func() confirmation {
-			return confirmation{Heading: "Say how many units of " + visible(i.Item.Item) + " are on the shelf", Button: "Set the stock", Back: itemURL("", i.Item.Item),
-				Hidden: map[string]string{"etag": i.etag},
-				Fields: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true, Help: "Sold units are gone from it; what is reserved is still there."}, whyField},
-				Notes:  []string{"It is set only if nothing is sold or changed from now on. From then on the item is tracked, and never oversold."}}
-		},
+		asks: confirmation{Heading: "Say how many units of " + visible(i.Item.Item) + " are on the shelf", Button: "Set the stock", Back: itemURL("", i.Item.Item),
+			Hidden: map[string]string{"etag": i.etag},
+			Fields: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true, Help: "Sold units are gone from it; what is reserved is still there."}, whyField},
+			Notes:  []string{"It is set only if nothing is sold or changed from now on. From then on the item is tracked, and never oversold."}},
 		changes: func(form url.Values) ([]change, error) {
 			units, err := units(form, "onHand")
 			return i.changed(units), err
@@ -140,8 +132,8 @@ func (v *visit) setItem(i *stockItem) task {
 			if params.IfMatch == "" {
 				params.IfNoneMatch = "*"
 			}
-			_, err = v.api.SetInventory(v.r.Context(), i.Item.Item, &params, client.SetInventoryBody{OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")})
-			return v.backToItem(i, err)
+			body := client.SetInventoryBody{OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
+			return v.backTo(itemURL("", i.Item.Item))(v.api.SetInventory(v.r.Context(), i.Item.Item, &params, body))
 		},
 	}
 }
@@ -159,13 +151,6 @@ func (i *stockItem) changed(onHand int64) []change {
 		{"On hand", strconv.FormatInt(i.OnHand, 10), strconv.FormatInt(onHand, 10)},
 		{"Left to sell", free, strconv.FormatInt(onHand-i.Reserved, 10)},
 	}
-}
-
-func (v *visit) backToItem(i *stockItem, err error) error {
-	if err != nil {
-		return err
-	}
-	return v.redirect(itemURL("", i.Item.Item))
 }
 
 // units reads a number of units from a form.

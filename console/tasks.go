@@ -19,7 +19,7 @@ type task struct {
 	operation string // of the API
 	hidden    bool   // it would be refused now
 
-	ask     func() confirmation
+	asks    confirmation
 	changes func(url.Values) ([]change, error) // nil: the page has said all there is to say
 	do      func(url.Values) error             // answers, too
 }
@@ -55,18 +55,11 @@ func (v *visit) perform(tasks ...task) error {
 // mendable are the statuses of refusals after which a person corrects the form, or decides anew.
 var mendable = map[int64]bool{http.StatusBadRequest: true, http.StatusConflict: true, http.StatusPreconditionFailed: true, http.StatusUnprocessableEntity: true}
 
-// unusable is the error of a form that nothing can be made of.
-func unusable(why string) error {
-	return &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusUnprocessableEntity, Title: why}}
-}
-
 // ask shows the form of a task, after a refusal as the person had filled it in.
 func (v *visit) ask(t *task, refused *client.Problem) error {
-	c, status := t.ask(), http.StatusOK
-	if c.Hidden == nil {
-		c.Hidden = map[string]string{}
-	}
-	c.Hidden["requestId"] = client.NewID()
+	c, status := t.asks, http.StatusOK
+	c.Hidden = map[string]string{"requestId": client.NewID()}
+	maps.Copy(c.Hidden, t.asks.Hidden)
 	if refused != nil {
 		status = int(refused.Status)
 		c.Notes = slices.Insert(c.Notes, 0, sentences(refused)...)
@@ -101,7 +94,7 @@ func (v *visit) submit(t *task, form url.Values) error {
 	case len(changes) == 0:
 		return unusable("Nothing would change.")
 	}
-	c := t.ask()
+	c := t.asks
 	c.Fields, c.Changes, c.Back, c.Hidden = nil, changes, t.Link, map[string]string{"confirmed": "yes"}
 	for name := range maps.Keys(form) {
 		c.Hidden[name] = form.Get(name)
@@ -115,6 +108,16 @@ type told struct {
 	Notes   []string
 	Text    string // as it is, to be copied or read
 	Back    string
+}
+
+// backTo leads to a page after something was done, or hands on why it was not.
+func (v *visit) backTo(page string) func(done any, err error) error {
+	return func(_ any, err error) error {
+		if err != nil {
+			return err
+		}
+		return v.redirect(page)
+	}
 }
 
 func (v *visit) tell(t told) error {

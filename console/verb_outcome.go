@@ -12,8 +12,8 @@ import (
 )
 
 // changesOf are the differences between an order as it is and as it would be.
-func changesOf(is, would *client.Order) (changes []change) {
-	for _, c := range []change{
+func changesOf(is, would *client.Order) []change {
+	changes := different([]change{
 		{"Status", string(is.Status), string(would.Status)},
 		{"Generation", strconv.Itoa(is.Generation), strconv.Itoa(would.Generation)},
 		{"Policy", version(is.Policy), version(would.Policy)},
@@ -24,10 +24,9 @@ func changesOf(is, would *client.Order) (changes []change) {
 		{"Given back", is.Refunded, would.Refunded},
 		{"Refunds", refundsText(is), refundsText(would)},
 		{"Can be asked", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
-	} {
-		if c.Before != c.After {
-			changes = append(changes, change{c.What, cmp.Or(c.Before, "–"), cmp.Or(c.After, "–")})
-		}
+	}...)
+	for i, c := range changes {
+		changes[i] = change{c.What, cmp.Or(c.Before, "–"), cmp.Or(c.After, "–")}
 	}
 	return changes
 }

@@ -15,10 +15,8 @@ import (
 func (v *visit) newEndpoint() task {
 	return task{
 		Link: "/console/webhook/new", operation: "createWebhookEndpoint",
-		ask: func() confirmation {
-			return confirmation{Heading: "New webhook endpoint", Button: "Make it", Back: "/console/webhooks", Fields: endpointFields(&client.WebhookEndpoint{}),
-				Notes: []string{"Every event from now on is posted to the URL, until it answers with 2xx: those of an order in order."}}
-		},
+		asks: confirmation{Heading: "New webhook endpoint", Button: "Make it", Back: "/console/webhooks", Fields: endpointFields(&client.WebhookEndpoint{}),
+			Notes: []string{"Every event from now on is posted to the URL, until it answers with 2xx: those of an order in order."}},
 		do: func(form url.Values) error {
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), nil, endpointBody(form))
 			if err != nil {
@@ -58,21 +56,11 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []task {
 	return []task{v.testEndpoint(e), on, v.recoverDeliveries(e), v.changeEndpoint(e), v.rotateSecret(e), off, v.deleteEndpoint(e)}
 }
 
-// changed leads back to the endpoint.
-func (v *visit) changed(e *client.WebhookEndpoint, err error) error {
-	if err != nil {
-		return err
-	}
-	return v.redirect(endpointURL("", e.ID))
-}
-
 func (v *visit) testEndpoint(e *client.WebhookEndpoint) task {
 	return task{
 		Label: "Send a test event", Link: endpointURL("/test", e.ID), operation: "testWebhookEndpoint",
-		ask: func() confirmation {
-			return confirmation{Heading: "Send a test event?", Button: "Send it", Back: endpointURL("", e.ID),
-				Notes: []string{"It is of the type webhook_endpoint.test, signed like all others, and sent to " + e.URL + " at once. Nothing of it is kept."}}
-		},
+		asks: confirmation{Heading: "Send a test event?", Button: "Send it", Back: endpointURL("", e.ID),
+			Notes: []string{"It is of the type webhook_endpoint.test, signed like all others, and sent to " + e.URL + " at once. Nothing of it is kept."}},
 		do: func(url.Values) error {
 			out, err := v.api.TestWebhookEndpoint(v.r.Context(), e.ID)
 			if err != nil {
@@ -95,25 +83,17 @@ func (v *visit) testEndpoint(e *client.WebhookEndpoint) task {
 func (v *visit) changeEndpoint(e *client.WebhookEndpoint) task {
 	return task{
 		Label: "Change", Link: endpointURL("/change", e.ID), operation: "changeWebhookEndpoint",
-		ask: func() confirmation {
-			return confirmation{Heading: "Change the endpoint", Button: "Change it", Back: endpointURL("", e.ID), Fields: endpointFields(e),
-				Hidden: map[string]string{"version": fmt.Sprint(e.Version)},
-				Notes:  []string{"What was not delivered yet goes to the new URL. The types count for events that no deliveries were made of yet."}}
-		},
-		changes: func(form url.Values) (changes []change, err error) {
+		asks: confirmation{Heading: "Change the endpoint", Button: "Change it", Back: endpointURL("", e.ID), Fields: endpointFields(e),
+			Hidden: map[string]string{"version": fmt.Sprint(e.Version)},
+			Notes:  []string{"What was not delivered yet goes to the new URL. The types count for events that no deliveries were made of yet."}},
+		changes: func(form url.Values) ([]change, error) {
 			then := endpointBody(form)
-			for _, c := range []change{
-				{"URL", e.URL, then.URL}, {"What it is for", e.Description, then.Description}, {"Types of events", typesText(e.Types), typesText(then.Types)},
-			} {
-				if c.Before != c.After {
-					changes = append(changes, c)
-				}
-			}
-			return changes, nil
+			return different(change{"URL", e.URL, then.URL}, change{"What it is for", e.Description, then.Description},
+				change{"Types of events", typesText(e.Types), typesText(then.Types)}), nil
 		},
 		do: func(form url.Values) error {
 			params := client.ChangeWebhookEndpointParams{IfMatch: `"` + form.Get("version") + `"`}
-			return v.changed(v.api.ChangeWebhookEndpoint(v.r.Context(), e.ID, &params, endpointBody(form)))
+			return v.backTo(endpointURL("", e.ID))(v.api.ChangeWebhookEndpoint(v.r.Context(), e.ID, &params, endpointBody(form)))
 		},
 	}
 }
@@ -138,10 +118,8 @@ func (v *visit) rotateSecret(e *client.WebhookEndpoint) task {
 	}
 	return task{
 		Label: "Rotate the secret", Link: endpointURL("/rotate", e.ID), operation: "rotateWebhookSecret",
-		ask: func() confirmation {
-			return confirmation{Heading: "Give the endpoint another secret?", Button: "Rotate the secret", Back: endpointURL("", e.ID), Fields: []field{overlap, whyField},
-				Notes: []string{"The next page shows the new one, once."}}
-		},
+		asks: confirmation{Heading: "Give the endpoint another secret?", Button: "Rotate the secret", Back: endpointURL("", e.ID), Fields: []field{overlap, whyField},
+			Notes: []string{"The next page shows the new one, once."}},
 		do: func(form url.Values) error {
 			body := client.RotateSecretBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 			for _, o := range overlaps {
@@ -161,19 +139,17 @@ func (v *visit) rotateSecret(e *client.WebhookEndpoint) task {
 const fromNow = "only what happens from now on"
 
 func (v *visit) enableEndpoint(e *client.WebhookEndpoint) task {
+	from := field{Name: "from", Label: "It gets", Type: "select", Options: []string{"everything since it was disabled", fromNow}}
 	return task{
 		Label: "Enable", Link: endpointURL("/enable", e.ID), operation: "enableWebhookEndpoint",
-		ask: func() confirmation {
-			from := field{Name: "from", Label: "It gets", Type: "select", Options: []string{"everything since it was disabled", fromNow}}
-			return confirmation{Heading: "Send to the endpoint again?", Button: "Enable it", Back: endpointURL("", e.ID), Fields: []field{from, whyField},
-				Notes: []string{"Everything is as far as the feed still has it. With only what happens from now on, what is not finished is skipped."}}
-		},
+		asks: confirmation{Heading: "Send to the endpoint again?", Button: "Enable it", Back: endpointURL("", e.ID), Fields: []field{from, whyField},
+			Notes: []string{"Everything is as far as the feed still has it. With only what happens from now on, what is not finished is skipped."}},
 		do: func(form url.Values) error {
 			body := client.EnableBody{From: client.EnableBodyFromStopped, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 			if form.Get("from") == fromNow {
 				body.From = client.EnableBodyFromNow
 			}
-			return v.changed(v.api.EnableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
+			return v.backTo(endpointURL("", e.ID))(v.api.EnableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
 		},
 	}
 }
@@ -181,13 +157,11 @@ func (v *visit) enableEndpoint(e *client.WebhookEndpoint) task {
 func (v *visit) disableEndpoint(e *client.WebhookEndpoint) task {
 	return task{
 		Label: "Disable", Link: endpointURL("/disable", e.ID), operation: "disableWebhookEndpoint",
-		ask: func() confirmation {
-			return confirmation{Heading: "Send nothing to the endpoint for a while?", Button: "Disable it", Back: endpointURL("", e.ID), Fields: []field{whyField},
-				Notes: []string{"Events are kept for it as long as the feed keeps them."}}
-		},
+		asks: confirmation{Heading: "Send nothing to the endpoint for a while?", Button: "Disable it", Back: endpointURL("", e.ID), Fields: []field{whyField},
+			Notes: []string{"Events are kept for it as long as the feed keeps them."}},
 		do: func(form url.Values) error {
 			body := client.AskBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			return v.changed(v.api.DisableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
+			return v.backTo(endpointURL("", e.ID))(v.api.DisableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
 		},
 	}
 }
@@ -195,17 +169,12 @@ func (v *visit) disableEndpoint(e *client.WebhookEndpoint) task {
 func (v *visit) deleteEndpoint(e *client.WebhookEndpoint) task {
 	return task{
 		Label: "Delete", Link: endpointURL("/delete", e.ID), operation: "deleteWebhookEndpoint",
-		ask: func() confirmation {
-			return confirmation{Heading: "Delete the endpoint?", Button: "Delete it", Danger: true, Back: endpointURL("", e.ID), Hidden: map[string]string{"version": fmt.Sprint(e.Version)},
-				Changes: []change{{"URL", e.URL, "nothing is sent to it"}},
-				Notes:   []string{"Its deliveries are forgotten, and it can't be brought back. To stop for a while, disable it."}}
-		},
+		asks: confirmation{Heading: "Delete the endpoint?", Button: "Delete it", Danger: true, Back: endpointURL("", e.ID), Hidden: map[string]string{"version": fmt.Sprint(e.Version)},
+			Changes: []change{{"URL", e.URL, "nothing is sent to it"}},
+			Notes:   []string{"Its deliveries are forgotten, and it can't be brought back. To stop for a while, disable it."}},
 		do: func(form url.Values) error {
 			params := client.DeleteWebhookEndpointParams{IfMatch: `"` + form.Get("version") + `"`}
-			if err := v.api.DeleteWebhookEndpoint(v.r.Context(), e.ID, &params); err != nil {
-				return err
-			}
-			return v.redirect("/console/webhooks")
+			return v.backTo("/console/webhooks")(nil, v.api.DeleteWebhookEndpoint(v.r.Context(), e.ID, &params))
 		},
 	}
 }
@@ -214,13 +183,11 @@ func (v *visit) deleteEndpoint(e *client.WebhookEndpoint) task {
 const minutes = "2006-01-02T15:04"
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint) task {
+	since := field{Name: "since", Label: "Tried last at this time or later (UTC)", Type: "datetime-local", Required: true, Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}
 	return task{
 		Label: "Recover", Link: endpointURL("/recover", e.ID), operation: "recoverDeliveries",
-		ask: func() confirmation {
-			since := field{Name: "since", Label: "Tried last at this time or later (UTC)", Type: "datetime-local", Required: true, Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}
-			return confirmation{Heading: "Send again what was given up?", Button: "Send it again", Back: endpointURL("", e.ID), Fields: []field{since, whyField},
-				Notes: []string{"All deliveries that failed ten times are sent as if they were new, the oldest first; 10,000 at most."}}
-		},
+		asks: confirmation{Heading: "Send again what was given up?", Button: "Send it again", Back: endpointURL("", e.ID), Fields: []field{since, whyField},
+			Notes: []string{"All deliveries that failed ten times are sent as if they were new, the oldest first; 10,000 at most."}},
 		do: func(form url.Values) error {
 			since, err := time.Parse(minutes, form.Get("since"))
 			if err != nil {

@@ -52,10 +52,7 @@ func (v *visit) showEndpoint() error {
 	} else if err != nil {
 		return err
 	}
-	p.Deliveries = list.Deliveries
-	if list.NextCursor != "" {
-		p.Next = v.with("cursor", list.NextCursor)
-	}
+	p.Deliveries, p.Next = list.Deliveries, v.behind(list.NextCursor)
 	given, err := v.api.ListDeliveries(ctx, id, &client.ListDeliveriesParams{State: client.ListDeliveriesParamsStateExhausted, Limit: 1})
 	if err != nil {
 		return err
@@ -69,6 +66,14 @@ func (v *visit) with(name, value string) string {
 	query := v.r.URL.Query()
 	query.Set(name, value)
 	return address(v.r.URL.Path, query)
+}
+
+// behind is the URL of the page behind a cursor; empty, as that of the last page is: there is none.
+func (v *visit) behind(cursor string) string {
+	if cursor == "" {
+		return ""
+	}
+	return v.with("cursor", cursor)
 }
 
 // endpointURL is the page of an endpoint, or of a task that it is asked for.
@@ -128,28 +133,19 @@ func (p *deliveryPage) url(task string) string {
 
 func (v *visit) deliveryTasks(p *deliveryPage) []task {
 	no := p.Delivery.Delivery
-	done := func(_ *client.Delivery, err error) error {
-		if err != nil {
-			return err
-		}
-		return v.redirect(p.url(""))
-	}
+	done := v.backTo(p.url(""))
 	finished := p.State != client.DeliveryStatePending && p.State != client.DeliveryStateExhausted
 	return []task{{
 		Label: "Send it again", Link: p.url("/resend"), operation: "resendDelivery",
-		ask: func() confirmation {
-			return confirmation{Heading: "Send the delivery again?", Button: "Send it again", Back: p.url(""), Fields: []field{whyField},
-				Notes: []string{"As if it was new, with the same id: a receiver that has it already can tell. Those behind it of the same order or item wait for it."}}
-		},
+		asks: confirmation{Heading: "Send the delivery again?", Button: "Send it again", Back: p.url(""), Fields: []field{whyField},
+			Notes: []string{"As if it was new, with the same id: a receiver that has it already can tell. Those behind it of the same order or item wait for it."}},
 		do: func(form url.Values) error {
 			return done(v.api.ResendDelivery(v.r.Context(), p.Endpoint, no, nil, client.AskBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
 		},
 	}, {
 		Label: "Skip it", Link: p.url("/skip"), operation: "skipDelivery", hidden: finished,
-		ask: func() confirmation {
-			return confirmation{Heading: "Skip the delivery?", Button: "Skip it", Danger: true, Back: p.url(""), Fields: []field{needed(whyField)},
-				Notes: []string{"It is not sent any more, and those behind it of the same order or item go on. The receiver misses an event."}}
-		},
+		asks: confirmation{Heading: "Skip the delivery?", Button: "Skip it", Danger: true, Back: p.url(""), Fields: []field{needed(whyField)},
+			Notes: []string{"It is not sent any more, and those behind it of the same order or item go on. The receiver misses an event."}},
 		do: func(form url.Values) error {
 			return done(v.api.SkipDelivery(v.r.Context(), p.Endpoint, no, nil, client.SkipBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
 		},
