@@ -30,8 +30,7 @@ func (v *visit) policies() error {
 // policyPage is a version, and what it changes.
 type policyPage struct {
 	*client.PolicyVersion
-	Against int // the version that it is compared with; 0: none
-	Diff    []diffLine
+	comparison
 }
 
 // policy shows a version, compared with another one or else with the active one.
@@ -40,20 +39,11 @@ func (v *visit) policy() error {
 	if err != nil {
 		return err
 	}
-	data := policyPage{PolicyVersion: p, Against: number(v.query("against"))}
-	if data.Against == 0 && !p.Active {
-		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
-		if err != nil {
+	data := policyPage{PolicyVersion: p}
+	if against := max(number(v.query("against")), 0); against > 0 || !p.Active {
+		if data.comparison, err = v.compared(against, p); err != nil {
 			return err
 		}
-		data.Against = list.Active
-	}
-	if data.Against > 0 {
-		other, err := v.api.GetPolicy(v.r.Context(), data.Against)
-		if err != nil {
-			return err
-		}
-		data.Diff = diff(other, p)
 	}
 	return v.show("policy", page{Title: "Policy " + strconv.Itoa(p.Version), Data: data})
 }
@@ -72,8 +62,7 @@ type policyForm struct {
 	Source  string
 	Checked *client.StoredPolicy // the API found no mistake
 	Problem *client.Problem      // what it found
-	Against int                  // the active version
-	Diff    []diffLine           // what would change
+	comparison
 }
 
 // writePolicy shows the text of a version, to be changed.
@@ -111,7 +100,7 @@ func (v *visit) checkPolicy() error {
 	}
 	if err == nil {
 		form.Checked = stored
-		if form.Against, form.Diff, err = v.againstActive(source); err != nil {
+		if form.comparison, err = v.compared(0, &client.PolicyVersion{Source: source}); err != nil {
 			return err
 		}
 	}
@@ -126,27 +115,35 @@ func (v *visit) showPolicyForm(form policyForm) error {
 	return v.showAs(status, "policy_form", page{Title: "New policy", Data: form})
 }
 
-// againstActive compares a text with the active version.
-func (v *visit) againstActive(source string) (active int, lines []diffLine, err error) {
-	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
-	if err != nil {
-		return 0, nil, err
+// comparison is what a policy changes of a version.
+type comparison struct {
+	Against int // the version; 0: there is none
+	Diff    []diffLine
+}
+
+// compared compares a policy with a version, or with the active one, which is 0.
+func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, err error) {
+	if against == 0 {
+		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
+		if err != nil {
+			return c, err
+		}
+		against = list.Active
 	}
-	now := &client.PolicyVersion{}
-	if list.Active > 0 {
-		if now, err = v.api.GetPolicy(v.r.Context(), list.Active); err != nil {
-			return 0, nil, err
+	other := &client.PolicyVersion{}
+	if against > 0 {
+		if other, err = v.api.GetPolicy(v.r.Context(), against); err != nil {
+			return c, err
 		}
 	}
-	return list.Active, diff(now, &client.PolicyVersion{Source: source}), nil
+	return comparison{against, diff(other, p)}, nil
 }
 
 // policyActivation is the page between a version and its activation.
 type policyActivation struct {
-	*client.PolicyVersion            // as a dry run says
-	ETag                  string     // of what the person has seen
-	Against               int        // the active version; 0: there is none
-	Diff                  []diffLine // what changes for new orders
+	*client.PolicyVersion        // as a dry run says
+	comparison                   // what changes for new orders
+	ETag                  string // of what the person has seen
 	Fields                []field
 	Changed               bool // another version was activated since the person looked
 }
@@ -165,7 +162,7 @@ func (v *visit) showActivation(changed bool) error {
 	}
 	data := policyActivation{PolicyVersion: tried, ETag: answer.Header.Get("ETag"), Changed: changed,
 		Fields: []field{{Name: "reason", Label: "Reason", Help: "Kept with the activation.", Value: v.r.PostForm.Get("reason")}}}
-	if data.Against, data.Diff, err = v.againstActive(p.Source); err != nil {
+	if data.comparison, err = v.compared(0, &client.PolicyVersion{Source: p.Source}); err != nil {
 		return err
 	}
 	status := http.StatusOK
@@ -184,12 +181,11 @@ func (v *visit) activate() error {
 		return err
 	}
 	seen := client.ActivatePolicyParams{IfMatch: v.r.PostFormValue("etag")}
-	if _, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")}); hasStatus(err, http.StatusPreconditionFailed) {
+	_, err = v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")})
+	if hasStatus(err, http.StatusPreconditionFailed) {
 		return v.showActivation(true)
-	} else if err != nil {
-		return err
 	}
-	return v.redirect(policyURL(p.Version))
+	return v.backTo(policyURL(p.Version))(nil, err)
 }
 
 // policyURL is the page of a version.
