@@ -29,8 +29,8 @@ type bulkPage struct {
 	Fields     []field
 	More       bool // a filter has more orders than these
 	Problem    *client.Problem
-	Would, Not []client.BulkResult
-	Tried      bool // there was a dry run
+	Would, Not []client.BulkResult // the orders it would be done to, and the others; on the page of what came of it, was done to
+	Tried      bool                // there was a dry run
 }
 
 // bulk asks, shows what would be done, or does it. Its answer to what was done is a page of its own and not a redirect: a
@@ -52,22 +52,16 @@ func (v *visit) bulk() error {
 	switch {
 	case len(form.IDs) > bulkMost:
 		p.IDs = form.IDs[:bulkMost]
-		p.Problem = &client.Problem{ProblemBody: client.ProblemBody{
-			Title: "These are more than 1,000 orders, and 1,000 are the most at a time.", Detail: "The first 1,000 of them are below. Come again for the others.",
-		}}
-	case form.Verb == nil || len(form.IDs) == 0:
-	case form.Confirm && v.r.Method == http.MethodPost:
-		results, err := v.askAll(form, false)
-		if err == nil {
-			return v.showResults(form, results)
-		}
-		if p.Problem = refusedInput(err); p.Problem == nil {
+		p.Problem = newProblem(0, "These are more than 1,000 orders, and 1,000 are the most at a time.", "The first 1,000 of them are below. Come again for the others.")
+	case form.complete():
+		err := v.askAll(p)
+		if p.Problem = refusedInput(err); err != nil && p.Problem == nil {
 			return err
 		}
-	default:
-		if err := v.tryBulk(p); err != nil {
-			return err
+		if err == nil && form.Confirm {
+			return v.show("bulk_results", page{Title: form.Verb.Label + ": what came of it", Data: p})
 		}
+		p.Tried = err == nil
 	}
 	if form.Verb != nil {
 		p.Fields = form.Verb.fieldsOfMany(form.Body)
@@ -75,46 +69,36 @@ func (v *visit) bulk() error {
 	return v.show("bulk", page{Title: "Many orders", Data: p})
 }
 
-// tryBulk does a dry run, once the form has all that it needs.
-func (v *visit) tryBulk(p *bulkPage) error {
-	if p.Verb.Name == "step-result" && (p.Body.Step == "" || p.Body.Outcome == "" || p.Body.Reason == "") {
-		return nil
-	}
-	results, err := v.askAll(p.bulkForm, true)
-	if err != nil {
-		if p.Problem = refusedInput(err); p.Problem == nil {
-			return err
-		}
-		return nil
-	}
-	p.Tried = true
-	for _, r := range results {
-		if r.Applied {
-			p.Would = append(p.Would, r)
-		} else {
-			p.Not = append(p.Not, r)
-		}
-	}
-	return nil
+// complete reports whether it has all that a dry run needs.
+func (f *bulkForm) complete() bool {
+	b := &f.Body
+	return f.Verb != nil && len(f.IDs) > 0 && (f.Confirm || f.Verb.Name != "step-result" || b.Step != "" && b.Outcome != "" && b.Reason != "")
 }
 
-// askAll asks the verb of all orders, in as many requests as their ids need.
-func (v *visit) askAll(form bulkForm, dryRun bool) (results []client.BulkResult, err error) {
-	for _, ids := range bodies(form.IDs) {
-		form.Body.IDs = ids
-		out, err := form.Verb.askMany(v.r.Context(), v.api, dryRun, form.Body)
-		switch {
-		case err == nil:
-			results = append(results, out.Results...)
-		case results == nil || dryRun:
-			return nil, err
-		default: // some are done: the person has to hear of them
+// askAll asks the verb of all orders, in as many requests as their ids need. It is a dry run before the person has confirmed it.
+func (v *visit) askAll(p *bulkPage) error {
+	asked := p.Body
+	for i, ids := range bodies(p.IDs) {
+		asked.IDs = ids
+		out, err := p.Verb.askMany(v.r.Context(), v.api, !p.Confirm, asked)
+		if err != nil && (i == 0 || !p.Confirm) {
+			return err
+		}
+		if err != nil { // some are done: the person has to hear of them
 			for _, id := range ids {
-				results = append(results, unanswered(id, err))
+				p.Not = append(p.Not, unanswered(id, err))
+			}
+			continue
+		}
+		for _, r := range out.Results {
+			if r.Applied {
+				p.Would = append(p.Would, r)
+			} else {
+				p.Not = append(p.Not, r)
 			}
 		}
 	}
-	return results, nil
+	return nil
 }
 
 // unanswered is the result of an order in a request that failed.
@@ -143,28 +127,10 @@ func bodies(ids []string) (pieces [][]string) {
 	return pieces
 }
 
-// bulkResults is what came of it.
-type bulkResults struct {
-	bulkForm
-	Done, Failed []client.BulkResult
-}
-
-func (v *visit) showResults(form bulkForm, all []client.BulkResult) error {
-	out := bulkResults{bulkForm: form}
-	for _, r := range all {
-		if r.Applied {
-			out.Done = append(out.Done, r)
-		} else {
-			out.Failed = append(out.Failed, r)
-		}
-	}
-	return v.show("bulk_results", page{Title: form.Verb.Label + ": what came of it", Data: out})
-}
-
 // readBulk reads a form, or the filter of a link. More: the filter has more orders than were read.
 func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 	if err := v.r.ParseForm(); err != nil {
-		return form, false, &client.Problem{ProblemBody: client.ProblemBody{Status: http.StatusRequestEntityTooLarge, Title: "The form could not be read.", Detail: err.Error()}}
+		return form, false, newProblem(http.StatusRequestEntityTooLarge, "The form could not be read.", err.Error())
 	}
 	said := v.r.PostForm
 	if v.r.Method == http.MethodGet {
@@ -176,7 +142,7 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 		ids = append(ids, said["refused"]...) // by the dry run before, which may say otherwise of what was chosen since
 	}
 	form = bulkForm{
-		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(ids), Confirm: get("confirm") != "",
+		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(ids), Confirm: v.r.Method == http.MethodPost && get("confirm") != "",
 		Body: client.BulkBody{
 			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
 			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),

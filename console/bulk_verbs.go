@@ -53,44 +53,31 @@ func (a *verb) fieldsOfMany(body client.BulkBody) (all []field) {
 func (a *verb) Asks() bool { return a.Name == "step-result" || a.Name == "retry" }
 
 // errFilter is the error of a link that says less than was meant: all orders are never meant.
-var errFilter = &client.Problem{ProblemBody: client.ProblemBody{
-	Status: http.StatusUnprocessableEntity, Title: "The link does not say which orders are meant.", Detail: "It has a filter that nobody knows, or none.",
-}}
+var errFilter = newProblem(http.StatusUnprocessableEntity, "The link does not say which orders are meant.", "It has a filter that nobody knows, or none.")
 
 // bulkFilter reads the filter of a link: the parameters of listOrders, by their names. given: it chooses among the orders.
 func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error) {
+	texts := map[string]*string{
+		"customerId": &f.CustomerID, "item": &f.Item, "hold": (*string)(&f.Hold), "holdReason": &f.HoldReason,
+		"failureStep": (*string)(&f.FailureStep), "failureCode": &f.FailureCode, "amountFrom": &f.AmountFrom, "amountTo": &f.AmountTo,
+	}
+	times := map[string]*time.Time{"createdFrom": &f.CreatedFrom, "createdTo": &f.CreatedTo}
 	for name := range q {
 		value := q.Get(name)
-		switch name {
-		case "verb", "id", "ids":
+		switch {
+		case name == "verb" || name == "id" || name == "ids":
 			continue
-		case "status":
+		case name == "sort":
+			f.Sort = client.ListOrdersParamsSort(value)
+			continue
+		case name == "status":
 			for status := range strings.SplitSeq(value, ",") {
 				f.Status = append(f.Status, client.Status(status))
 			}
-		case "customerId":
-			f.CustomerID = value
-		case "item":
-			f.Item = value
-		case "hold":
-			f.Hold = client.ListOrdersParamsHold(value)
-		case "holdReason":
-			f.HoldReason = value
-		case "failureStep":
-			f.FailureStep = client.ListOrdersParamsFailureStep(value)
-		case "failureCode":
-			f.FailureCode = value
-		case "amountFrom":
-			f.AmountFrom = value
-		case "amountTo":
-			f.AmountTo = value
-		case "createdFrom":
-			f.CreatedFrom, err = time.Parse(time.RFC3339, value)
-		case "createdTo":
-			f.CreatedTo, err = time.Parse(time.RFC3339, value)
-		case "sort":
-			f.Sort = client.ListOrdersParamsSort(value)
-			continue
+		case times[name] != nil:
+			*times[name], err = time.Parse(time.RFC3339, value)
+		case texts[name] != nil:
+			*texts[name] = value
 		default:
 			return f, false, errFilter
 		}
