@@ -1,6 +1,8 @@
 package console
 
 import (
+	"slices"
+
 	"pawl/client"
 	"pawl/fsm"
 )
@@ -12,7 +14,7 @@ func charts(points []client.Activity) []chart {
 		{"Throughput", "orders a second", perSecond, true, []line{
 			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
 			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
-			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed") + named(a.Ended, "canceled") })},
+			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed", "canceled") })},
 		}},
 		{"Time to the end", "of the orders that ended, from their creation on", duration, false, []line{
 			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
@@ -78,13 +80,7 @@ func percent(share float64) string { return perSecond(100*share) + " %" }
 
 // waiting is how many orders wait for one of some things.
 func waiting(holds ...string) func(*client.Activity) float64 {
-	return func(a *client.Activity) float64 {
-		sum := int64(0)
-		for _, hold := range holds {
-			sum += named(a.OnHold, hold)
-		}
-		return float64(sum)
-	}
+	return func(a *client.Activity) float64 { return float64(named(a.OnHold, holds...)) }
 }
 
 func wholeOrders(n float64) string { return count(int64(n)) }
@@ -93,21 +89,19 @@ func rate(of func(*client.Activity) int64) func(*client.Activity) float64 {
 	return func(a *client.Activity) float64 { return float64(of(a)) / max(a.Seconds, .001) }
 }
 
-func named(counts []client.ActivityCount, name string) int64 {
+func named(counts []client.ActivityCount, names ...string) (n int64) {
 	for _, c := range counts {
-		if c.Name == name {
-			return c.Orders
+		if slices.Contains(names, c.Name) {
+			n += c.Orders
 		}
 	}
-	return 0
+	return n
 }
 
 func outcomes(a *client.Activity, names ...client.ActivityCallsOutcome) (n int64) {
 	for _, c := range a.Calls {
-		for _, name := range names {
-			if c.Outcome == name {
-				n += c.Calls
-			}
+		if slices.Contains(names, c.Outcome) {
+			n += c.Calls
 		}
 	}
 	return n

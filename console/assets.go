@@ -1,13 +1,12 @@
 package console
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"io/fs"
 	"net/http"
 	"strconv"
-	"time"
 )
 
 // htmx.esm.min.js is htmx 4.0.1 (https://htmx.org, Zero-Clause BSD).
@@ -15,25 +14,20 @@ import (
 //go:embed static
 var staticFiles embed.FS
 
-// assets are what pages load. Each has a part of its hash in its URL, so that a browser keeps it for good.
-type assets map[string]asset
-
-type asset struct {
-	body []byte
-	hash string
-}
+// assets are what pages load, each with a part of its hash, which is in its URL, so that a browser keeps it for good.
+type assets map[string]string
 
 func newAssets() assets {
 	all := assets{}
-	files, err := staticFiles.ReadDir("static")
-	for _, file := range files {
-		var body []byte
-		if body, err = staticFiles.ReadFile("static/" + file.Name()); err != nil {
-			break
+	err := fs.WalkDir(staticFiles, "static", func(name string, file fs.DirEntry, err error) error {
+		if err != nil || file.IsDir() {
+			return err
 		}
+		body, err := staticFiles.ReadFile(name)
 		sum := sha256.Sum256(body)
-		all[file.Name()] = asset{body, hex.EncodeToString(sum[:6])}
-	}
+		all[file.Name()] = hex.EncodeToString(sum[:6])
+		return err
+	})
 	if err != nil {
 		panic("console: " + err.Error()) // they are in the program
 	}
@@ -41,20 +35,21 @@ func newAssets() assets {
 }
 
 // path is the URL of a file.
-func (a assets) path(name string) string { return "/console/static/" + name + "?" + a[name].hash }
+func (a assets) path(name string) string { return "/console/static/" + name + "?" + a[name] }
 
 // ServeHTTP answers with a file.
 func (a assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	file, ok := a[r.PathValue("name")]
+	name := r.PathValue("name")
+	hash, ok := a[name]
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
 	header := w.Header()
-	header.Set("ETag", strconv.Quote(file.hash))
+	header.Set("ETag", strconv.Quote(hash))
 	header.Set("Cache-Control", "no-cache")
-	if r.URL.RawQuery == file.hash {
+	if r.URL.RawQuery == hash {
 		header.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	http.ServeContent(w, r, r.PathValue("name"), time.Time{}, bytes.NewReader(file.body))
+	http.ServeFileFS(w, r, staticFiles, "static/"+name)
 }

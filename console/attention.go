@@ -2,12 +2,12 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"pawl/client"
 	"pawl/fsm"
@@ -153,31 +153,23 @@ func (v *visit) waiting(p *attentionPage) error {
 // withCalls adds their last calls to orders, and what a person can do.
 func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, error) {
 	all := make([]waitingOrder, len(list))
-	errs := make([]error, len(list))
-	var readers sync.WaitGroup
-	places := make(chan struct{}, callsAtOnce)
+	var readers errgroup.Group
+	readers.SetLimit(callsAtOnce)
 	for i := range list {
 		one := &all[i]
 		one.Order, one.Actions = list[i], why.ranked(v.actions(&list[i]))
 		if one.Calls == 0 {
 			continue
 		}
-		readers.Go(func() {
-			places <- struct{}{}
-			one.Made, errs[i] = lastCalls(v.r.Context(), v.api, one.OrderID)
-			<-places
+		readers.Go(func() error {
+			last, err := v.api.ListCalls(v.r.Context(), one.OrderID, &client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
+			if err == nil {
+				one.Made = last.Calls
+			}
+			return err
 		})
 	}
-	readers.Wait()
-	return all, cmp.Or(errs...)
-}
-
-func lastCalls(ctx context.Context, api *client.Client, orderID string) ([]client.Call, error) {
-	calls, err := api.ListCalls(ctx, orderID, &client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
-	if err != nil {
-		return nil, err
-	}
-	return calls.Calls, nil
+	return all, readers.Wait()
 }
 
 // AllURL is the page where a verb is asked of all orders of the group.

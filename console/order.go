@@ -26,7 +26,6 @@ type orderPage struct {
 	History    *history
 	Item       *client.Item
 	Deliveries []client.Delivery
-	MaySettle  bool
 	Raw        string // JSON
 }
 
@@ -35,7 +34,7 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	p := &orderPage{Order: order, Actions: v.actions(order), MaySettle: v.may("settleStepOfOrder")}
+	p := &orderPage{Order: order, Actions: v.actions(order)}
 	if done := verbNamed(v.query("done")); done != nil {
 		p.Done = done.asked
 	}
@@ -46,11 +45,7 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	lines := strings.Split(string(raw), "\n")
-	for i, line := range lines {
-		lines[i] = visible(line)
-	}
-	p.Raw = strings.Join(lines, "\n")
+	p.Raw = visibleLines(string(raw))
 	v.live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(order.OrderID), order.Seq)
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
 }

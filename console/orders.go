@@ -24,7 +24,7 @@ type ordersPage struct {
 }
 
 // view is a search that many people need.
-type view struct{ Name, Search, URL string }
+type view struct{ Name, Search string }
 
 var views = []view{
 	{Name: "All"},
@@ -68,17 +68,13 @@ func (v *visit) orders() error {
 		}
 		s.note("There is no order %q.", s.id)
 	}
-	p := &ordersPage{Search: v.query("q"), Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs()}
+	p := &ordersPage{Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs()}
 	if s.id == "" {
 		if err := v.find(s, p); err != nil {
 			return err
 		}
 	}
 	p.Notes = s.notes
-	for _, one := range views {
-		one.URL = ordersURL(one.Search)
-		p.Views = append(p.Views, one)
-	}
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
 

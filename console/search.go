@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,11 +27,11 @@ type search struct {
 // qualifiers are the words that may stand before a colon. Each returns what is wrong with its value.
 var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"status":   (*search).status,
-	"hold":     (*search).hold,
+	"hold":     func(s *search, value string) string { return oneOf(holds, value, &s.filter.Hold) },
 	"reason":   func(s *search, value string) string { s.filter.HoldReason = value; return "" },
 	"item":     func(s *search, value string) string { s.filter.Item = value; return "" },
 	"customer": func(s *search, value string) string { s.filter.CustomerID = value; return "" },
-	"step":     (*search).step,
+	"step":     func(s *search, value string) string { return oneOf(fsm.Steps(), value, &s.filter.FailureStep) },
 	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
 	"amount":   (*search).amount,
 	"from":     (*search).from,
@@ -140,21 +141,13 @@ func (s *search) status(value string) (wrong string) {
 
 var holds = []string{fsm.HoldAttention, fsm.HoldApproval, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldQueued, fsm.HoldScheduled, fsm.HoldPaused}
 
-func (s *search) hold(value string) string {
+// oneOf sets a field of the filter to a value that is one of some words.
+func oneOf[W, F ~string](words []W, value string, field *F) (wrong string) {
 	value = strings.ToLower(value)
-	if !slices.Contains(holds, value) {
-		return "there are " + wordList(holds)
+	if !slices.Contains(words, W(value)) {
+		return "there are " + wordList(words)
 	}
-	s.filter.Hold = client.ListOrdersParamsHold(value)
-	return ""
-}
-
-func (s *search) step(value string) string {
-	value = strings.ToLower(value)
-	if !slices.Contains(fsm.Steps(), fsm.Step(value)) {
-		return "there are " + wordList(fsm.Steps())
-	}
-	s.filter.FailureStep = client.ListOrdersParamsFailureStep(value)
+	*field = F(value)
 	return ""
 }
 
@@ -239,8 +232,7 @@ func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 	}
 	if age := anAge.FindStringSubmatch(strings.ToLower(value)); age != nil {
 		unit := map[string]time.Duration{"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[age[2]]
-		var n int
-		_, _ = fmt.Sscan(age[1], &n) // they are digits
+		n, _ := strconv.Atoi(age[1]) // they are digits
 		return s.now.Add(-time.Duration(n) * unit), false, ""
 	}
 	for _, layout := range []string{time.DateOnly, time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05"} {

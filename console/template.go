@@ -123,15 +123,15 @@ func visibleLines(text string) string { return visibleBut(text, "\n\t") }
 func visibleBut(text, kept string) string {
 	var b strings.Builder
 	for _, r := range text {
-		if strings.ContainsRune(kept, r) {
-			b.WriteRune(r)
-			continue
-		}
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff {
+		if hidden(r) && !strings.ContainsRune(kept, r) {
 			fmt.Fprintf(&b, "\\u%04x", r)
-			continue
+		} else {
+			b.WriteRune(r)
 		}
-		b.WriteRune(r)
 	}
 	return b.String()
+}
+
+func hidden(r rune) bool {
+	return r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff
 }
