@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"time"
@@ -34,24 +33,13 @@ func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "1"), 10, 16); err != nil || port == 0 {
 		return &AddressRefused{"must have a port from 1 to 65535"}
 	}
-	for _, address := range resolve(ctx, u.Hostname()) {
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()) // none, where it leads nowhere
+	for _, address := range addresses {
 		if err := egress.Check(address, s.options.Private); err != nil {
 			return &AddressRefused{fmt.Sprintf("must lead elsewhere: %v", err)}
 		}
 	}
 	return nil
-}
-
-// resolve returns the addresses that a host has now.
-func resolve(ctx context.Context, host string) []netip.Addr {
-	if address, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{address}
-	}
-	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
-	defer cancel()
-	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil
-	}
-	return addresses
 }

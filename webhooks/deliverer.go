@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -187,13 +189,9 @@ func (d *Deliverer) renew() {
 	if len(d.senders) == 0 || time.Since(d.renewed) < d.cfg.Lease/3 {
 		return
 	}
-	nos := make([]int32, 0, len(d.senders))
-	for no := range d.senders {
-		nos = append(nos, no)
-	}
 	d.renewed = time.Now()
 	if err := d.query.WebhookEndpointsRenew(d.statements, db.WebhookEndpointsRenewParams{
-		Owner: d.owner, EndpointNos: nos, LeaseSeconds: d.cfg.Lease.Seconds(),
+		Owner: d.owner, EndpointNos: slices.Collect(maps.Keys(d.senders)), LeaseSeconds: d.cfg.Lease.Seconds(),
 	}); err != nil {
 		d.log.Warn("renew the leases of webhook endpoints", "error", err)
 	}

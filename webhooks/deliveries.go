@@ -120,35 +120,31 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 // Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item
 // are finished. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	no, _ := EndpointNo(endpointID)
-	r := requestFor(by, "resend", endpointID, deliveryNo)
-	r.refused = func() error {
-		_, err := s.Delivery(ctx, endpointID, deliveryNo)
-		return err
-	}
-	_, _, err := once(ctx, s, r, func() (int64, error) {
-		seq, err := s.seq(ctx, no)
-		if err != nil {
-			return 0, err
-		}
-		return s.query.WebhookDeliveryResend(ctx, db.WebhookDeliveryResendParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, DeliveryNo: deliveryNo, Seq: seq,
-		})
-	})
-	if err != nil {
-		return Delivery{}, err
-	}
-	return s.Delivery(ctx, endpointID, deliveryNo)
+	return s.changeDelivery(ctx, deliveryChange{"resend", endpointID, deliveryNo, by}, s.query.WebhookDeliveryResend)
 }
 
 // Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
 func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	no, _ := EndpointNo(endpointID)
-	r := requestFor(by, "skip", endpointID, deliveryNo)
+	return s.changeDelivery(ctx, deliveryChange{"skip", endpointID, deliveryNo, by}, func(ctx context.Context, p db.WebhookDeliveryResendParams) (int64, error) {
+		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams(p))
+	})
+}
+
+// deliveryChange is what somebody asks for of a delivery.
+type deliveryChange struct {
+	verb       string // resend or skip
+	endpointID string
+	deliveryNo int64
+	by         By
+}
+
+// changeDelivery has a statement do what is asked for, and returns what the delivery is then.
+func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statement func(context.Context, db.WebhookDeliveryResendParams) (int64, error)) (Delivery, error) {
+	no, _ := EndpointNo(c.endpointID)
+	r := requestFor(c.by, c.verb, c.endpointID, c.deliveryNo)
 	r.refused = func() error {
-		d, err := s.Delivery(ctx, endpointID, deliveryNo)
-		if err == nil && d.FinishedAt != nil {
+		d, err := s.Delivery(ctx, c.endpointID, c.deliveryNo)
+		if err == nil && d.FinishedAt != nil && c.verb == "skip" {
 			return ErrFinished
 		}
 		return err
@@ -158,15 +154,15 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 		if err != nil {
 			return 0, err
 		}
-		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
+		return statement(ctx, db.WebhookDeliveryResendParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, DeliveryNo: deliveryNo, Seq: seq,
+			EndpointNo: no, DeliveryNo: c.deliveryNo, Seq: seq,
 		})
 	})
 	if err != nil {
 		return Delivery{}, err
 	}
-	return s.Delivery(ctx, endpointID, deliveryNo)
+	return s.Delivery(ctx, c.endpointID, c.deliveryNo)
 }
 
 // RecoverMost is how many deliveries a request has sent again at most.

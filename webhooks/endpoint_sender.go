@@ -18,7 +18,7 @@ type endpointSender struct {
 
 	looks   chan *look  // the newest that was not taken notice of yet
 	results chan result // of attempts
-	left    func()      // closes leaving, once
+	leave   func()      // has it end: it starts nothing more, and stores what comes of the attempts under way
 	leaving chan struct{}
 	gone    chan struct{} // closed when it has ended
 
@@ -91,13 +91,10 @@ func newEndpointSender(d *Deliverer, e *db.WebhookEndpoint) *endpointSender {
 	return &endpointSender{
 		d: d, no: e.EndpointNo, id: EndpointID(e.EndpointNo), fence: e.Fence,
 		looks: make(chan *look, 1), results: make(chan result, mostAtOnce),
-		leaving: leaving, left: sync.OnceFunc(func() { close(leaving) }), gone: make(chan struct{}),
+		leaving: leaving, leave: sync.OnceFunc(func() { close(leaving) }), gone: make(chan struct{}),
 		known: map[int64]*dueDelivery{}, resync: true, limit: 1,
 	}
 }
-
-// leave has it end: it starts nothing more, and stores what comes of the attempts under way.
-func (c *endpointSender) leave() { c.left() }
 
 // see hands it a look, in place of one that it has not taken notice of.
 func (c *endpointSender) see(l *look) {

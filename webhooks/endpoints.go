@@ -224,9 +224,5 @@ func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 	return e, err
 }
 
-func listOf(types []string) []string {
-	if types == nil {
-		return []string{} // nil is NULL
-	}
-	return types
-}
+// listOf is never nil, which is NULL.
+func listOf(types []string) []string { return append([]string{}, types...) }

@@ -175,7 +175,7 @@ func (c *endpointSender) disable(ctx context.Context, reason string) {
 	}
 }
 
-// message is what is sent to endpoints and is no event of the feed.
+// message is what is sent to endpoints and is no event of the feed. It has the form of one.
 type message struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`

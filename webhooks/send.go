@@ -21,8 +21,8 @@ func (c *endpointSender) send(ctx context.Context) {
 		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
 			return
 		}
-		if c.doubtful() {
-			c.newestFirst()
+		if c.doubtful() { // what has failed least comes first: one event that it never takes says little of it
+			slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
 		}
 		set := c.queue[:n]
 		if err := c.readBodies(ctx, set); err != nil {
@@ -39,11 +39,6 @@ func (c *endpointSender) send(ctx context.Context) {
 // nothingNew reports whether all that is due has failed before.
 func (c *endpointSender) nothingNew() bool {
 	return c.inFlight == 0 && !slices.ContainsFunc(c.queue, func(p *dueDelivery) bool { return p.attempts == 0 })
-}
-
-// newestFirst has an endpoint be tried with what has failed least: one event that it never takes says little of it.
-func (c *endpointSender) newestFirst() {
-	slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
 }
 
 // room is how many more attempts may be made now: one, when its pause is over, to an endpoint that fails.
@@ -189,8 +184,7 @@ func (c *endpointSender) readPage(ctx context.Context) error {
 	}
 	filter := events.Filter{Types: c.endpoint.Types}
 	page, err := c.d.feed.After(ctx, cursor, filter, pageMost)
-	var expired *events.Expired
-	if errors.As(err, &expired) {
+	if expired, ok := errors.AsType[*events.Expired](err); ok {
 		c.d.log.Error("events for a webhook endpoint are no longer kept: it goes on with the oldest that are", "endpoint", c.id,
 			"stood_at", c.endpoint.EventNo, "goes_on_at", expired.Continue.No)
 		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)

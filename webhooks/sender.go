@@ -54,12 +54,11 @@ func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, now time.Time) Attempt {
 	began := time.Now()
 	a := Attempt{Entry: Entry{At: now}}
-	secrets := secretsOf(e, now)
 	if err := s.exchange(ctx, e, m, &a); err != nil {
 		a.Error = err.Error()
 	}
 	a.LatencyMs = time.Since(began).Milliseconds()
-	a.mask(secrets)
+	a.mask(secretsOf(e, now))
 	return a
 }
 

@@ -3,9 +3,7 @@ package webhooks
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"strings"
-	"time"
 
 	"pawl/signing"
 )
@@ -29,21 +27,7 @@ func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
 	sender := NewSender(s.options.Private)
 	defer sender.Close()
 	now := s.options.Now()
-	sent := TestSent{EventID: "evt_test_" + strings.ToLower(rand.Text())}
-	sent.Attempt = sender.Send(ctx, &e, signing.Message{ID: sent.EventID, Body: testBody(sent.EventID, id, now)}, now)
-	return sent, nil
-}
-
-// testBody has the form of every event.
-func testBody(eventID, endpointID string, now time.Time) []byte {
-	type data struct {
-		EndpointID string `json:"endpointId"`
-	}
-	body, _ := json.Marshal(struct { // it can always be encoded
-		ID        string    `json:"id"`
-		Type      string    `json:"type"`
-		Timestamp time.Time `json:"timestamp"`
-		Data      data      `json:"data"`
-	}{eventID, TestType, now.UTC(), data{endpointID}})
-	return body
+	m := message{ID: "evt_test_" + strings.ToLower(rand.Text()), Type: TestType, Timestamp: now.UTC()}
+	m.Data.EndpointID = id
+	return TestSent{m.ID, sender.Send(ctx, &e, signing.Message{ID: m.ID, Body: m.json()}, now)}, nil
 }
