@@ -3,7 +3,6 @@ package events
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -18,23 +17,16 @@ type Cursor struct {
 // ErrCursor: a text is not one that Cursor.String made.
 var ErrCursor = errors.New("not a cursor of the feed")
 
-var cursorText = regexp.MustCompile(`^(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,18})$`)
-
 // ParseCursor reads what String wrote. Errors: ErrCursor.
 func ParseCursor(text string) (Cursor, error) {
-	if !cursorText.MatchString(text) {
-		return Cursor{}, ErrCursor
-	}
 	epochText, noText, _ := strings.Cut(text, ".")
-	epoch, err := strconv.ParseInt(epochText, 10, 32)
-	if err != nil {
+	epoch, _ := strconv.ParseUint(epochText, 10, 31) // what is no number, or too large, is not written as it was
+	no, _ := strconv.ParseUint(noText, 10, 63)
+	c := Cursor{int32(epoch), int64(no)}
+	if c.String() != text {
 		return Cursor{}, ErrCursor
 	}
-	no, err := strconv.ParseInt(noText, 10, 64)
-	if err != nil {
-		return Cursor{}, ErrCursor
-	}
-	return Cursor{int32(epoch), no}, nil
+	return c, nil
 }
 
 // String is the cursor as callers keep it: "29411432.17".

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"pawl/db"
 )
@@ -85,11 +85,7 @@ func clip(text string) string {
 	if len(text) <= textMost {
 		return text
 	}
-	end := textMost
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	return strings.ToValidUTF8(text[:textMost], "") + "…"
 }
 
 // JSON is the event as it is sent, everywhere the same.

@@ -18,9 +18,9 @@ type Key struct {
 // ByKey reads events by their rows, also those whose numbers the feed has forgotten. One that is in an archive is left out.
 // Errors: orders.ErrUnavailable.
 func (r *Reader) ByKey(ctx context.Context, keys []Key) ([]Event, error) {
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	feed, err := r.feed(ctx)
 	if err != nil {
-		return nil, orders.Unavailable("read the feed", err)
+		return nil, err
 	}
 	params := db.EventsByKeyParams{}
 	for _, k := range keys {
@@ -44,9 +44,6 @@ func (r *Reader) ByKey(ctx context.Context, keys []Key) ([]Event, error) {
 
 // CursorAt is the cursor behind the event with a number, as the feed stands now. Errors: orders.ErrUnavailable.
 func (r *Reader) CursorAt(ctx context.Context, eventNo int64) (Cursor, error) {
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
-	if err != nil {
-		return Cursor{}, orders.Unavailable("read the feed", err)
-	}
-	return Cursor{epochOf(eventNo, &feed), eventNo}, nil
+	feed, err := r.feed(ctx)
+	return Cursor{epochOf(eventNo, &feed), eventNo}, err
 }

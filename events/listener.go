@@ -55,15 +55,14 @@ func (l *Listener) begin(ctx context.Context) error {
 			return orders.ErrStopping
 		}
 	}
+	if !now.has(l.at) {
+		at, err := l.tail.reader.Resolve(ctx, l.at)
+		if err != nil {
+			return err
+		}
+		l.at = at
+	}
 	if now.has(l.at) {
-		l.round = now.round
-		return nil
-	}
-	at, err := l.tail.reader.Resolve(ctx, l.at)
-	if err != nil {
-		return err
-	}
-	if l.at = at; now.has(at) {
 		l.round = now.round
 	}
 	return nil

@@ -17,9 +17,6 @@ type Filter struct {
 	Statuses []string // only of orders, in any of these statuses after the event
 }
 
-// Matches reports whether the filter chooses an event.
-func (f *Filter) Matches(e *Event) bool { return f.chooses(e.Data.OrderID, e.Type, e.Data.Status) }
-
 // all reports whether the filter chooses every event.
 func (f *Filter) all() bool { return f.OrderID == "" && len(f.Types) == 0 && len(f.Statuses) == 0 }
 
@@ -56,9 +53,9 @@ const (
 // More says whether to go on. Errors: *Expired, orders.ErrUnavailable.
 func (r *Reader) After(ctx context.Context, after Cursor, f Filter, limit int) (Page, error) {
 	r.Want(ctx)
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	feed, err := r.feed(ctx)
 	if err != nil {
-		return Page{}, orders.Unavailable("read the feed", err)
+		return Page{}, err
 	}
 	if after, err = resume(after, &feed); err != nil || after.No == feed.LastEventNo {
 		return Page{Next: after}, err
@@ -107,8 +104,9 @@ func (r *Reader) choose(ctx context.Context, chosen []Event, batch db.EventBatch
 			return nil, err
 		}
 		for i := range found {
-			if after = found[i].No; q.Matches(&found[i]) {
-				if chosen = append(chosen, found[i]); len(chosen) == q.limit {
+			e := &found[i]
+			if after = e.No; q.chooses(e.Data.OrderID, e.Type, e.Data.Status) {
+				if chosen = append(chosen, *e); len(chosen) == q.limit {
 					return chosen, nil
 				}
 			}
@@ -117,12 +115,6 @@ func (r *Reader) choose(ctx context.Context, chosen []Event, batch db.EventBatch
 			return chosen, nil
 		}
 	}
-}
-
-// Batch reads events of one batch after a number, in their order; of a batch larger than some thousand, only the next ones. An
-// empty answer is its end. Errors: orders.ErrUnavailable.
-func (r *Reader) Batch(ctx context.Context, firstEventNo, after int64) ([]Event, error) {
-	return r.rows(ctx, firstEventNo, after, rowsAtOnce)
 }
 
 func (r *Reader) rows(ctx context.Context, firstEventNo, after int64, most int) ([]Event, error) {
@@ -147,18 +139,15 @@ func (r *Reader) batches(ctx context.Context, after int64, f Filter) ([]db.Event
 
 // Latest is the cursor behind the last event that has a number now. Errors: orders.ErrUnavailable.
 func (r *Reader) Latest(ctx context.Context) (Cursor, error) {
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
-	if err != nil {
-		return Cursor{}, orders.Unavailable("read the feed", err)
-	}
-	return Cursor{epochOf(feed.LastEventNo, &feed), feed.LastEventNo}, nil
+	feed, err := r.feed(ctx)
+	return Cursor{epochOf(feed.LastEventNo, &feed), feed.LastEventNo}, err
 }
 
 // Recent is the cursor before the last so many events, or before the oldest that is kept. Errors: orders.ErrUnavailable.
 func (r *Reader) Recent(ctx context.Context, events int64) (Cursor, error) {
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	feed, err := r.feed(ctx)
 	if err != nil {
-		return Cursor{}, orders.Unavailable("read the feed", err)
+		return Cursor{}, err
 	}
 	no := max(feed.LastEventNo-events, feed.FirstEventNo-1)
 	return Cursor{epochOf(no+1, &feed), no}, nil
@@ -166,9 +155,9 @@ func (r *Reader) Recent(ctx context.Context, events int64) (Cursor, error) {
 
 // Resolve finds out where a cursor is in the feed. Errors: *Expired, orders.ErrUnavailable.
 func (r *Reader) Resolve(ctx context.Context, c Cursor) (Cursor, error) {
-	feed, err := orders.Read(ctx, r.reads, noArgument(r.query.EventFeed), struct{}{})
+	feed, err := r.feed(ctx)
 	if err != nil {
-		return Cursor{}, orders.Unavailable("read the feed", err)
+		return Cursor{}, err
 	}
 	return resume(c, &feed)
 }
@@ -189,6 +178,8 @@ func (r *Reader) Want(ctx context.Context) {
 	}
 }
 
-func noArgument[T any](read func(context.Context) (T, error)) func(context.Context, struct{}) (T, error) {
-	return func(ctx context.Context, _ struct{}) (T, error) { return read(ctx) }
+// feed is how far the feed goes. Errors: orders.ErrUnavailable.
+func (r *Reader) feed(ctx context.Context) (db.EventFeedRow, error) {
+	feed, err := orders.Read(ctx, r.reads, func(ctx context.Context, _ struct{}) (db.EventFeedRow, error) { return r.query.EventFeed(ctx) }, struct{}{})
+	return feed, orders.Unavailable("read the feed", err)
 }
