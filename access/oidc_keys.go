@@ -171,10 +171,10 @@ func named(keys []jose.JSONWebKey, id string) []jose.JSONWebKey {
 }
 
 // bounded keeps the answers of an issuer short.
-type bounded struct{ http.RoundTripper }
+type bounded struct{ *http.Transport }
 
 func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := b.RoundTripper.RoundTrip(request)
+	response, err := b.Transport.RoundTrip(request)
 	if err == nil {
 		response.Body = struct {
 			io.Reader
@@ -182,11 +182,4 @@ func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 		}{io.LimitReader(response.Body, maxKeysLength), response.Body}
 	}
 	return response, err
-}
-
-// CloseIdleConnections lets a client close them.
-func (b bounded) CloseIdleConnections() {
-	if c, ok := b.RoundTripper.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
 }

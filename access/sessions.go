@@ -115,13 +115,10 @@ func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	return c.attempt(ctx, attemptBy{q.Address, q.Session}, find)
 }
 
-// readSession reads the session of a cookie; nil where there is none.
+// readSession reads the session of a cookie.
 func (c *Control) readSession(ctx context.Context, cookie string) (*grant, error) {
 	began, hash := time.Now(), hashOf(cookie)
 	row, err := c.query.SessionGet(ctx, hash[:])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,17 +36,24 @@ type Issued struct {
 
 // Create makes a token. From the first one on the service is closed to those without a credential. Errors: ErrExists.
 func Create(ctx context.Context, query *db.Queries, t Template) (Issued, error) {
+	return issue("create token", ErrExists, func(id string, hash []byte) (time.Time, error) {
+		return query.TokenCreate(ctx, db.TokenCreateParams{
+			ID: id, Name: t.Name, Sha256: hash, Roles: texts(t.Roles), Actor: t.Actor, LifetimeSeconds: t.Lifetime.Seconds(),
+			RateLimit: t.Limits.Rate, InFlightLimit: t.Limits.InFlight, ByteLimit: t.Limits.Bytes,
+		})
+	})
+}
+
+// issue makes a token and has it stored, which says when it expires. refused is the error where no row says so.
+func issue(doing string, refused error, store func(id string, hash []byte) (time.Time, error)) (Issued, error) {
 	token, id := newToken()
 	hash := hashOf(token)
-	expires, err := query.TokenCreate(ctx, db.TokenCreateParams{
-		ID: id, Name: t.Name, Sha256: hash[:], Roles: texts(t.Roles), Actor: t.Actor, LifetimeSeconds: t.Lifetime.Seconds(),
-		RateLimit: t.Limits.Rate, InFlightLimit: t.Limits.InFlight, ByteLimit: t.Limits.Bytes,
-	})
+	expires, err := store(id, hash[:])
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return Issued{}, ErrExists
+		return Issued{}, refused
 	case err != nil:
-		return Issued{}, fmt.Errorf("create token: %w", err)
+		return Issued{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	return Issued{token, id, expires}, nil
 }
@@ -55,18 +61,11 @@ func Create(ctx context.Context, query *db.Queries, t Template) (Issued, error) 
 // Rotate makes a token in place of the one of the name, with its roles and limits. The old one expires after grace, if it
 // does not before. Of the template only name, lifetime and actor count. Errors: ErrNotFound.
 func Rotate(ctx context.Context, query *db.Queries, t Template, grace time.Duration) (Issued, error) {
-	token, id := newToken()
-	hash := hashOf(token)
-	expires, err := query.TokenRotate(ctx, db.TokenRotateParams{
-		ID: id, Name: t.Name, Sha256: hash[:], Actor: t.Actor, LifetimeSeconds: t.Lifetime.Seconds(), GraceSeconds: grace.Seconds(),
+	return issue("rotate token", ErrNotFound, func(id string, hash []byte) (time.Time, error) {
+		return query.TokenRotate(ctx, db.TokenRotateParams{
+			ID: id, Name: t.Name, Sha256: hash, Actor: t.Actor, LifetimeSeconds: t.Lifetime.Seconds(), GraceSeconds: grace.Seconds(),
+		})
 	})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return Issued{}, ErrNotFound
-	case err != nil:
-		return Issued{}, fmt.Errorf("rotate token: %w", err)
-	}
-	return Issued{token, id, expires}, nil
 }
 
 // Revoke ends all tokens of a name, or the one of an id, and returns their ids. Services see it within seconds. Errors:
@@ -108,7 +107,7 @@ var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 func ValidName(name string) bool { return nameForm.MatchString(name) }
 
 // ParseRoles reads the names of roles, at least one.
-func ParseRoles(names []string) (roles Roles, err error) {
+func ParseRoles(names []string) (Roles, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("want some of %s", AllRoles)
 	}
@@ -116,12 +115,8 @@ func ParseRoles(names []string) (roles Roles, err error) {
 		if !AllRoles.Has(Role(name)) {
 			return nil, fmt.Errorf("%q is no role: there are %s", name, AllRoles)
 		}
-		if !roles.Has(Role(name)) {
-			roles = append(roles, Role(name))
-		}
 	}
-	slices.SortFunc(roles, func(a, b Role) int { return cmp.Compare(slices.Index(AllRoles, a), slices.Index(AllRoles, b)) })
-	return roles, nil
+	return slices.DeleteFunc(slices.Clone(AllRoles), func(r Role) bool { return !slices.Contains(names, string(r)) }), nil
 }
 
 func texts(roles Roles) []string {

@@ -19,7 +19,7 @@ const (
 	tokensMost = 10_000          // how many are remembered
 )
 
-// grant is what is known of a token; nil: there is none of that id.
+// grant is what is known of a token.
 type grant struct {
 	principal *Principal
 	sha256    [sha256.Size]byte
@@ -32,7 +32,7 @@ type grant struct {
 // ids would push the others out. Sessions are remembered in the same way, by their cookies.
 type tokens struct {
 	control *Control
-	read    func(ctx context.Context, id string) (*grant, error)
+	read    func(ctx context.Context, id string) (*grant, error) // pgx.ErrNoRows: there is none of that id
 
 	mu   sync.Mutex
 	byID map[string]*recent[*grant]
@@ -40,7 +40,13 @@ type tokens struct {
 
 // principal is who has a token. judged is what lastGood returned of it, if it was asked: that is not judged again.
 func (t *tokens) principal(ctx context.Context, id, token string, judged *grant) (*Principal, error) {
-	known, err := t.remembered(id).get(ctx, t.control, func(ctx context.Context) (*grant, error) { return t.read(ctx, id) })
+	known, err := t.remembered(id).get(ctx, t.control, func(ctx context.Context) (*grant, error) {
+		known, err := t.read(ctx, id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil, nil
+		}
+		return known, err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +122,10 @@ func (t *tokens) forget(id string) {
 	delete(t.byID, id)
 }
 
-// readToken reads a token; nil where there is none of that id.
+// readToken reads a token.
 func (c *Control) readToken(ctx context.Context, id string) (*grant, error) {
 	began := time.Now()
 	row, err := c.query.TokenGet(ctx, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
