@@ -9,6 +9,7 @@ package client
 //go:generate go tool -modfile=../tools/go.mod oapi-codegen -config codegen.yaml ../httpapi/openapi.yaml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -56,15 +57,13 @@ func New(address string, options Options) (*Client, error) {
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
 		return nil, errors.New("address of the service: must have no user, query or fragment")
 	}
-	c := &Client{base: strings.TrimSuffix(base.String(), "/"), token: options.Token, http: options.HTTPClient, timeout: options.Timeout, retryFor: options.RetryFor}
+	c := &Client{base: strings.TrimSuffix(base.String(), "/"), token: options.Token, http: options.HTTPClient, timeout: options.Timeout,
+		retryFor: cmp.Or(options.RetryFor, defaultRetryFor)}
 	if c.http == nil {
 		c.http = newHTTPClient()
 	}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
-	}
-	if c.retryFor == 0 {
-		c.retryFor = defaultRetryFor
 	}
 	return c, nil
 }

@@ -33,8 +33,7 @@ func (e *exchange) repeat(ctx context.Context, attempt func() error) error {
 
 // lastly takes it for success that there is nothing to delete any more where an earlier attempt may have deleted it.
 func (e *exchange) lastly(err error, tries int) error {
-	var problem *Problem
-	if e.method == http.MethodDelete && tries > 1 && errors.As(err, &problem) && problem.Status == http.StatusNotFound {
+	if problem, ok := errors.AsType[*Problem](err); ok && e.method == http.MethodDelete && tries > 1 && problem.Status == http.StatusNotFound {
 		return nil
 	}
 	return err
@@ -43,38 +42,32 @@ func (e *exchange) lastly(err error, tries int) error {
 // retryable says whether the same request may do better: the service asks for it, or the connection was lost. Whether
 // the service did what was asked does not matter, because of the key.
 func retryable(err error) bool {
-	var problem *Problem
-	if errors.As(err, &problem) {
+	if problem, ok := errors.AsType[*Problem](err); ok {
 		switch problem.Status {
 		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 			return true
 		}
-		return false
 	}
-	var certificate *tls.CertificateVerificationError
-	var lost lostError
-	return errors.As(err, &lost) && !errors.As(err, &certificate)
+	_, lost := errors.AsType[lostError](err)
+	_, uncertified := errors.AsType[*tls.CertificateVerificationError](err)
+	return lost && !uncertified
 }
 
 // pauseAfter is how long to wait: at least Retry-After, and with a part by chance, so that not all callers come back at once.
 func pauseAfter(err error, tries int) time.Duration {
-	pause := min(firstPause<<min(tries-1, 10), mostPause)
-	pause = pause/2 + rand.N(pause/2)
-	var problem *Problem
-	if errors.As(err, &problem) && problem.RetryAfter > 0 {
+	if problem, ok := errors.AsType[*Problem](err); ok && problem.RetryAfter > 0 {
 		return problem.RetryAfter + rand.N(firstPause)
 	}
-	return pause
+	pause := min(firstPause<<min(tries-1, 10), mostPause)
+	return pause/2 + rand.N(pause/2)
 }
 
 // sleep waits, and says whether ctx did not end meanwhile.
 func sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(pause):
 		return true
 	}
 }
