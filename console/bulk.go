@@ -142,7 +142,7 @@ func (v *visit) readBulk() (form bulkForm, more bool, err error) {
 		ids = append(ids, said["refused"]...) // by the dry run before, which may say otherwise of what was chosen since
 	}
 	form = bulkForm{
-		Verb: v.bulkVerb(get("verb")), IDs: pastedIDs(ids), Confirm: v.r.Method == http.MethodPost && get("confirm") != "",
+		Verb: verbNamed(v.bulkVerbs(), get("verb")), IDs: pastedIDs(ids), Confirm: v.r.Method == http.MethodPost && get("confirm") != "",
 		Body: client.BulkBody{
 			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
 			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),
@@ -197,13 +197,4 @@ func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (id
 		}
 	}
 	return ids, true, nil
-}
-
-// bulkVerb is one that the person may ask of many orders; nil: it is none.
-func (v *visit) bulkVerb(name string) *verb {
-	may := v.bulkVerbs()
-	if i := slices.IndexFunc(may, func(a *verb) bool { return a.Name == name }); i >= 0 {
-		return may[i]
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strconv"
@@ -116,19 +117,16 @@ func (at past) params() client.ListTransitionsParams {
 // callParams ask for the calls that moved the order, and for those beside it. The newest of these have the smallest numbers, so their
 // sort is the other way about. -1 below the moving calls, and 1 above those aside, stand for all of them.
 func (at past) callParams() [2]client.ListCallsParams {
-	moving := client.ListCallsParams{Limit: historyPage + 1, After: -1, Before: at.calls, Sort: "newest"}
-	aside := client.ListCallsParams{Limit: historyPage + 1, Before: 1, After: at.aside}
 	if at.oldest {
-		moving.After, moving.Before, moving.Sort = at.calls, 0, "oldest"
-		aside.Before, aside.After, aside.Sort = at.aside, 0, "newest"
-		if at.calls == 0 {
-			moving.After = -1
-		}
-		if at.aside == 0 {
-			aside.Before = 1
+		return [2]client.ListCallsParams{
+			{Limit: historyPage + 1, After: cmp.Or(at.calls, -1), Sort: "oldest"},
+			{Limit: historyPage + 1, Before: cmp.Or(at.aside, 1), Sort: "newest"},
 		}
 	}
-	return [2]client.ListCallsParams{moving, aside}
+	return [2]client.ListCallsParams{
+		{Limit: historyPage + 1, After: -1, Before: at.calls, Sort: "newest"},
+		{Limit: historyPage + 1, After: at.aside, Before: 1},
+	}
 }
 
 // fold puts each call to the move that recorded it, which has its time. What is left are calls whose moves are on another page.
@@ -196,19 +194,17 @@ func (at past) url(orderID string) string {
 // measure finds how long the order waited, from a move with which a wait began to the next.
 func (h *history) measure() {
 	var next time.Time
-	step := func(e *entry) {
+	for i := range h.Entries { // from the newest on
+		if h.Oldest {
+			i = len(h.Entries) - 1 - i
+		}
+		e := &h.Entries[i]
 		if e.Move == nil {
-			return
+			continue
 		}
 		if slices.Contains(holds, e.Move.Verb) && e.Move.Actor == "system" && !next.IsZero() {
 			e.Lasted = next.Sub(e.At).Round(time.Millisecond)
 		}
 		next = e.At
-	}
-	for i := range h.Entries {
-		if h.Oldest {
-			i = len(h.Entries) - 1 - i
-		}
-		step(&h.Entries[i])
 	}
 }

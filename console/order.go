@@ -35,7 +35,7 @@ func (v *visit) showOrder() error {
 		return err
 	}
 	p := &orderPage{Order: order, Actions: v.actions(order)}
-	if done := verbNamed(v.query("done")); done != nil {
+	if done := verbNamed(verbs, v.query("done")); done != nil {
 		p.Done = done.asked
 	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {

@@ -19,7 +19,7 @@ type request struct {
 
 // readRequest reads the order and which verb is asked of it.
 func (v *visit) readRequest() (*request, error) {
-	a := verbNamed(v.r.PathValue("verb"))
+	a := verbNamed(verbs, v.r.PathValue("verb"))
 	if a == nil {
 		return nil, errNoPage
 	}

@@ -29,7 +29,7 @@ type ofMany struct {
 }
 
 // verbs are all of them, in the order in which they are offered.
-var verbs = []verb{
+var verbs = []*verb{
 	{
 		Name: "approve", Label: "Approve", operation: "approveOrder", Meaning: "The order starts.", asked: "The order is approved.",
 		Many: &ofMany{"approveOrders", "Approve", "approved", "Orders that wait for an approval start."},
@@ -73,10 +73,10 @@ var verbs = []verb{
 	},
 }
 
-// verbNamed is one of them; nil: there is none of that name.
-func verbNamed(name string) *verb {
-	if i := slices.IndexFunc(verbs, func(a verb) bool { return a.Name == name }); i >= 0 {
-		return &verbs[i]
+// verbNamed is one of some verbs; nil: there is none of that name.
+func verbNamed(verbs []*verb, name string) *verb {
+	if i := slices.IndexFunc(verbs, func(a *verb) bool { return a.Name == name }); i >= 0 {
+		return verbs[i]
 	}
 	return nil
 }
@@ -90,23 +90,13 @@ func (v *visit) applies(a *verb, order *client.Order) bool {
 }
 
 // actions are the verbs that apply to an order and that the person may ask.
-func (v *visit) actions(order *client.Order) (actions []*verb) {
-	for i := range verbs {
-		if a := &verbs[i]; v.applies(a, order) && v.may(a.operation) {
-			actions = append(actions, a)
-		}
-	}
-	return actions
+func (v *visit) actions(order *client.Order) []*verb {
+	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return !v.applies(a, order) || !v.may(a.operation) })
 }
 
 // bulkVerbs are the verbs that the person may ask of many orders.
-func (v *visit) bulkVerbs() (may []*verb) {
-	for i := range verbs {
-		if a := &verbs[i]; a.Many != nil && v.may(a.Many.operation) {
-			may = append(may, a)
-		}
-	}
-	return may
+func (v *visit) bulkVerbs() []*verb {
+	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return a.Many == nil || !v.may(a.Many.operation) })
 }
 
 // bulkActions are those of them that apply to one of the orders at least.

@@ -26,7 +26,6 @@ type endpointPage struct {
 	OrderID    string
 	Item       string
 	Exhausted  bool   // something was given up
-	GivenUp    string // the URL of that
 	Next       string // of the next page; empty on the last one
 	First      bool
 }
@@ -57,7 +56,7 @@ func (v *visit) showEndpoint() error {
 	if err != nil {
 		return err
 	}
-	p.Exhausted, p.GivenUp = len(given.Deliveries) > 0, endpointURL("", id)+"&state=exhausted"
+	p.Exhausted = len(given.Deliveries) > 0
 	return v.show("webhook", page{Title: "Webhook endpoint " + id, Data: p})
 }
 
