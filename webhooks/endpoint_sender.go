@@ -116,21 +116,11 @@ func (c *endpointSender) run() {
 			c.notice(l)
 		case r := <-c.results:
 			c.collect(r)
-			c.collectAll()
+			for len(c.results) > 0 { // those that are there by now: one statement stores them
+				c.collect(<-c.results)
+			}
 		}
 		c.work(c.d.statements)
-	}
-}
-
-// collectAll takes the results that are there by now, so that one statement stores them.
-func (c *endpointSender) collectAll() {
-	for {
-		select {
-		case r := <-c.results:
-			c.collect(r)
-		default:
-			return
-		}
 	}
 }
 
