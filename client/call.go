@@ -112,23 +112,18 @@ func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
 	pointer := reflect.ValueOf(params)
 	kind := pointer.Type().Elem()
 	for i := range kind.NumField() {
-		name, inQuery := paramName(kind.Field(i).Tag)
+		tag := kind.Field(i).Tag
+		name, _, _ := strings.Cut(tag.Get("json"), ",")
 		keyed = keyed || name == keyHeader
 		switch {
 		case pointer.IsNil() || pointer.Elem().Field(i).IsZero():
-		case inQuery:
+		case tag.Get("form") != "": // the generator gives parameters of the query one tag more than those of the header
 			query.Set(name, paramText(pointer.Elem().Field(i)))
 		default:
 			e.header.Set(name, paramText(pointer.Elem().Field(i)))
 		}
 	}
 	return keyed
-}
-
-// paramName reads the tags of the generator: parameters of the query string have one more than those of the header.
-func paramName(tag reflect.StructTag) (name string, inQuery bool) {
-	name, _, _ = strings.Cut(tag.Get("json"), ",")
-	return name, tag.Get("form") != ""
 }
 
 func paramText(value reflect.Value) string {
