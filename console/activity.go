@@ -9,31 +9,31 @@ import (
 
 // charts are those of the last hour.
 func charts(points []client.Activity) []chart {
-	all := []chart{}
-	for _, p := range []plot{
-		{"Throughput", "orders a second", perSecond, true, []line{
+	all := []chart{
+		{Title: "Throughput", Help: "orders a second", write: perSecond, mean: true, Lines: []line{
 			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
 			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
 			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed", "canceled") })},
 		}},
-		{"Time to the end", "of the orders that ended, from their creation on", duration, false, []line{
+		{Title: "Time to the end", Help: "of the orders that ended, from their creation on", write: duration, Lines: []line{
 			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
 			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
 		}},
-		{"Orders that wait", "of all replicas, 10,000 of each kind at most", wholeOrders, false, []line{
+		{Title: "Orders that wait", Help: "of all replicas, 10,000 of each kind at most", write: wholeOrders, Lines: []line{
 			{Name: "for a person", value: waiting("attention", "approval")},
 			{Name: "for a retry or a callback", value: waiting("retry", "callback")},
 			{Name: "for anything else", value: waiting("queued", "scheduled", "paused")},
 		}},
-		{"Provider calls", "a second, by outcome", perSecond, true, []line{
+		{Title: "Provider calls", Help: "a second, by outcome", write: perSecond, mean: true, Lines: []line{
 			{Name: "done or waiting", value: rate(func(a *client.Activity) int64 { return outcomes(a, "done", "waiting") })},
 			{Name: "refused", value: rate(func(a *client.Activity) int64 { return outcomes(a, "refused") })},
 			{Name: "not known, or to be tried again", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
 		}},
-		{"Calls that failed", "of all calls for a step", percent, false, ofSteps(failing)},
-		{"Circuit breakers", "of the steps", breakerName, false, ofSteps(breaker)},
-	} {
-		all = append(all, p.draw(points))
+		{Title: "Calls that failed", Help: "of all calls for a step", write: percent, Lines: ofSteps(failing)},
+		{Title: "Circuit breakers", Help: "of the steps", write: breakerName, Lines: ofSteps(breaker)},
+	}
+	for i := range all {
+		all[i].draw(points)
 	}
 	return all
 }

@@ -36,6 +36,9 @@ type chart struct {
 	Lines  []line
 	Rows   []chartRow // of the table, a minute each, the newest first
 	Latest string     // in words
+
+	write func(float64) string // of a value
+	mean  bool                 // a minute is the mean of its points; otherwise its largest
 }
 
 // line is one of the quantities of a chart.
@@ -50,37 +53,26 @@ type chartRow struct {
 	Values []string
 }
 
-// plot is a chart before it is drawn.
-type plot struct {
-	title, help string
-	write       func(float64) string // of a value
-	mean        bool                 // a minute is the mean of its points; otherwise its largest
-	lines       []line
-}
-
 // draw draws the points of the hour that ends with the last of them.
-func (p *plot) draw(points []client.Activity) chart {
+func (c *chart) draw(points []client.Activity) {
 	span, since := spanOf(points)
-	c := chart{Title: p.title, Help: p.help, Since: clock(since)}
 	top := 0.0
-	for _, l := range p.lines {
+	for _, l := range c.Lines {
 		for i := range points {
 			top = max(top, l.value(&points[i]))
 		}
 	}
 	top = roundUp(top)
-	c.Top = p.write(top)
 	var latest []string
-	for _, l := range p.lines {
+	for i := range c.Lines {
+		l := &c.Lines[i]
 		l.Path = pathOf(points, l.value, top, span)
-		c.Lines = append(c.Lines, l)
 		if n := len(points); n > 0 {
-			latest = append(latest, l.Name+" "+p.write(l.value(&points[n-1])))
+			latest = append(latest, l.Name+" "+c.write(l.value(&points[n-1])))
 		}
 	}
-	c.Latest = strings.Join(latest, ", ")
-	c.Rows = p.rows(points)
-	return c
+	c.Top, c.Since, c.Latest = c.write(top), clock(since), strings.Join(latest, ", ")
+	c.Rows = c.rows(points)
 }
 
 // roundUp is the next number that is 1, 2 or 5 with zeros: a chart's upper rim.
@@ -117,21 +109,21 @@ func pathOf(points []client.Activity, value func(*client.Activity) float64, top 
 }
 
 // rows are the minutes in which anything happened, the newest first.
-func (p *plot) rows(points []client.Activity) (rows []chartRow) {
+func (c *chart) rows(points []client.Activity) (rows []chartRow) {
 	for end := len(points); end > 0; end -= 6 {
 		minute := points[max(0, end-6):end]
 		row, happened := chartRow{At: minute[len(minute)-1].At}, false
-		for _, l := range p.lines {
+		for _, l := range c.Lines {
 			sum, most := 0.0, 0.0
 			for i := range minute {
 				n := l.value(&minute[i])
 				sum, most = sum+n, max(most, n)
 			}
-			if p.mean {
+			if c.mean {
 				most = sum / float64(len(minute))
 			}
 			happened = happened || most > 0
-			row.Values = append(row.Values, p.write(most))
+			row.Values = append(row.Values, c.write(most))
 		}
 		if happened {
 			rows = append(rows, row)

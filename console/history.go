@@ -12,10 +12,9 @@ import (
 
 // history is a page of what happened to an order: its moves, and the calls that were made for it.
 type history struct {
-	Entries    []entry
-	Oldest     bool   // the oldest first
-	First, End string // URLs of the newest and of the oldest page
-	Next       string // URL of the next page; empty: there is none
+	Entries []entry
+	Oldest  bool   // the oldest first
+	Next    string // URL of the next page; empty: there is none
 }
 
 // entry is a move, a call, or both where the move recorded the call.
@@ -45,17 +44,13 @@ type past struct {
 	moves, calls, aside int // the last ones that were shown; 0: none was
 }
 
-func (v *visit) past() past {
-	return past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside"))}
-}
-
 func (v *visit) history(order *client.Order) (*history, error) {
-	at := v.past()
+	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside"))}
 	entries, err := v.entries(order, at)
 	if err != nil {
 		return nil, err
 	}
-	h := &history{Oldest: at.oldest, First: orderURL(order.OrderID), End: orderURL(order.OrderID) + "&sort=oldest#history"}
+	h := &history{Oldest: at.oldest}
 	if len(entries) > historyPage {
 		entries = entries[:historyPage]
 		h.Next = at.behind(entries).url(order.OrderID)

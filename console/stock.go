@@ -12,7 +12,6 @@ import (
 type stockPage struct {
 	Items []client.Item
 	Next  string // the URL of the next page; empty on the last one
-	First bool
 }
 
 func (v *visit) showStock() error {
@@ -20,7 +19,7 @@ func (v *visit) showStock() error {
 	if err != nil {
 		return err
 	}
-	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.behind(list.NextCursor), v.query("cursor") == ""}})
+	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.behind(list.NextCursor)}})
 }
 
 // itemPage is an item with the last changes of its stock.
@@ -29,7 +28,6 @@ type itemPage struct {
 	Tasks     []task
 	Movements []client.Movement
 	Older     string // the URL of those before; empty: there are none
-	First     bool
 }
 
 const movementsOnPage = 50
@@ -40,7 +38,7 @@ func (v *visit) showItem() error {
 	if err != nil {
 		return err
 	}
-	p := itemPage{stockItem: item, Tasks: v.offered(v.itemTasks(item)...), First: v.query("before") == ""}
+	p := itemPage{stockItem: item, Tasks: v.offered(v.itemTasks(item)...)}
 	if !item.Known() {
 		return v.show("item", page{Title: name, Data: p})
 	}

@@ -60,6 +60,7 @@ type frame struct {
 	Reload   string // the URL of the page
 	Asset    func(name string) string
 	May      func(operation string) bool
+	Query    func(name string) string
 	Lab      bool // there is one
 	SignedIn bool
 }
@@ -72,7 +73,7 @@ func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK,
 
 func (v *visit) showAs(status int, name string, p page) error {
 	f := frame{
-		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Lab: v.console.Lab != nil,
+		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
 	}
 	_, err := v.r.Cookie(sessionCookie) // and not one that something else on this machine has set
 	f.SignedIn = err == nil && len(v.me.Roles) > 0

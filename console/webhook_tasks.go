@@ -50,10 +50,9 @@ func endpointBody(form url.Values) client.WebhookEndpointBody {
 
 // endpointTasks are what people do with an endpoint, in the order in which its page offers them.
 func (v *visit) endpointTasks(e *client.WebhookEndpoint) []task {
-	disabled := e.State == client.WebhookEndpointStateDisabled
-	off, on := v.disableEndpoint(e), v.enableEndpoint(e)
-	off.hidden, on.hidden = disabled, !disabled
-	return []task{v.testEndpoint(e), on, v.recoverDeliveries(e), v.changeEndpoint(e), v.rotateSecret(e), off, v.deleteEndpoint(e)}
+	return []task{
+		v.testEndpoint(e), v.enableEndpoint(e), v.recoverDeliveries(e), v.changeEndpoint(e), v.rotateSecret(e), v.disableEndpoint(e), v.deleteEndpoint(e),
+	}
 }
 
 func (v *visit) testEndpoint(e *client.WebhookEndpoint) task {
@@ -141,7 +140,7 @@ const fromNow = "only what happens from now on"
 func (v *visit) enableEndpoint(e *client.WebhookEndpoint) task {
 	from := field{Name: "from", Label: "It gets", Type: "select", Options: []string{"everything since it was disabled", fromNow}}
 	return task{
-		Label: "Enable", Link: endpointURL("/enable", e.ID), operation: "enableWebhookEndpoint",
+		Label: "Enable", Link: endpointURL("/enable", e.ID), operation: "enableWebhookEndpoint", hidden: e.State != client.WebhookEndpointStateDisabled,
 		asks: confirmation{Heading: "Send to the endpoint again?", Button: "Enable it", Back: endpointURL("", e.ID), Fields: []field{from, whyField},
 			Notes: []string{"Everything is as far as the feed still has it. With only what happens from now on, what is not finished is skipped."}},
 		do: func(form url.Values) error {
@@ -156,7 +155,7 @@ func (v *visit) enableEndpoint(e *client.WebhookEndpoint) task {
 
 func (v *visit) disableEndpoint(e *client.WebhookEndpoint) task {
 	return task{
-		Label: "Disable", Link: endpointURL("/disable", e.ID), operation: "disableWebhookEndpoint",
+		Label: "Disable", Link: endpointURL("/disable", e.ID), operation: "disableWebhookEndpoint", hidden: e.State == client.WebhookEndpointStateDisabled,
 		asks: confirmation{Heading: "Send nothing to the endpoint for a while?", Button: "Disable it", Back: endpointURL("", e.ID), Fields: []field{whyField},
 			Notes: []string{"Events are kept for it as long as the feed keeps them."}},
 		do: func(form url.Values) error {

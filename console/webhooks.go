@@ -22,12 +22,8 @@ type endpointPage struct {
 	Deliveries []client.Delivery
 	Problem    *client.Problem // with the filter
 	States     []string
-	State      string // the filter
-	OrderID    string
-	Item       string
 	Exhausted  bool   // something was given up
-	Next       string // of the next page; empty on the last one
-	First      bool
+	Next       string // the URL of the next page; empty on the last one
 }
 
 var deliveryStates = []string{
@@ -40,12 +36,9 @@ func (v *visit) showEndpoint() error {
 	if err != nil {
 		return err
 	}
-	p := endpointPage{
-		WebhookEndpoint: endpoint, Tasks: v.offered(v.endpointTasks(endpoint)...), States: deliveryStates,
-		State: v.query("state"), OrderID: v.query("orderId"), Item: v.query("item"), First: v.query("cursor") == "",
-	}
+	p := endpointPage{WebhookEndpoint: endpoint, Tasks: v.offered(v.endpointTasks(endpoint)...), States: deliveryStates}
 	list, err := v.api.ListDeliveries(ctx, id, &client.ListDeliveriesParams{
-		State: client.ListDeliveriesParamsState(p.State), OrderID: p.OrderID, Item: p.Item, Cursor: v.query("cursor")})
+		State: client.ListDeliveriesParamsState(v.query("state")), OrderID: v.query("orderId"), Item: v.query("item"), Cursor: v.query("cursor")})
 	if p.Problem = refusedInput(err); p.Problem != nil {
 		list = &client.DeliveryPage{}
 	} else if err != nil {
