@@ -38,20 +38,20 @@ func (l *Listener) At() Cursor { return l.at }
 
 // More reports whether there is more right now than he has looked at.
 func (l *Listener) More() bool {
-	now := l.tail.view()
+	now := l.tail.now()
 	return now.running && l.at.No < now.to.No
 }
 
 // begin waits until the end of the feed is known, and finds out whether the cursor is part of the feed.
 func (l *Listener) begin(ctx context.Context) error {
-	now := l.tail.view()
+	now := l.tail.now()
 	for !now.running {
 		select {
 		case <-now.news:
 		case <-ctx.Done():
 			return orders.ErrUnavailable
 		}
-		if now = l.tail.view(); now.stopping {
+		if now = l.tail.now(); now.stopping {
 			return orders.ErrStopping
 		}
 	}
@@ -68,31 +68,11 @@ func (l *Listener) begin(ctx context.Context) error {
 	return nil
 }
 
-// view is the tail at one moment.
-type view struct {
-	kept              []stretch
-	from, to          Cursor
-	running, stopping bool
-	round             int
-	news              <-chan struct{}
-}
-
-// has reports whether a cursor is in what the tail keeps.
-func (v *view) has(c Cursor) bool {
-	return c.Epoch == v.to.Epoch && v.from.No <= c.No && c.No <= v.to.No
-}
-
-func (t *Tail) view() view {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return view{t.kept, t.from, t.to, t.running, t.stopping, t.round, t.news}
-}
-
 // Take calls take with what the tail keeps for the listener, until take says no: then that event is the last one that he has been given. older
 // reports that there are events for him which the tail does not keep any more; Older reads those. When news is closed, there may be more. Errors:
 // orders.ErrStopping.
 func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool, err error) {
-	now := l.tail.view()
+	now := l.tail.now()
 	switch {
 	case now.stopping:
 		return nil, false, orders.ErrStopping
@@ -120,7 +100,7 @@ func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool
 
 // Older reads events from the database, so many at most. Errors: *Expired, orders.ErrUnavailable.
 func (l *Listener) Older(ctx context.Context, most int) ([]Event, error) {
-	round := l.tail.view().round // before: what is found is part of the feed as it is now, or later
+	round := l.tail.now().round // before: what is found is part of the feed as it is now, or later
 	page, err := l.tail.reader.After(ctx, l.at, l.filter, most)
 	if err != nil {
 		return nil, err

@@ -30,17 +30,33 @@ type Tail struct {
 	end     context.CancelFunc
 	reading sync.WaitGroup
 
-	mu        sync.Mutex
-	kept      []stretch // the oldest first, and nothing missing between them
-	bytes     int       // of all of them
-	most      int       // of those
-	from, to  Cursor    // what is kept lies behind the one, up to the other
-	running   bool      // the above is known
-	round     int       // how often it has begun: events may have been lost since, or too old to be kept
+	mu sync.Mutex
+	view
+	bytes     int // of all that is kept
+	most      int // of those
 	listeners int
-	news      chan struct{} // closed when there is something to be seen, and replaced
-	stopping  bool
 	empty     chan struct{} // closed when it is stopping and nobody listens any more
+}
+
+// view is what listeners see of a tail, at one moment.
+type view struct {
+	kept     []stretch // the oldest first, and nothing missing between them
+	from, to Cursor    // what is kept lies behind the one, up to the other
+	running  bool      // the above is known
+	stopping bool
+	round    int           // how often it has begun: events may have been lost since, or too old to be kept
+	news     chan struct{} // closed when there is something to be seen, and replaced
+}
+
+func (t *Tail) now() view {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view
+}
+
+// has reports whether a cursor is in what the tail keeps.
+func (v *view) has(c Cursor) bool {
+	return c.Epoch == v.to.Epoch && v.from.No <= c.No && c.No <= v.to.No
 }
 
 const (
@@ -64,7 +80,7 @@ type TailConfig struct {
 func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	t := &Tail{
 		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute}, crowd: cfg.Crowd,
-		wake: make(chan struct{}, 1), news: make(chan struct{}), empty: make(chan struct{}), most: keptBytes,
+		wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
 	}
 	t.life, t.end = context.WithCancel(context.Background())
 	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
