@@ -36,9 +36,6 @@ func (v *visit) showBooks() error {
 	return v.show("books", page{Title: "Books", Data: p})
 }
 
-// Reported says whether there is a report.
-func (p booksPage) Reported() bool { return !p.Report.FinishedAt.IsZero() }
-
 func (v *visit) proveBooks() error {
 	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context()))
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,12 +78,10 @@ func Verify(secret string, h http.Header, body []byte, now time.Time) error {
 		return errSignature
 	}
 	want := []byte(signatureOf(key, Message{id, body}, at))
-	for _, signature := range strings.Fields(h.Get("Webhook-Signature")) {
-		if hmac.Equal([]byte(signature), want) {
-			return nil
-		}
+	if !slices.ContainsFunc(strings.Fields(h.Get("Webhook-Signature")), func(given string) bool { return hmac.Equal([]byte(given), want) }) {
+		return errSignature
 	}
-	return errSignature
+	return nil
 }
 
 func signatureOf(key []byte, m Message, at string) string {
