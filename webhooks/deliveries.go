@@ -48,8 +48,7 @@ func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter)
 	if _, err := s.Get(ctx, endpointID); err != nil {
 		return nil, err
 	}
-	no, _ := EndpointNo(endpointID)
-	q := db.WebhookDeliveriesListParams{EndpointNo: no, State: f.State, Before: f.Before, Most: f.Limit}
+	q := db.WebhookDeliveriesListParams{EndpointNo: numberOf(endpointID), State: f.State, Before: f.Before, Most: f.Limit}
 	if f.Item != "" {
 		q.Subject = ItemSubject(f.Item)
 	}
@@ -86,8 +85,7 @@ func (s *Endpoints) DeliveriesOf(ctx context.Context, orderID string, limit int3
 
 // Delivery returns one delivery with its attempts.
 func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo int64) (Delivery, error) {
-	no, _ := EndpointNo(endpointID)
-	which := db.WebhookDeliveryShowParams{EndpointNo: no, DeliveryNo: deliveryNo}
+	which := db.WebhookDeliveryShowParams{EndpointNo: numberOf(endpointID), DeliveryNo: deliveryNo}
 	row, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveryShow, which)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -140,7 +138,6 @@ type deliveryChange struct {
 
 // changeDelivery has a statement do what is asked for, and returns what the delivery is then.
 func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statement func(context.Context, db.WebhookDeliveryResendParams) (int64, error)) (Delivery, error) {
-	no, _ := EndpointNo(c.endpointID)
 	r := requestFor(c.by, c.verb, c.endpointID, c.deliveryNo)
 	r.refused = func() error {
 		d, err := s.Delivery(ctx, c.endpointID, c.deliveryNo)
@@ -150,13 +147,13 @@ func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statem
 		return err
 	}
 	_, _, err := once(ctx, s, r, func() (int64, error) {
-		seq, err := s.seq(ctx, no)
+		seq, err := s.seq(ctx, c.endpointID)
 		if err != nil {
 			return 0, err
 		}
 		return statement(ctx, db.WebhookDeliveryResendParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, DeliveryNo: c.deliveryNo, Seq: seq,
+			EndpointNo: numberOf(c.endpointID), DeliveryNo: c.deliveryNo, Seq: seq,
 		})
 	})
 	if err != nil {
@@ -171,17 +168,16 @@ const RecoverMost = 10_000
 // Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
 // RecoverMost there may be others. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
-	no, _ := EndpointNo(endpointID)
 	r := requestFor(by, "recover", endpointID, since.UTC())
 	r.refused = s.unless(ctx, At{ID: endpointID})
 	recovered, before, err := once(ctx, s, r, func() (int32, error) {
-		seq, err := s.seq(ctx, no)
+		seq, err := s.seq(ctx, endpointID)
 		if err != nil {
 			return 0, err
 		}
 		return s.query.WebhookDeliveriesRecover(ctx, db.WebhookDeliveriesRecoverParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, Seq: seq, Since: since, Most: RecoverMost,
+			EndpointNo: numberOf(endpointID), Seq: seq, Since: since, Most: RecoverMost,
 		})
 	})
 	if before != nil && before.Deliveries != nil {

@@ -17,14 +17,14 @@ const idPrefix = "whe_"
 // EndpointID is the id of an endpoint by its number.
 func EndpointID(endpointNo int32) string { return idPrefix + strconv.Itoa(int(endpointNo)) }
 
-// EndpointNo is the number of an endpoint by its id; 0 and false: no endpoint has such an id.
-func EndpointNo(id string) (int32, bool) {
+// numberOf is the number of an endpoint by its id; 0: no endpoint has such an id.
+func numberOf(id string) int32 {
 	digits, ok := strings.CutPrefix(id, idPrefix)
 	n, err := strconv.ParseInt(digits, 10, 32)
 	if !ok || err != nil || n <= 0 || EndpointID(int32(n)) != id {
-		return 0, false
+		return 0
 	}
-	return int32(n), true
+	return int32(n)
 }
 
 // The states of an endpoint. One that is deleted is there until its deliveries are removed, and is shown to nobody.

@@ -83,13 +83,12 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	no, _ := EndpointNo(at.ID)
 	r := requestFor(by, "change", at.ID, want)
 	r.refused = s.unless(ctx, at)
 	changed, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointChange(ctx, db.WebhookEndpointChangeParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, IfVersion: at.Version, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
+			EndpointNo: numberOf(at.ID), IfVersion: at.Version, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
 		})
 	})
 	return shown(s.answer(ctx, changed, before, err))
@@ -98,13 +97,12 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 // Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors:
 // orders.ErrPrecondition, orders.ErrKeyReused.
 func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.WebhookEndpoint, error) {
-	no, _ := EndpointNo(at.ID)
 	r := requestFor(by, state, at.ID)
 	r.refused = s.unless(ctx, at)
 	stopped, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointStop(ctx, db.WebhookEndpointStopParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, IfVersion: at.Version, State: state,
+			EndpointNo: numberOf(at.ID), IfVersion: at.Version, State: state,
 		})
 	})
 	if before != nil && state == Deleted {
@@ -116,13 +114,12 @@ func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.We
 // RotateSecret gives an endpoint another secret, which is in the answer. Deliveries are signed with the one before, too, as long
 // as overlap says. Errors: orders.ErrKeyReused.
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
-	no, _ := EndpointNo(id)
 	r := requestFor(by, "rotate", id, overlap)
 	r.refused = s.unless(ctx, At{ID: id})
 	rotated, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookSecretRotate(ctx, db.WebhookSecretRotateParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, Secret: signing.NewSecret(), OverlapSeconds: overlap.Seconds(),
+			EndpointNo: numberOf(id), Secret: signing.NewSecret(), OverlapSeconds: overlap.Seconds(),
 		})
 	})
 	return s.answer(ctx, rotated, before, err)
@@ -130,7 +127,6 @@ func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Du
 
 // Enable has an endpoint sent to again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) (db.WebhookEndpoint, error) {
-	no, _ := EndpointNo(id)
 	latest, err := s.options.Latest(ctx)
 	if err != nil {
 		return db.WebhookEndpoint{}, err
@@ -138,13 +134,13 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 	r := requestFor(by, "enable", id, fromNow)
 	r.refused = s.unless(ctx, At{ID: id})
 	enabled, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		seq, err := s.seq(ctx, no)
+		seq, err := s.seq(ctx, id)
 		if err != nil {
 			return db.WebhookEndpoint{}, err
 		}
 		return s.query.WebhookEndpointEnable(ctx, db.WebhookEndpointEnableParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: no, Seq: seq, FromNow: fromNow, EventNo: latest.No,
+			EndpointNo: numberOf(id), Seq: seq, FromNow: fromNow, EventNo: latest.No,
 		})
 	})
 	return shown(s.answer(ctx, enabled, before, err))
@@ -190,8 +186,7 @@ func (s *Endpoints) List(ctx context.Context) ([]db.WebhookEndpoint, error) {
 
 // Get returns an endpoint, without its secrets.
 func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, error) {
-	no, _ := EndpointNo(id)
-	return shown(s.endpoint(ctx, no))
+	return shown(s.endpoint(ctx, numberOf(id)))
 }
 
 // endpoint reads an endpoint with its secrets. Number 0 is that of none.
@@ -213,8 +208,8 @@ func notFound(no int32) error {
 }
 
 // seq is what a statement compares that goes by what is stored of an endpoint's deliveries.
-func (s *Endpoints) seq(ctx context.Context, no int32) (int64, error) {
-	row, err := s.endpoint(ctx, no)
+func (s *Endpoints) seq(ctx context.Context, id string) (int64, error) {
+	row, err := s.endpoint(ctx, numberOf(id))
 	return row.Seq, err
 }
 

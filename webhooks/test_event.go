@@ -19,8 +19,7 @@ type TestSent struct {
 
 // Test sends a test event to an endpoint now, whatever its state is, and returns what came back. Nothing of it is kept.
 func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
-	no, _ := EndpointNo(id)
-	e, err := s.endpoint(ctx, no)
+	e, err := s.endpoint(ctx, numberOf(id))
 	if err != nil {
 		return TestSent{}, err
 	}
