@@ -33,11 +33,11 @@ type request struct {
 }
 
 // requestFor makes a request of what is asked for, each part of which counts when it comes again.
-func requestFor(by By, what ...any) *request {
+func requestFor(by By, refused func() error, what ...any) *request {
 	text, _ := json.Marshal([]any{what, by.OnBehalfOf, by.Reason}) // it can always be encoded
 	sum := sha256.Sum256(text)
 	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // by which this process finds out about a lost answer
-	return &request{By: by, fingerprint: sum[:]}
+	return &request{by, sum[:], refused}
 }
 
 // requestTries bounds how often a statement is sent whose answer was lost, or whose endpoint was written at the same moment.

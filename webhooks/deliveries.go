@@ -138,14 +138,13 @@ type deliveryChange struct {
 
 // changeDelivery has a statement do what is asked for, and returns what the delivery is then.
 func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statement func(context.Context, db.WebhookDeliveryResendParams) (int64, error)) (Delivery, error) {
-	r := requestFor(c.by, c.verb, c.endpointID, c.deliveryNo)
-	r.refused = func() error {
+	r := requestFor(c.by, func() error {
 		d, err := s.Delivery(ctx, c.endpointID, c.deliveryNo)
 		if err == nil && d.FinishedAt != nil && c.verb == "skip" {
 			return ErrFinished
 		}
 		return err
-	}
+	}, c.verb, c.endpointID, c.deliveryNo)
 	_, _, err := once(ctx, s, r, func() (int64, error) {
 		seq, err := s.seq(ctx, c.endpointID)
 		if err != nil {
@@ -168,8 +167,7 @@ const RecoverMost = 10_000
 // Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
 // RecoverMost there may be others. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
-	r := requestFor(by, "recover", endpointID, since.UTC())
-	r.refused = s.unless(ctx, At{ID: endpointID})
+	r := requestFor(by, s.unless(ctx, At{ID: endpointID}), "recover", endpointID, since.UTC())
 	recovered, before, err := once(ctx, s, r, func() (int32, error) {
 		seq, err := s.seq(ctx, endpointID)
 		if err != nil {

@@ -52,14 +52,13 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, "create", want)
-	r.refused = func() error {
+	r := requestFor(by, func() error {
 		all, err := s.List(ctx)
 		if err == nil && len(all) >= MostEndpoints {
 			return ErrTooMany
 		}
 		return err
-	}
+	}, "create", want)
 	made, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
@@ -83,8 +82,7 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, "change", at.ID, want)
-	r.refused = s.unless(ctx, at)
+	r := requestFor(by, s.unless(ctx, at), "change", at.ID, want)
 	changed, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointChange(ctx, db.WebhookEndpointChangeParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
@@ -97,8 +95,7 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 // Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors:
 // orders.ErrPrecondition, orders.ErrKeyReused.
 func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.WebhookEndpoint, error) {
-	r := requestFor(by, state, at.ID)
-	r.refused = s.unless(ctx, at)
+	r := requestFor(by, s.unless(ctx, at), state, at.ID)
 	stopped, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointStop(ctx, db.WebhookEndpointStopParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
@@ -114,8 +111,7 @@ func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.We
 // RotateSecret gives an endpoint another secret, which is in the answer. Deliveries are signed with the one before, too, as long
 // as overlap says. Errors: orders.ErrKeyReused.
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
-	r := requestFor(by, "rotate", id, overlap)
-	r.refused = s.unless(ctx, At{ID: id})
+	r := requestFor(by, s.unless(ctx, At{ID: id}), "rotate", id, overlap)
 	rotated, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookSecretRotate(ctx, db.WebhookSecretRotateParams{
 			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
@@ -131,8 +127,7 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, "enable", id, fromNow)
-	r.refused = s.unless(ctx, At{ID: id})
+	r := requestFor(by, s.unless(ctx, At{ID: id}), "enable", id, fromNow)
 	enabled, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		seq, err := s.seq(ctx, id)
 		if err != nil {
