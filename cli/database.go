@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -106,8 +105,7 @@ func notOpened(err error) error {
 
 // unmigrated says what to do about a database without tables.
 func unmigrated(err error) error {
-	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == "42P01" { // undefined_table
+	if db.CodeOf(err) == "42P01" { // undefined_table
 		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
 	}
 	return err

@@ -82,10 +82,3 @@ func (s *Endpoints) seen(ctx context.Context, r *request) (*db.WebhookChangeByRe
 	}
 	return &before, nil
 }
-
-func optional(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
-}

@@ -151,7 +151,7 @@ func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statem
 			return 0, err
 		}
 		return statement(ctx, db.WebhookDeliveryResendParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: numberOf(c.endpointID), DeliveryNo: c.deliveryNo, Seq: seq,
 		})
 	})
@@ -174,7 +174,7 @@ func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.T
 			return 0, err
 		}
 		return s.query.WebhookDeliveriesRecover(ctx, db.WebhookDeliveriesRecoverParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: numberOf(endpointID), Seq: seq, Since: since, Most: RecoverMost,
 		})
 	})

@@ -61,8 +61,8 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	}, "create", want)
 	made, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			Most: MostEndpoints, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Most: MostEndpoints, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
 			Secret: signing.NewSecret(), EventNo: latest.No,
 		})
 		return db.WebhookEndpoint(made), err
@@ -85,8 +85,8 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	r := requestFor(by, s.unless(ctx, at), "change", at.ID, want)
 	changed, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointChange(ctx, db.WebhookEndpointChangeParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(at.ID), IfVersion: at.Version, Url: want.URL, Description: optional(want.Description), Types: listOf(want.Types),
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: numberOf(at.ID), IfVersion: at.Version, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
 		})
 	})
 	return shown(s.answer(ctx, changed, before, err))
@@ -98,7 +98,7 @@ func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.We
 	r := requestFor(by, s.unless(ctx, at), state, at.ID)
 	stopped, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookEndpointStop(ctx, db.WebhookEndpointStopParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: numberOf(at.ID), IfVersion: at.Version, State: state,
 		})
 	})
@@ -114,7 +114,7 @@ func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Du
 	r := requestFor(by, s.unless(ctx, At{ID: id}), "rotate", id, overlap)
 	rotated, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
 		return s.query.WebhookSecretRotate(ctx, db.WebhookSecretRotateParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: numberOf(id), Secret: signing.NewSecret(), OverlapSeconds: overlap.Seconds(),
 		})
 	})
@@ -134,7 +134,7 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 			return db.WebhookEndpoint{}, err
 		}
 		return s.query.WebhookEndpointEnable(ctx, db.WebhookEndpointEnableParams{
-			Actor: r.Actor, OnBehalfOf: optional(r.OnBehalfOf), Reason: optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: numberOf(id), Seq: seq, FromNow: fromNow, EventNo: latest.No,
 		})
 	})
