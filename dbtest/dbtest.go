@@ -44,9 +44,7 @@ func New(t testing.TB) *Database {
 	t.Helper()
 	s := use(t)
 	template, err := s.template()
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	made := s.url(s.database(t, template))
 	admin := withOptions(made, findsTables)
 	return &Database{URL: withOptions(made, "-crole="+s.serves()+"\t"+findsTables), AdminURL: admin, Pool: openPool(t, admin)}
@@ -57,6 +55,14 @@ func Empty(t testing.TB) string {
 	t.Helper()
 	s := use(t)
 	return s.url(s.database(t, "template1"))
+}
+
+// require ends the test that an error keeps from having what it asked for.
+func require(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("dbtest: %v", err)
+	}
 }
 
 // findsTables is the option of a search_path on which SQL of tests finds the tables.
@@ -79,9 +85,7 @@ func withOptions(database, options string) string {
 func (s *server) database(t testing.TB, template string) string {
 	t.Helper()
 	name := newName("test")
-	if err := s.create(t.Context(), name, template); err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, s.create(t.Context(), name, template))
 	t.Cleanup(func() {
 		if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
 			t.Errorf("dbtest: %v", err)
@@ -93,14 +97,10 @@ func (s *server) database(t testing.TB, template string) string {
 func openPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	config.MaxConns = maxConns
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	t.Cleanup(func() {
 		if err := closePool(pool, releaseLimit); err != nil {
 			t.Errorf("dbtest: %v", err)

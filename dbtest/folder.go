@@ -20,10 +20,13 @@ const (
 // enter it, and so can the one whom root runs PostgreSQL as.
 func Folder(t testing.TB) string {
 	t.Helper()
-	dir, err := newFolder("pawl-test-*") // removeStale leaves it alone: nothing in it is locked
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	return folder(t, "pawl-test-*") // removeStale leaves it alone: nothing in it is locked
+}
+
+func folder(t testing.TB, pattern string) string {
+	t.Helper()
+	dir, err := newFolder(pattern)
+	require(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }

@@ -40,14 +40,10 @@ func Pooler(t testing.TB, databaseURL string) string {
 	}
 	// PgBouncer does not run as root, and another user can't reach the server's socket: the proxy can.
 	server, err := pgconn.ParseConfig(NewProxy(t, databaseURL).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	closePublic(t, server.Database)
 	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-*") // the path of a socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	settings := filepath.Join(folder, "pgbouncer.ini")
 	login := "user=" + server.User
@@ -58,22 +54,16 @@ func Pooler(t testing.TB, databaseURL string) string {
 		login += " connect_query='SET ROLE " + role + "'"
 	}
 	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, folder)
-	if err := os.WriteFile(settings, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require(t, os.WriteFile(settings, []byte(text), 0o644))
 	var said bytes.Buffer
 	cmd := exec.Command(binary, settings)
 	cmd.Stderr = &said
 	if os.Geteuid() == 0 {
 		const nobody = 65534
-		if err := os.Chown(folder, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
+		require(t, os.Chown(folder, nobody, nobody))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -101,13 +91,10 @@ func asksFor(options string) string {
 func closePublic(t testing.TB, database string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), use(t).url(database))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	require(t, err)
 }
 
 func awaitPooler(t testing.TB, url string) {

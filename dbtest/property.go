@@ -13,9 +13,7 @@ import (
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	asked, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	rounds, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {
 		if rounds >= max(asked/5, 1) && !failed {

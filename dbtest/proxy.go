@@ -54,13 +54,9 @@ type Proxy struct {
 func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require(t, err)
 	p := &Proxy{listener: listener, links: map[*link]bool{}, lost: func() {}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	user := url.User(config.User)

@@ -2,7 +2,6 @@ package dbtest
 
 import (
 	"context"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -27,18 +26,12 @@ type Server struct {
 // tests that do not stop the server use New.
 func Restartable(t testing.TB) *Server {
 	t.Helper()
-	folder, err := newFolder(folderPattern)
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	s := &Server{folder: folder}
+	s := &Server{folder: folder(t, folderPattern)}
 	s.Start(t)
 	t.Cleanup(func() { s.Stop(t) })
 	s.URL = withOptions(s.running.URL("postgres"), findsTables)
-	if _, err := migrations.Up(t.Context(), s.URL); err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	_, err := migrations.Up(t.Context(), s.URL)
+	require(t, err)
 	return s
 }
 
@@ -48,9 +41,7 @@ func (s *Server) Start(t testing.TB) {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	running, err := pgembed.Start(ctx, config(s.folder))
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	s.running = running
 }
 
@@ -58,9 +49,7 @@ func (s *Server) Start(t testing.TB) {
 func (s *Server) Set(t testing.TB, name, value string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL)
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	defer conn.Close(t.Context())
 	for _, statement := range []string{"ALTER SYSTEM SET " + name + " = '" + value + "'", "SELECT pg_reload_conf()"} {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
@@ -68,9 +57,7 @@ func (s *Server) Set(t testing.TB, name, value string) {
 		}
 	}
 	for now := ""; now != value; { // the signal takes a moment
-		if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now); err != nil {
-			t.Fatalf("dbtest: %v", err)
-		}
+		require(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now))
 	}
 	if name == "synchronous_standby_names" && value != "" {
 		s.awaitSyncRep(t, conn)
@@ -82,9 +69,7 @@ func (s *Server) Set(t testing.TB, name, value string) {
 func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	writer, err := pgx.Connect(t.Context(), s.URL)
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
+	require(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
 	ended.Go(func() {
@@ -94,9 +79,7 @@ func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 	})
 	for waits := false; !waits; {
 		const waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')"
-		if err := conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits); err != nil {
-			t.Fatalf("dbtest: %v", err)
-		}
+		require(t, conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits))
 	}
 	cancel()
 	ended.Wait()

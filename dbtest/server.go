@@ -55,9 +55,7 @@ func use(t testing.TB) *server {
 	if shared.server == nil && shared.err == nil {
 		shared.server, shared.err = openServer(os.Getenv(ServerVariable))
 	}
-	if shared.err != nil {
-		t.Fatalf("dbtest: %v", shared.err)
-	}
+	require(t, shared.err)
 	return shared.server
 }
 
