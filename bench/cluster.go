@@ -41,12 +41,9 @@ func age(ctx context.Context, c *pgembed.Server) error {
 	}
 	defer conn.Close(ctx)
 	for range walFiles {
-		if _, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(false, 'bench', ''), pg_switch_wal()"); err != nil {
+		if err := execAll(ctx, conn, "SELECT pg_logical_emit_message(false, 'bench', ''), pg_switch_wal()"); err != nil {
 			return fmt.Errorf("fill log: %w", err)
 		}
 	}
-	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	return nil
+	return execAll(ctx, conn, "CHECKPOINT")
 }

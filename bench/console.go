@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -41,16 +40,16 @@ type onlooker struct {
 func look(ctx context.Context, at *server, l *load) *onlooker {
 	ctx, cancel := context.WithCancel(ctx)
 	o := &onlooker{cancel: cancel, load: l, pages: map[string][]lateness{}}
-	o.running.Go(func() { o.run(ctx, "http://"+at.address) })
+	o.running.Go(func() { o.run(ctx, at) })
 	o.running.Go(func() {
-		if err := loadPage(ctx, "http://"+at.address+"/console/live?after="); ctx.Err() == nil {
+		if err := loadPage(ctx, at, "/console/live?after="); ctx.Err() == nil {
 			o.deaf = fmt.Errorf("the live page has ended: %w", cmp.Or(err, io.EOF))
 		}
 	})
 	return o
 }
 
-func (o *onlooker) run(ctx context.Context, origin string) {
+func (o *onlooker) run(ctx context.Context, at *server) {
 	next := time.NewTicker(lookEvery)
 	defer next.Stop()
 	for i := 0; ; i++ {
@@ -61,7 +60,7 @@ func (o *onlooker) run(ctx context.Context, origin string) {
 		}
 		page := consolePages[i%len(consolePages)]
 		began := time.Now()
-		if err := loadPage(ctx, origin+page); err != nil && ctx.Err() == nil {
+		if err := loadPage(ctx, at, page); err != nil && ctx.Err() == nil {
 			o.err = errors.Join(o.err, fmt.Errorf("%s: %w", page, err))
 			return
 		}
@@ -69,23 +68,14 @@ func (o *onlooker) run(ctx context.Context, origin string) {
 	}
 }
 
-func loadPage(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+func loadPage(ctx context.Context, at *server, page string) error {
+	body, err := at.get(ctx, page, anything)
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-		return err
-	}
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
+	defer body.Close()
+	_, err = io.Copy(io.Discard, body)
+	return err
 }
 
 // stop ends it and returns how long each page took in a window, in ascending order.
@@ -94,36 +84,24 @@ func (o *onlooker) stop(from, to time.Duration) (map[string]lags, error) {
 	o.running.Wait()
 	found := map[string]lags{}
 	for page, loads := range o.pages {
-		for _, l := range loads {
-			if l.came >= from && l.came < to {
-				found[page] = append(found[page], l.lag)
-			}
+		if took := inWindow(loads, from, to); took != nil {
+			found[page] = took
 		}
-		slices.Sort(found[page])
 	}
 	return found, errors.Join(o.err, o.deaf)
 }
 
 // withConsole measures the service with many orders in the table, in turn with nobody at its console and with somebody who
 // looks at one page after the other.
-func (p *plan) withConsole(ctx context.Context) (err error) {
-	d, err := p.database(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.drop(ctx)) }()
-	const items = 10_000
-	if err := p.fill(ctx, d, items); err != nil {
-		return err
-	}
+func (p *plan) withConsole(ctx context.Context, d *database) error {
 	if err := d.fillConsole(ctx); err != nil {
 		return err
 	}
 	for round := range 2 * p.rounds {
-		r := run{setup: setup{Target: "pawl", Callers: 256, Items: items}, target: p.built["pawl"], folder: p.folder, window: p.window, database: d}
+		r := run{setup: setup{Target: "pawl", Callers: 256, Items: storedItems}, window: p.window, database: d}
 		r.Console = round%4 == 1 || round%4 == 2
 		// Both come every half minute otherwise: a window with one of them costs a quarter more than one without.
-		if err := d.execAll(ctx, "VACUUM (ANALYZE)", "CHECKPOINT"); err != nil {
+		if err := execAll(ctx, d.conn, "VACUUM (ANALYZE)", "CHECKPOINT"); err != nil {
 			return err
 		}
 		if err := p.do(ctx, r); err != nil {
@@ -137,12 +115,12 @@ func (p *plan) withConsole(ctx context.Context) (err error) {
 func (d *database) fillConsole(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "storing %d orders that wait for a person, as many that wait for a retry, and one of %d moves\n", held, longMoves)
 	err := d.withoutTriggers(ctx, func() error {
-		return d.execAll(ctx, fmt.Sprintf(fillHeldSQL, held), fmt.Sprintf(fillLongSQL, longOrder, longMoves))
+		return execAll(ctx, d.conn, fmt.Sprintf(fillHeldSQL, held), fmt.Sprintf(fillLongSQL, longOrder, longMoves))
 	})
 	if err != nil {
 		return err
 	}
-	return d.execAll(ctx, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+	return execAll(ctx, d.conn, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 const fillHeldSQL = `

@@ -28,10 +28,8 @@ func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	d := &database{url: c.URL(name), name: name, admin: admin, server: c.PID()}
-	for _, sql := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name, "CHECKPOINT"} {
-		if _, err := admin.Exec(ctx, sql); err != nil {
-			return nil, fmt.Errorf("create database: %w", err)
-		}
+	if err := execAll(ctx, admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)", "CREATE DATABASE "+name, "CHECKPOINT"); err != nil {
+		return nil, fmt.Errorf("create database: %w", err)
 	}
 	if d.conn, err = connect(ctx, d.url); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
@@ -47,6 +45,15 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	}
 	config.RuntimeParams["search_path"] = "pawl, public"
 	return pgx.ConnectConfig(ctx, config)
+}
+
+func execAll(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%.40s: %w", sql, err)
+		}
+	}
+	return nil
 }
 
 // drop removes the database. It works when ctx has ended too.
@@ -80,20 +87,15 @@ func (d *database) counters(ctx context.Context) (counters, error) {
 	return c, nil
 }
 
-// tableUse is how the table of orders was used since the database was created.
-// Counts of connections that are still open may be missing.
-type tableUse struct {
-	Updates, HOT, SequentialScans int64
-}
-
-func (d *database) tableUse(ctx context.Context) (tableUse, error) {
-	var u tableUse
-	err := d.conn.QueryRow(ctx, `SELECT n_tup_upd, n_tup_hot_upd, seq_scan FROM pg_stat_user_tables
-		WHERE schemaname IN ('pawl', 'public') AND relname = 'orders'`).Scan(&u.Updates, &u.HOT, &u.SequentialScans)
+// tableUse is how the table of orders was used since the database was created: the share of updates that stayed
+// on their page, and scans of all of it. Counts of connections that are still open may be missing.
+func (d *database) tableUse(ctx context.Context) (hotShare float64, sequentialScans int64, err error) {
+	err = d.conn.QueryRow(ctx, `SELECT n_tup_hot_upd::float8 / greatest(n_tup_upd, 1), seq_scan FROM pg_stat_user_tables
+		WHERE schemaname IN ('pawl', 'public') AND relname = 'orders'`).Scan(&hotShare, &sequentialScans)
 	if err != nil {
-		return u, fmt.Errorf("read table statistics: %w", err)
+		return 0, 0, fmt.Errorf("read table statistics: %w", err)
 	}
-	return u, nil
+	return hotShare, sequentialScans, nil
 }
 
 // lastOrder is the highest order_no, 0 in an empty table.

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -33,20 +31,11 @@ type lags []time.Duration
 
 // follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this machine's.
 func follow(ctx context.Context, to *server, l *load) (*follower, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.address+"/api/events", http.NoBody)
+	body, err := to.get(ctx, "/api/events", "text/event-stream")
 	if err != nil {
 		return nil, fmt.Errorf("follow events: %w", err)
 	}
-	request.Header.Set("Accept", "text/event-stream")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("follow events: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		response.Body.Close()
-		return nil, errors.New("follow events: " + response.Status)
-	}
-	f := &follower{load: l, body: response.Body}
+	f := &follower{load: l, body: body}
 	f.running.Go(f.read)
 	return f, nil
 }
@@ -68,12 +57,16 @@ func (f *follower) read() {
 }
 
 // stop ends it and returns the lags of the events that came in a window.
-func (f *follower) stop(from, to time.Duration) (found lags) {
+func (f *follower) stop(from, to time.Duration) lags {
 	f.body.Close()
 	f.running.Wait()
-	for _, e := range f.events {
-		if e.came >= from && e.came < to {
-			found = append(found, e.lag)
+	return inWindow(f.events, from, to)
+}
+
+func inWindow(all []lateness, from, to time.Duration) (found lags) {
+	for _, l := range all {
+		if l.came >= from && l.came < to {
+			found = append(found, l.lag)
 		}
 	}
 	slices.Sort(found)
@@ -85,7 +78,7 @@ func (p *plan) withFollower(ctx context.Context) error {
 	for range p.rounds {
 		for _, items := range p.items {
 			s := setup{Target: "pawl", Rate: p.rate, Items: items}
-			if err := p.do(ctx, run{setup: s, target: p.built["pawl"], folder: p.folder, window: p.window, stock: p.stock, follow: true}); err != nil {
+			if err := p.do(ctx, run{setup: s, window: p.window, stock: p.stock, follow: true}); err != nil {
 				return err
 			}
 		}

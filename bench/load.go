@@ -21,12 +21,8 @@ type answer struct {
 // load is a closed loop, in which each caller has one connection, sends an order, reads
 // the answer and sends the next, or an open one (see offer).
 type load struct {
-	address string
-	token   string // that callers send, if any
-	items   int
-	ordered bool    // ids
-	keyed   bool    // each request has an Idempotency-Key
-	rate    float64 // orders per second offered; 0: a closed loop
+	setup
+	to      *server
 	began   time.Time
 	stopped atomic.Bool
 	callers []*caller
@@ -41,8 +37,8 @@ type caller struct {
 
 // startLoad begins sending to a server. The load runs until stop.
 func startLoad(to *server, s setup) *load {
-	l := &load{address: to.address, token: to.token, items: s.Items, ordered: s.Ordered, keyed: s.Target == keyedName, rate: s.Rate, began: time.Now()}
-	if l.rate > 0 {
+	l := &load{setup: s, to: to, began: time.Now()}
+	if l.Rate > 0 {
 		l.running.Go(l.offer)
 		return l
 	}
@@ -55,7 +51,7 @@ func startLoad(to *server, s setup) *load {
 }
 
 func (l *load) run(c *caller) {
-	w := newWire(l.address, l.token, l.keyed)
+	w := newWire(l.to.address, l.to.token, l.Target == keyedName)
 	defer w.close()
 	for !l.stopped.Load() {
 		if !l.order(w, c, l.since()) {
@@ -66,7 +62,7 @@ func (l *load) run(c *caller) {
 
 // order sends a new order and keeps how long after it was due it was completed.
 func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
-	w.next(l.items, l.ordered)
+	w.next(l.Items, l.Ordered)
 	err := w.open()
 	if err == nil {
 		err = w.send()
@@ -136,7 +132,7 @@ func (l *load) outcome(from, to time.Duration) outcome {
 				out.completed++
 			}
 			counts := a.at
-			if l.rate > 0 {
+			if l.Rate > 0 {
 				counts = a.at - a.took
 			}
 			if counts >= from && counts < to {

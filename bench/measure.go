@@ -113,8 +113,8 @@ func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from
 	case r.Console:
 		o := look(ctx, s, l)
 		from, to, err = r.watch(ctx, s, l)
-		pages, failed := o.stop(from.at, to.at)
-		out.Pages = pages
+		var failed error
+		out.Pages, failed = o.stop(from.at, to.at)
 		return from, to, errors.Join(err, failed)
 	}
 	return r.watch(ctx, s, l)
@@ -169,17 +169,13 @@ func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err er
 
 // inspect runs after the service has ended: its connections have handed in their
 // counts, and nothing moves any more.
-func (r run) inspect(ctx context.Context, seen outcome, out *result) error {
-	use, err := r.database.tableUse(ctx)
-	if err != nil {
+func (r run) inspect(ctx context.Context, seen outcome, out *result) (err error) {
+	if out.HOTShare, out.SeqScans, err = r.database.tableUse(ctx); err != nil {
 		return err
 	}
-	out.HOTShare = float64(use.HOT) / float64(max(use.Updates, 1))
-	out.SeqScans = use.SequentialScans
 	if seen.errors > 0 {
 		return nil // an order that was not answered may have been completed
 	}
-	mismatch, err := r.database.check(ctx, out.Stored, seen.answered)
-	out.BooksMismatch = mismatch
+	out.BooksMismatch, err = r.database.check(ctx, out.Stored, seen.answered)
 	return err
 }

@@ -27,7 +27,7 @@ func (l *load) offer() {
 }
 
 func (l *load) gap() time.Duration {
-	return time.Duration(rand.ExpFloat64() / l.rate * float64(time.Second))
+	return time.Duration(rand.ExpFloat64() / l.Rate * float64(time.Second))
 }
 
 // connect adds a connection. It sends the order that is due and then takes others.
@@ -35,7 +35,7 @@ func (l *load) connect(first time.Duration, due <-chan time.Duration) {
 	c := &caller{}
 	l.callers = append(l.callers, c)
 	l.running.Go(func() {
-		w := newWire(l.address, l.token, l.keyed)
+		w := newWire(l.to.address, l.to.token, l.Target == keyedName)
 		defer w.close()
 		l.order(w, c, first)
 		for next := range due {

@@ -87,21 +87,11 @@ func (o options) names(only string) []string {
 		return strings.Split(only, ",")
 	case o.remote, o.events, o.console:
 		return []string{"pawl"}
-	case o.targets.earlier == "" && !o.ledgerPolicy && !o.token && !o.keyed:
+	}
+	wanted := map[string]bool{"pawl": true, "earlier": o.targets.earlier != "", "ledger-policy": o.ledgerPolicy, "token": o.token, keyedName: o.keyed}
+	names := slices.DeleteFunc(slices.Clone(targetNames), func(name string) bool { return !wanted[name] })
+	if len(names) == 1 {
 		return []string{"baseline", "pawl"}
-	}
-	names := []string{"pawl"}
-	if o.targets.earlier != "" {
-		names = append(names, "earlier")
-	}
-	if o.ledgerPolicy {
-		names = append(names, "ledger-policy")
-	}
-	if o.token {
-		names = append(names, "token")
-	}
-	if o.keyed {
-		names = append(names, keyedName)
 	}
 	return names
 }

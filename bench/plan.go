@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +45,7 @@ func newPlan(ctx context.Context, o options, c *pgembed.Server, folder string) (
 	}
 	defer conn.Close(ctx)
 	p := &plan{options: o, cluster: c, folder: folder, built: map[string]target{}}
-	p.report = newReport(conn.PgConn().ParameterStatus("server_version"))
+	p.report = report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: conn.PgConn().ParameterStatus("server_version")}
 	p.targets.folder = folder
 	names := o.only
 	if o.stored > 0 && !slices.Contains(names, "pawl") {
@@ -68,13 +69,14 @@ func (p *plan) all(ctx context.Context) error {
 		return p.withFollower(ctx)
 	}
 	if p.console {
-		return p.withConsole(ctx)
+		return p.filled(ctx, p.withConsole)
 	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
 				for _, name := range inTurn(p.only, round) {
-					if err := p.fresh(ctx, setup{Target: name, Callers: callers, Items: items}, p.window); err != nil {
+					s := setup{Target: name, Callers: callers, Items: items}
+					if err := p.do(ctx, run{setup: s, window: p.window, stock: p.stock}); err != nil {
 						return err
 					}
 				}
@@ -82,7 +84,7 @@ func (p *plan) all(ctx context.Context) error {
 		}
 	}
 	if p.stored > 0 {
-		return p.withStored(ctx)
+		return p.filled(ctx, p.withStored)
 	}
 	return nil
 }
@@ -95,11 +97,6 @@ func inTurn(names []string, round int) []string {
 	return names
 }
 
-// fresh does one run from an empty database.
-func (p *plan) fresh(ctx context.Context, s setup, w window) error {
-	return p.do(ctx, run{setup: s, target: p.built[s.Target], folder: p.folder, window: w, stock: p.stock})
-}
-
 func (p *plan) database(ctx context.Context) (*database, error) {
 	p.runs++
 	return newDatabase(ctx, p.cluster, fmt.Sprintf("pawl_bench_%d", p.runs))
@@ -108,7 +105,7 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 // do measures, on a database of its own unless the run has one, and says at once what
 // came out: the whole takes minutes.
 func (p *plan) do(ctx context.Context, r run) error {
-	r.Ordered = p.ordered
+	r.target, r.folder, r.Ordered = p.built[r.Target], p.folder, p.ordered
 	fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)
 	out, err := p.measured(ctx, r)
 	if err != nil {

@@ -61,13 +61,13 @@ type summary struct {
 }
 
 func (p *provider) summary(ctx context.Context) (*summary, error) {
-	response, err := p.server.get(ctx, "/summary")
+	body, err := p.server.get(ctx, "/summary", anything)
 	if err != nil {
 		return nil, fmt.Errorf("read summary of provider: %w", err)
 	}
-	defer response.Body.Close()
+	defer body.Close()
 	var s summary
-	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
+	if err := json.NewDecoder(body).Decode(&s); err != nil {
 		return nil, fmt.Errorf("read summary of provider: %w", err)
 	}
 	return &s, nil

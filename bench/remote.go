@@ -22,11 +22,10 @@ const (
 func (p *plan) withProvider(ctx context.Context) error {
 	w := p.window
 	w.warmUp = max(w.warmUp, remoteWarmUp)
-	service := p.built["pawl"]
 	for range p.rounds {
 		for _, s := range []setup{{Rate: p.rate}, {Callers: remoteCallers}} {
 			s.Target, s.Items = "pawl", remoteItems
-			r := run{setup: s, target: service, folder: p.folder, window: w, stock: p.stock, provider: newProvider(service.binary)}
+			r := run{setup: s, window: w, stock: p.stock, provider: newProvider(p.built[s.Target].binary)}
 			if err := p.do(ctx, r); err != nil {
 				return err
 			}

@@ -80,7 +80,7 @@ func TestOfferedOrdersDoNotWaitForOthers(t *testing.T) {
 
 func TestOutcomeOfAnOpenLoopIsOfTheOrdersDueInTheWindow(t *testing.T) {
 	t.Parallel()
-	l := &load{rate: 1, callers: []*caller{{answers: []answer{{at: 3, took: 2}, {at: 9, took: 6}, {at: 12, took: 3}}}}}
+	l := &load{setup: setup{Rate: 1}, callers: []*caller{{answers: []answer{{at: 3, took: 2}, {at: 9, took: 6}, {at: 12, took: 3}}}}}
 	out := l.outcome(2, 10)
 	if out.completed != 2 || len(out.latencies) != 2 || out.latencies[0] != 3 || out.latencies[1] != 6 {
 		t.Errorf("outcome %+v, want 2 completed, latencies 3 and 6", out)

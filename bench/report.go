@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,8 +124,4 @@ func printTable(w io.Writer, rows [][]string) {
 		}
 	}
 	_ = table.Flush()
-}
-
-func newReport(version string) report {
-	return report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: version}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -85,20 +86,33 @@ func (s *server) wait(ctx context.Context) error {
 }
 
 func (s *server) healthy(ctx context.Context) bool {
-	response, err := s.get(ctx, s.ready)
+	body, err := s.get(ctx, s.ready, anything)
 	if err != nil {
 		return false
 	}
-	_ = response.Body.Close()
-	return response.StatusCode == http.StatusOK
+	_ = body.Close()
+	return true
 }
 
-func (s *server) get(ctx context.Context, path string) (*http.Response, error) {
+// anything is a kind of answer.
+const anything = "*/*"
+
+// get asks for an answer of a kind, which must be 200, and returns its body.
+func (s *server) get(ctx context.Context, path, accept string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	return http.DefaultClient.Do(request)
+	request.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, errors.New(response.Status)
+	}
+	return response.Body, nil
 }
 
 // stop asks the server to end, and makes it end after half a minute.

@@ -17,29 +17,21 @@ const storedWindow = 90 * time.Second
 
 var storedCallers = []int{64, 256}
 
+const storedItems = 10_000
+
 // withStored measures the service on an empty database and on one with many orders in
 // the table, in turn, under the same load and for the same time.
-func (p *plan) withStored(ctx context.Context) (err error) {
+func (p *plan) withStored(ctx context.Context, d *database) error {
 	w := p.window
 	w.length = max(w.length, storedWindow)
-	const items = 10_000
-	d, err := p.database(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.drop(ctx)) }()
-	if err := p.fill(ctx, d, items); err != nil {
-		return err
-	}
 	for _, callers := range storedCallers {
 		for round := range 2 * p.rounds {
-			r := run{setup: setup{Target: "pawl", Callers: callers, Items: items}, target: p.built["pawl"],
-				folder: p.folder, window: w, stock: p.stock}
+			r := run{setup: setup{Target: "pawl", Callers: callers, Items: storedItems}, window: w, stock: p.stock}
 			if round%4 == 1 || round%4 == 2 { // empty, stored, stored, empty
 				r.database = d
 			}
-			if _, err := d.conn.Exec(ctx, "CHECKPOINT"); err != nil {
-				return fmt.Errorf("checkpoint: %w", err)
+			if err := execAll(ctx, d.conn, "CHECKPOINT"); err != nil {
+				return err
 			}
 			if err := p.do(ctx, r); err != nil {
 				return err
@@ -49,9 +41,14 @@ func (p *plan) withStored(ctx context.Context) (err error) {
 	return nil
 }
 
-// fill lets the service make its schema and writes completed orders into it, as the
-// service would have left them.
-func (p *plan) fill(ctx context.Context, d *database, items int) error {
+// filled measures on a database in which the service has made its schema, with completed
+// orders, as the service would have left them.
+func (p *plan) filled(ctx context.Context, measure func(context.Context, *database) error) (err error) {
+	d, err := p.database(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	s, err := p.built["pawl"].start(ctx, d.url, p.folder)
 	if err != nil {
 		return err
@@ -59,25 +56,21 @@ func (p *plan) fill(ctx context.Context, d *database, items int) error {
 	if err := s.stop(); err != nil {
 		return err
 	}
-	return d.fill(ctx, filling{p.stored, items, p.ordered})
+	if err := d.fill(ctx, p.stored, storedItems, p.ordered); err != nil {
+		return err
+	}
+	return measure(ctx, d)
 }
 
 // fillSize orders are one transaction.
 const fillSize = 250_000
 
-// filling is what a database is filled with.
-type filling struct {
-	orders  int64
-	items   int
-	ordered bool // ids are uuidv7 instead of random
-}
-
-// fill adds completed orders.
-func (d *database) fill(ctx context.Context, f filling) error {
+// fill adds completed orders. Their ids are uuidv7 (ordered) or random.
+func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
 	err := d.withoutTriggers(ctx, func() error {
-		for done := int64(0); done < f.orders; done += fillSize {
-			fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, f.orders)
-			if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, f.orders-done), f.items, f.ordered); err != nil {
+		for done := int64(0); done < orders; done += fillSize {
+			fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, orders)
+			if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, orders-done), items, ordered); err != nil {
 				return fmt.Errorf("store orders: %w", err)
 			}
 		}
@@ -86,28 +79,19 @@ func (d *database) fill(ctx context.Context, f filling) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", f.orders, f.orders)
-	return d.execAll(ctx, fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", orders, orders)
+	return execAll(ctx, d.conn, fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 // withoutTriggers has rows written that the triggers rightly refuse: of orders that begin at their end.
 func (d *database) withoutTriggers(ctx context.Context, write func() error) error {
-	if err := d.execAll(ctx, "SET session_replication_role = replica"); err != nil {
+	if err := execAll(ctx, d.conn, "SET session_replication_role = replica"); err != nil {
 		return err
 	}
 	if err := write(); err != nil {
 		return err
 	}
-	return d.execAll(ctx, "RESET session_replication_role")
-}
-
-func (d *database) execAll(ctx context.Context, statements ...string) error {
-	for _, sql := range statements {
-		if _, err := d.conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%.40s: %w", sql, err)
-		}
-	}
-	return nil
+	return execAll(ctx, d.conn, "RESET session_replication_role")
 }
 
 const fillSQL = `

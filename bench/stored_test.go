@@ -14,7 +14,7 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.stop() })
-	if err := d.fill(t.Context(), filling{orders: 2000, items: 10}); err != nil {
+	if err := d.fill(t.Context(), 2000, 10, false); err != nil {
 		t.Fatal(err)
 	}
 	if mismatch, err := d.check(t.Context(), 0, 2000); mismatch != "" || err != nil {
