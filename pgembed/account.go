@@ -75,6 +75,9 @@ func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) 
 	if !errors.Is(err, user.UnknownUserError(name)) {
 		return own, err
 	}
+	if s.looking {
+		return nil, nil
+	}
 	s.cfg.Log.Info("making a system user to run PostgreSQL as", "user", name)
 	makeErr := makeUser(ctx, name)
 	if own, err = lookupAccount(name); err != nil { // another process may have made it

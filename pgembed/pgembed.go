@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -72,6 +73,7 @@ type Server struct {
 	lock    *os.File
 	release sync.Once
 
+	looking    bool // for Look: nothing is made or fetched
 	passedOver []PassedOver
 }
 
@@ -146,16 +148,27 @@ func (s *Server) Stop(ctx context.Context) error {
 	return err
 }
 
-func open(cfg Config) (*Server, error) {
+// complete fills in what was left out.
+func (cfg *Config) complete() (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.binDirs == nil {
 		cfg.binDirs = installedBinDirs
 	}
-	if cfg.Existing {
-		if err := findData(cfg.Dir); err != nil {
-			return nil, err
+	if cfg.Dir == "" {
+		cfg.Dir, err = DefaultDir()
+	}
+	return err
+}
+
+func open(cfg Config) (*Server, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	if cfg.Existing { // a folder that we may not look into may have data
+		if _, err := os.Stat(filepath.Join(cfg.Dir, "data", "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w in %s", ErrNoData, cfg.Dir)
 		}
 	}
 	folders, err := openFolders(cfg.Dir)
