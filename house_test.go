@@ -27,7 +27,7 @@ import (
 //	        ├──→ books               ledger, orders and executors do not know each other
 //	        ├──→ migrations → db
 //	        ├──→ console → client, fsm/diagram               the API is its only way to an order
-//	        ├──→ demo → console, db, pgembed
+//	        ├──→ demo → console, db, pgembed, books, simulator
 //	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"docs":        {},
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
-	"demo":        {"client", "console", "db", "pgembed"},
+	"demo":        {"books", "client", "console", "db", "pgembed", "simulator"},
 	"simulator":   {"egress"},
 	"main":        {"cli"},
 	"cli":         {"access", "client", "console", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},

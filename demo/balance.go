@@ -1,7 +1,7 @@
 package demo
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,15 +10,12 @@ import (
 // balance proves the books of both sides and prints what they come to.
 func (s *stage) balance() error {
 	fmt.Fprintln(s.Out, "\npawl verify compares the books of the service with those of the provider:")
-	var said bytes.Buffer
-	verify := &child{cmd: s.command("verify", "--database-url", s.databaseURL(), "--provider", s.provider.url), exited: make(chan struct{})}
-	verify.cmd.Stdout, verify.cmd.Stderr = s.Out, &said
-	if err := verify.start(); err != nil {
-		return fmt.Errorf("start pawl verify: %w", err)
+	complaint, holds, err := s.verify(context.Background(), s.Out)
+	if err != nil {
+		return err
 	}
-	<-verify.exited
-	if !verify.cmd.ProcessState.Success() {
-		return fmt.Errorf("pawl verify: %s", strings.TrimSpace(said.String()))
+	if !holds {
+		return fmt.Errorf("pawl verify: %s", complaint)
 	}
 	s.provider.end()
 	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line was its address

@@ -2,17 +2,17 @@ package demo
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
+	"pawl/books"
 	"pawl/console"
 	"pawl/db"
+	"pawl/simulator"
 )
 
 // watched is what the lab shows of the books, and who reads them. They are read while somebody looks, and not more often than
@@ -57,21 +57,6 @@ func (s *stage) watch(ctx context.Context) (console.LabBooks, console.LabProof) 
 	return s.books, s.proof
 }
 
-// summary is what the provider says of its books: docs/simulator.md.
-type summary struct {
-	Steps map[string]struct {
-		Live int64 `json:"live"`
-	} `json:"steps"`
-	Money []struct {
-		Currency string `json:"currency"`
-		Kept     string `json:"kept"`
-	} `json:"money"`
-	DoubleLive           int `json:"doubleLive"`
-	Overlaps             int `json:"overlaps"`
-	RepeatedEffects      int `json:"repeatedEffects"`
-	DuplicatesSuppressed int `json:"duplicatesSuppressed"`
-}
-
 // currency of all orders that the callers send.
 const currency = "USD"
 
@@ -109,7 +94,7 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	}
 }
 
-func (s *stage) summary(ctx context.Context) (sum summary, err error) {
+func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.provider.url+"/summary", nil)
 	if err != nil {
 		return sum, err
@@ -146,35 +131,17 @@ func (s *stage) prover(ctx context.Context) {
 
 // proveOnce runs pawl verify, as anybody could.
 func (s *stage) proveOnce(ctx context.Context) console.LabProof {
-	var out, said bytes.Buffer
-	verify := &child{cmd: s.command("verify", "--output", "json", "--database-url", s.databaseURL(), "--provider", s.provider.url), exited: make(chan struct{})}
-	verify.cmd.Stdout, verify.cmd.Stderr = &out, &said
-	if err := verify.start(); err != nil {
+	var out bytes.Buffer
+	complaint, _, err := s.verify(ctx, &out, "--output", "json")
+	if err != nil {
 		return console.LabProof{At: time.Now(), Wrong: err.Error()}
 	}
-	select {
-	case <-verify.exited:
-	case <-ctx.Done():
-		verify.kill()
-	}
-	proof := console.LabProof{At: time.Now()}
-	var report struct {
-		Checks []struct {
-			Proves     string `json:"proves"`
-			Violations int64  `json:"violations"`
-			Warning    bool   `json:"warning"`
-			Offenders  []struct {
-				ID    string `json:"id"`
-				Fault string `json:"fault"`
-			} `json:"offenders"`
-		} `json:"checks"`
-	}
+	var report books.Report
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
-		proof.Wrong = cmp.Or(strings.TrimSpace(said.String()), "pawl verify has ended: "+verify.cmd.ProcessState.String())
-		return proof
+		return console.LabProof{At: time.Now(), Wrong: complaint}
 	}
+	proof := console.LabProof{At: time.Now(), Checks: len(report.Checks)}
 	for _, check := range report.Checks {
-		proof.Checks++
 		if check.Violations > 0 && !check.Warning {
 			proof.Broken = append(proof.Broken, fmt.Sprintf("%s %d times it is not so", check.Proves, check.Violations))
 		}

@@ -2,16 +2,19 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"pawl/pgembed"
 )
 
 // endLimit is how long a process may take to end before it is killed.
@@ -22,7 +25,7 @@ type child struct {
 	cmd    *exec.Cmd
 	url    string // where it serves
 	out    said   // standard output
-	exited chan struct{}
+	exited <-chan struct{}
 }
 
 // said is what a process has printed.
@@ -61,10 +64,9 @@ func (s *stage) launch(ctx context.Context, command string, args ...string) (*ch
 	}
 	defer log.Close()
 	url := make(chan string, 1)
-	c := &child{out: said{url: url}, exited: make(chan struct{})}
-	c.cmd = s.command(append([]string{command}, args...)...)
+	c := &child{cmd: s.command(append([]string{command}, args...)...), out: said{url: url}}
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, log
-	if err := c.start(); err != nil {
+	if c.exited, err = pgembed.Launch(c.cmd); err != nil {
 		return nil, fmt.Errorf("start pawl %s: %w", command, err)
 	}
 	select {
@@ -79,8 +81,8 @@ func (s *stage) launch(ctx context.Context, command string, args ...string) (*ch
 	}
 }
 
-// command prepares a command of this program. It gets a process group of its own, so that ^C reaches the demo alone, and
-// none of the settings of the environment, which are those of another service.
+// command prepares a command of this program. It gets none of the settings of the environment, which are those of another
+// service.
 func (s *stage) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(s.Program, args...)
 	for _, entry := range os.Environ() {
@@ -90,25 +92,25 @@ func (s *stage) command(args ...string) *exec.Cmd {
 		}
 	}
 	cmd.Dir = s.Dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	dieWithParent(cmd.SysProcAttr)
 	return cmd
 }
 
-// start starts the process, and the goroutine that waits for it. That one keeps its thread: a child that dies with its
-// parent dies with the thread that has started it.
-func (c *child) start() error {
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer close(c.exited)
-		err := c.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = c.cmd.Wait() // the state of the process says it
-		}
-	}()
-	return <-started
+// verify runs pawl verify on the books of both sides, as anybody could, until ctx ends. It returns what that has complained of,
+// and whether it found nothing wrong.
+func (s *stage) verify(ctx context.Context, out io.Writer, args ...string) (complaint string, holds bool, err error) {
+	var said bytes.Buffer
+	c := &child{cmd: s.command(append([]string{"verify", "--database-url", s.databaseURL(), "--provider", s.provider.url}, args...)...)}
+	c.cmd.Stdout, c.cmd.Stderr = out, &said
+	if c.exited, err = pgembed.Launch(c.cmd); err != nil {
+		return "", false, fmt.Errorf("start pawl verify: %w", err)
+	}
+	select {
+	case <-c.exited:
+	case <-ctx.Done():
+		c.kill()
+	}
+	state := c.cmd.ProcessState
+	return cmp.Or(strings.TrimSpace(said.String()), "pawl verify has ended: "+state.String()), state.Success(), nil
 }
 
 // ended says whether the process has.

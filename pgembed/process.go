@@ -53,6 +53,18 @@ func chosen(names []string) (env []string) {
 	return env
 }
 
+// Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches us alone. On Linux it dies
+// with this process, however that ends. exited is closed when the program has ended; cmd.ProcessState then says how.
+func Launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	p, err := launch(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return p.exited, nil
+}
+
 // launch starts cmd. The kernel sends the death signal when the *thread* that started the child ends, so the goroutine
 // keeps its thread until the child is gone, and the thread ends with it.
 func launch(cmd *exec.Cmd) (*process, error) {
