@@ -44,12 +44,13 @@ type state struct {
 	references int                 // given out so far
 	intents    map[string]*intent  // of Stripe's side, as its keys
 	stripeKeys map[string]*stripeKey
+	given      map[string]*entry // by id of the refund of an intent
 }
 
 func newState() *state {
 	return &state{
 		keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{},
-		intents: map[string]*intent{}, stripeKeys: map[string]*stripeKey{},
+		intents: map[string]*intent{}, stripeKeys: map[string]*stripeKey{}, given: map[string]*entry{},
 	}
 }
 
@@ -60,6 +61,12 @@ func (s *state) entry(key string) *entry {
 		e = &entry{Entry: Entry{Key: key}}
 		s.keys[key] = e
 	}
+	return e
+}
+
+// list puts an entry into the books.
+func (s *state) list(e *entry) *entry {
+	s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
 	return e
 }
 
@@ -81,7 +88,7 @@ func (s *state) apply(ev event) error {
 	}
 	if e.State == "" {
 		e.Subject = ev.Subject
-		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
+		s.list(e)
 	}
 	if ev.Reference != "" {
 		s.references++

@@ -36,21 +36,17 @@ func (s *state) applyStripe(ev event) {
 	s.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
 	if state := now.chargeState(); state != "" {
-		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Subject: Subject{Step: "charge"}, State: state, Effects: now.Charges, At: ev.At})
+		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Subject: now.subject("charge", now.Amount), State: state, Effects: now.Charges, At: ev.At})
 	}
 	if state := now.captureState(); state != "" {
-		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Subject: Subject{Step: "confirm"}, State: state, Effects: now.Captures, At: ev.At})
+		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Subject: now.subject("confirm", now.Amount), State: state, Effects: now.Captures, At: ev.At})
 	}
 }
 
 // enter writes into the books what an intent says of a step.
 func (s *state) enter(e *entry, i *intent, now Entry) *entry {
 	if e == nil {
-		e = &entry{Entry: now}
-		e.OrderID, e.Currency = i.orderID(), strings.ToUpper(i.Currency)
-		e.Amount, e.Item, e.Generation, e.Effects = stripeDecimal(i.Amount, i.Currency).String(), i.Metadata["pawl_item"], i.generation(), 0
-		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
-		e.State = ""
+		e = s.list(&entry{Entry: Entry{Key: now.Key, Subject: now.Subject}})
 	}
 	if now.Effects > e.Effects {
 		s.overlap(e)
@@ -60,6 +56,12 @@ func (s *state) enter(e *entry, i *intent, now Entry) *entry {
 		e.Code, e.Detail = cmp.Or(i.LastError.DeclineCode, i.LastError.Code), i.LastError.Message
 	}
 	return e
+}
+
+// subject is what the books say that something is about which was done with so much of the money of an intent.
+func (i *intent) subject(step string, units int64) Subject {
+	return Subject{OrderID: i.orderID(), Step: step, Generation: i.generation(), Amount: stripeDecimal(units, i.Currency).String(),
+		Currency: strings.ToUpper(i.Currency), Item: i.Metadata["pawl_item"]}
 }
 
 func (i *intent) generation() int32 {

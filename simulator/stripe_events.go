@@ -10,18 +10,6 @@ import (
 	"time"
 )
 
-// stripeEvent is one that is sent to a webhook endpoint: https://docs.stripe.com/api/events.
-type stripeEvent struct {
-	ID         string         `json:"id"`
-	Object     string         `json:"object"`
-	APIVersion string         `json:"api_version"`
-	Created    int64          `json:"created"`
-	Livemode   bool           `json:"livemode"`
-	Pending    int            `json:"pending_webhooks"`
-	Type       string         `json:"type"`
-	Data       map[string]any `json:"data"`
-}
-
 var eventTypes = map[string]string{
 	needsMethod:       "payment_intent.payment_failed",
 	needsConfirmation: "payment_intent.created",
@@ -32,40 +20,36 @@ var eventTypes = map[string]string{
 	canceled:          "payment_intent.canceled",
 }
 
-// eventOf is what there is to tell of a change, nil if there is nothing.
-func eventOf(before, after *intent) *stripeEvent {
-	if after == nil {
-		return nil
+// eventOf is what there is to tell of a change, or nothing.
+func eventOf(before, after *intent) (kind string, object map[string]any) {
+	if before == nil {
+		before = &intent{}
 	}
-	ev := &stripeEvent{
-		ID: fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), Object: "event", APIVersion: "simulated",
-		Created: time.Now().Unix(), Pending: 1, Type: eventTypes[after.Status], Data: map[string]any{"object": after.json(nil)},
-	}
-	var refund map[string]any
-	if before != nil {
-		var kind string
-		if kind, refund = refundEvent(before, after); refund != nil {
-			ev.Type, ev.Data["object"] = kind, refund
-		}
-	}
+	kind, object = refundEvent(before, after)
 	switch {
-	case before == nil, refund != nil:
+	case object != nil:
+		return kind, object
 	case after.Refunded && !before.Refunded:
-		ev.Type, ev.Data["object"] = "charge.refunded", after.charged()
-	case after.Status == before.Status:
-		return nil
+		return "charge.refunded", after.charged()
+	case after.Status != before.Status:
+		return eventTypes[after.Status], after.json(nil)
 	}
-	return ev
+	return "", nil
 }
 
-// eventMessage is an event as it is sent, signed as https://docs.stripe.com/webhooks/signature
-// says. Without an event, or an address, nobody is told.
-func (s *Simulator) eventMessage(ev *stripeEvent) message {
-	if ev == nil {
+// eventMessage is the event of a change as it is sent to a webhook endpoint (https://docs.stripe.com/api/events), signed as
+// https://docs.stripe.com/webhooks/signature says. Without an event, or an address, nobody is told.
+func (s *Simulator) eventMessage(before, after *intent) message {
+	kind, object := eventOf(before, after)
+	if object == nil {
 		return message{}
 	}
-	body := encode(ev)
-	return message{s.cfg.StripeWebhook, ev.ID, body, func(header http.Header, at time.Time) {
+	id, now := fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), time.Now().Unix()
+	body := encode(map[string]any{
+		"id": id, "object": "event", "api_version": "simulated", "created": now, "livemode": false, "pending_webhooks": 1, "type": kind,
+		"data": map[string]any{"object": object},
+	})
+	return message{s.cfg.StripeWebhook, id, body, func(header http.Header, at time.Time) {
 		mac := hmac.New(sha256.New, []byte(s.cfg.StripeWebhookSecret))
 		fmt.Fprintf(mac, "%d.%s", at.Unix(), body)
 		header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at.Unix(), hex.EncodeToString(mac.Sum(nil))))
@@ -74,8 +58,8 @@ func (s *Simulator) eventMessage(ev *stripeEvent) message {
 
 // telling has the endpoint told of a change: once, when the answer is out, or as the fault
 // plan says.
-func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply) reply {
-	told, times, delay := s.eventMessage(eventOf(before, v.after)), 1, time.Duration(0)
+func (s *Simulator) telling(q *stripeRequest, before, after *intent, a reply) reply {
+	told, times, delay := s.eventMessage(before, after), 1, time.Duration(0)
 	switch q.rule.Fault {
 	case AnswerTwice:
 		times = 2
@@ -92,8 +76,8 @@ func (s *Simulator) telling(q *stripeRequest, v verdict, before *intent, a reply
 		if s.pause(delay) {
 			s.call(told, times)
 		}
-		if v.after != nil && v.after.Promise != nil && (before == nil || before.Promise == nil) {
-			s.fulfil(v.after.Promise, s.keepingIntent(v.after.ID))
+		if after.Promise != nil && (before == nil || before.Promise == nil) {
+			s.fulfil(after.Promise, s.keepingIntent(after.ID))
 		}
 	}
 	return a
@@ -109,7 +93,7 @@ func (s *Simulator) keepingIntent(id string) func() message {
 		if promise.Code != "" {
 			what = Declined
 		}
-		ev, _ := s.happen(id, what, promise.Code) // both can happen to what is being processed
-		return s.eventMessage(ev)
+		told, _ := s.happen(id, what, promise.Code) // both can happen to what is being processed
+		return told
 	}
 }

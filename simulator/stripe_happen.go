@@ -30,7 +30,7 @@ func (s *Simulator) Happen(id, what, code string) error {
 	}
 	defer s.work.Done()
 	s.mu.Lock()
-	ev, err := s.happen(id, what, code)
+	told, err := s.happen(id, what, code)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -38,15 +38,15 @@ func (s *Simulator) Happen(id, what, code string) error {
 	if err := s.journal.sync(); err != nil {
 		return fmt.Errorf("write simulator file: %w", err)
 	}
-	s.start(func() { s.call(s.eventMessage(ev), 1) })
+	s.start(func() { s.call(told, 1) })
 	return nil
 }
 
-// happen does it; mu is held.
-func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
+// happen does it, and returns what there is to tell; mu is held.
+func (s *Simulator) happen(id, what, code string) (message, error) {
 	before := s.state.intents[id]
 	if before == nil {
-		return nil, fmt.Errorf("no payment intent %q", id)
+		return message{}, fmt.Errorf("no payment intent %q", id)
 	}
 	i := before.next()
 	waits := i.Status == needsAction || i.Status == processing
@@ -67,10 +67,10 @@ func (s *Simulator) happen(id, what, code string) (*stripeEvent, error) {
 		i.Disputed = what == Disputed
 	case slices.Contains([]string{RefundPaid, RefundReturned}, what) && i.refundHappens(what):
 	default:
-		return nil, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
+		return message{}, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
 	}
 	s.record(event{Event: eventStripe, Stripe: &change{Intent: i}})
-	return eventOf(before, i), nil
+	return s.eventMessage(before, i), nil
 }
 
 func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {

@@ -49,7 +49,6 @@ type intent struct {
 
 	busy            bool   // a request is at work on it: others are locked out
 	charge, capture *entry // what the books say of it
-	refundEntries   []*entry
 }
 
 // next is a copy to be changed.

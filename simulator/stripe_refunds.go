@@ -3,7 +3,6 @@ package simulator
 import (
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -114,21 +113,15 @@ func refundEvent(before, after *intent) (kind string, object map[string]any) {
 // enterRefunds writes into the books what was given back of an intent, but for the undoing of its charge.
 func (s *state) enterRefunds(now, was *intent, ev event) {
 	s.references += len(now.Refunds) - len(was.Refunds)
-	now.refundEntries = was.refundEntries
 	for n := range now.Refunds {
 		g := &now.Refunds[n]
 		if !g.asked() {
 			continue
 		}
-		e := &entry{Entry: Entry{Key: g.Key, At: ev.At}}
-		if n < len(now.refundEntries) && now.refundEntries[n] != nil {
-			e = now.refundEntries[n]
-		} else {
-			e.OrderID, e.Step, e.Currency, e.Reference = now.orderID(), stepRefund, strings.ToUpper(now.Currency), g.ID
-			e.Amount, e.Item, e.Generation = stripeDecimal(g.Amount, now.Currency).String(), now.Metadata["pawl_item"], now.generation()
-			s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
-			now.refundEntries = append(slices.Clone(now.refundEntries), make([]*entry, max(n+1-len(now.refundEntries), 0))...)
-			now.refundEntries[n] = e
+		e := s.given[g.ID]
+		if e == nil {
+			e = s.list(&entry{Entry: Entry{Key: g.Key, Subject: now.subject(stepRefund, g.Amount), Reference: g.ID, At: ev.At}})
+			s.given[g.ID] = e
 		}
 		e.State = map[string]State{refundPending: Pending, refundSucceeded: Live, refundFailed: Refused}[g.Status]
 		if e.State == Live {

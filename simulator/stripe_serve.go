@@ -87,11 +87,11 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	if v.unsaved {
 		return a
 	}
-	var before *intent
-	if v.after != nil {
-		before = s.state.intents[v.after.ID]
-	}
+	before := s.state.intents[q.intent]
 	s.record(event{Event: eventStripe, Key: q.idempotency, Subject: q.body.Subject, Body: q.fingerprint,
 		Stripe: &change{Intent: v.after, Status: a.status, Answer: text, Outcome: v.outcome}})
-	return s.telling(q, v, before, a)
+	if v.after == nil {
+		return a
+	}
+	return s.telling(q, before, v.after, a)
 }
