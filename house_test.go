@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"doctor":      {"db", "engine", "migrations", "pgembed"},
 	"pgembed":     {},
 	"demo":        {"books", "client", "console", "db", "pgembed", "simulator"},
-	"simulator":   {"egress"},
+	"simulator":   {"egress", "signing"},
 	"main":        {"cli"},
 	"cli":         {"access", "client", "console", "demo", "events", "fsm", "fsm/diagram", "iso4217", "migrations", "db", "policy", "policy/store", "provider", "provider/stripe", "orders", "engine", "books", "doctor", "httpapi", "pgembed", "simulator", "webhooks", "cli/output", "cli/remote"},
 	"cli/output":  {},

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"pawl/egress"
+	"pawl/signing"
 )
 
 const (
@@ -39,11 +39,9 @@ type message struct {
 func (s *Simulator) told(url string, e *entry) message {
 	id, body := "msg_"+e.Key, encode(e.says()) // the same id whenever the same is told
 	return message{url, id, body, func(header http.Header, at time.Time) {
-		timestamp := strconv.FormatInt(at.Unix(), 10)
-		header.Set("webhook-id", id)
-		header.Set("webhook-timestamp", timestamp)
-		if s.secret != nil {
-			header.Set("webhook-signature", s.secret.sign(id, timestamp, body))
+		signing.Sign(header, signing.Message{ID: id, Body: body}, at, s.key)
+		if s.cfg.Secret == "" {
+			header.Del("webhook-signature")
 		}
 	}}
 }

@@ -3,6 +3,10 @@ package simulator
 import (
 	"net/http"
 	"os"
+	"strconv"
+	"time"
+
+	"pawl/signing"
 )
 
 // Every is all faults there are.
@@ -19,8 +23,11 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // Sign signs as the simulator does.
 func Sign(text, id, timestamp string, body []byte) (string, error) {
-	key, err := parseSecret(text)
-	return key.sign(id, timestamp, body), err
+	key, err := signing.Key(text)
+	seconds, _ := strconv.ParseInt(timestamp, 10, 64)
+	header := http.Header{}
+	signing.Sign(header, signing.Message{ID: id, Body: body}, time.Unix(seconds, 0), key)
+	return header.Get("webhook-signature"), err
 }
 
 // BreakFile has the file written to another place from now on.

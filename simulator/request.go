@@ -11,8 +11,11 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/govalues/decimal"
+
+	"pawl/signing"
 )
 
 const (
@@ -57,15 +60,15 @@ func (q *request) event(kind string) event {
 	return event{Event: kind, Key: key, UndoKey: undoKey, Body: q.fingerprint, Subject: q.body.Subject}
 }
 
+var errSignature = errors.New("webhook-signature: does not fit, or webhook-timestamp is too far from now")
+
 func (s *Simulator) read(w http.ResponseWriter, r *http.Request, step, operation string) (*request, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return nil, fmt.Errorf("read body: %w", err)
 	}
-	if s.secret != nil {
-		if err := s.secret.verify(r.Header, text); err != nil {
-			return nil, err
-		}
+	if s.cfg.Secret != "" && signing.Verify(s.cfg.Secret, r.Header, text, time.Now()) != nil {
+		return nil, errSignature
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + string(text)))
 	q := &request{

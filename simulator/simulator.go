@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"pawl/signing"
 )
 
 // Config is what a simulator can be told at its start.
@@ -40,7 +42,7 @@ type Config struct {
 type Simulator struct {
 	mux     *http.ServeMux
 	cfg     Config
-	secret  secret
+	key     []byte // of signatures
 	client  *http.Client
 	journal *journal
 
@@ -91,7 +93,7 @@ func Open(cfg Config) (*Simulator, error) {
 }
 
 func (s *Simulator) open(cfg Config) (err error) {
-	if s.secret, err = parseSecret(cfg.Secret); err != nil {
+	if s.key, err = signing.Key(cfg.Secret); err != nil {
 		return err
 	}
 	if err := s.SetFaults(cfg.Faults...); err != nil {
