@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"pawl/pgembed"
 )
 
@@ -38,14 +36,8 @@ func (o options) cluster(ctx context.Context, folder string) (*pgembed.Server, e
 	return c, nil
 }
 
-func newPlan(ctx context.Context, o options, c *pgembed.Server, folder string) (*plan, error) {
-	conn, err := pgx.Connect(ctx, c.URL("postgres"))
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(ctx)
-	p := &plan{options: o, cluster: c, folder: folder, built: map[string]target{}}
-	p.report = report{Cores: runtime.NumCPU(), Go: runtime.Version(), Postgres: conn.PgConn().ParameterStatus("server_version")}
+func newPlan(ctx context.Context, o options, c *pgembed.Server, folder string) (p *plan, err error) {
+	p = &plan{options: o, cluster: c, folder: folder, built: map[string]target{}, report: report{Cores: runtime.NumCPU(), Go: runtime.Version()}}
 	p.targets.folder = folder
 	names := o.only
 	if o.stored > 0 && !slices.Contains(names, "pawl") {
@@ -124,6 +116,7 @@ func (p *plan) measured(ctx context.Context, r run) (out result, err error) {
 		}
 		defer func() { err = errors.Join(err, r.database.drop(ctx)) }()
 	}
+	p.report.Postgres = r.database.conn.PgConn().ParameterStatus("server_version")
 	if r.provider != nil {
 		return r.measureRemote(ctx)
 	}

@@ -21,9 +21,8 @@ type provider struct {
 const providerLatency = "50ms"
 
 func newProvider(binary string) *provider {
-	return &provider{target: target{
-		binary: binary, args: []string{"simulate", "--file", "", "--latency", providerLatency}, ready: "/summary", flag: true,
-	}}
+	args := []string{"simulate", "--file", "", "--latency", providerLatency}
+	return &provider{target: target{binary: binary, args: args, ready: "/summary"}}
 }
 
 // start serves, and writes the policy that leads every step there.

@@ -40,11 +40,8 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 		return nil, err
 	}
 	defer log.Close()
-	args := t.args
-	if t.flag {
-		args = append(slices.Clone(args), "--port", strconv.Itoa(port))
-	}
-	cmd := exec.Command(t.binary, args...)
+	// The baseline has no flags, and the simulator reads no PORT.
+	cmd := exec.Command(t.binary, append(slices.Clone(t.args), "--port", strconv.Itoa(port))...)
 	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
 	if err := cmd.Start(); err != nil {

@@ -14,7 +14,6 @@ type target struct {
 	binary string
 	args   []string
 	ready  string // path of a GET that is answered 200 once it is; "" = /health
-	flag   bool   // its port is told by --port: it reads no PORT
 	token  bool   // its callers send a token
 }
 
