@@ -75,27 +75,18 @@ func (s *stage) send(ctx context.Context) error {
 	}
 	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		var running sync.WaitGroup
-		for range callers {
-			running.Go(func() {
-				for ctx.Err() == nil {
-					s.order(waiting, shop)
-					s.pause(ctx)
-				}
-			})
-		}
-		running.Wait()
-	}()
-	<-ctx.Done()
-	select {
-	case <-sent:
-	case <-time.After(s.patience()):
-		giveUp()
-		<-sent
+	var running sync.WaitGroup
+	for range callers {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				s.order(waiting, shop)
+				s.pause(ctx)
+			}
+		})
 	}
+	<-ctx.Done()
+	defer time.AfterFunc(s.patience(), giveUp).Stop()
+	running.Wait()
 	return nil
 }
 

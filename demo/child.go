@@ -104,11 +104,8 @@ func (s *stage) verify(ctx context.Context, out io.Writer, args ...string) (comp
 	if c.exited, err = pgembed.Launch(c.cmd); err != nil {
 		return "", false, fmt.Errorf("start pawl verify: %w", err)
 	}
-	select {
-	case <-c.exited:
-	case <-ctx.Done():
-		c.kill()
-	}
+	defer context.AfterFunc(ctx, func() { c.signal(syscall.SIGKILL) })()
+	<-c.exited
 	state := c.cmd.ProcessState
 	return cmp.Or(strings.TrimSpace(said.String()), "pawl verify has ended: "+state.String()), state.Success(), nil
 }
@@ -125,19 +122,10 @@ func (c *child) ended() bool {
 
 func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
 
-// kill ends the process as the out-of-memory killer does.
-func (c *child) kill() {
-	c.signal(syscall.SIGKILL)
-	<-c.exited
-}
-
 // end asks the process to end, and sees to it. A stopped one has to be woken first.
 func (c *child) end() {
 	c.signal(syscall.SIGCONT)
 	c.signal(syscall.SIGTERM)
-	select {
-	case <-c.exited:
-	case <-time.After(endLimit):
-		c.kill()
-	}
+	defer time.AfterFunc(endLimit, func() { c.signal(syscall.SIGKILL) }).Stop()
+	<-c.exited
 }

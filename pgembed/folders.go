@@ -98,13 +98,12 @@ const socketPathLimit = 103
 
 // major is the PostgreSQL major the data folder was made by, 0 where there is none yet. A folder with something else in
 // it is an error: it is not ours to write to.
-func (f *folders) major() (int, error) {
+func (f *folders) major() (major int, err error) {
 	text, err := readOwned(filepath.Join(f.data, "PG_VERSION"))
 	if err == nil {
-		major, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			return 0, fmt.Errorf("read version of data folder: %w", err)
-		}
+		major, err = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	if err == nil {
 		return major, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -111,26 +111,17 @@ func (p *process) stop(ctx context.Context) error {
 	p.stopping.Store(true)
 	limited, cancel := context.WithTimeout(ctx, fastShutdownLimit)
 	defer cancel()
-	if p.signal(syscall.SIGINT); p.endsBefore(limited) {
+	p.signal(syscall.SIGINT)
+	select {
+	case <-p.exited:
 		return nil
+	case <-limited.Done():
 	}
-	limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), immediateShutdownLimit)
-	defer cancel()
-	if p.signal(syscall.SIGQUIT); !p.endsBefore(limited) {
-		p.signal(syscall.SIGKILL)
-		<-p.exited
-	}
+	p.signal(syscall.SIGQUIT)
+	defer time.AfterFunc(immediateShutdownLimit, func() { p.signal(syscall.SIGKILL) }).Stop()
+	<-p.exited
 	return fmt.Errorf("stop PostgreSQL: process %d was ended before its checkpoint, the next start recovers", p.cmd.Process.Pid)
 }
 
 // signal leaves out the error: it can only be that the process has ended, which exited tells.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
-
-func (p *process) endsBefore(ctx context.Context) bool {
-	select {
-	case <-p.exited:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
