@@ -102,19 +102,18 @@ func (i *intent) json(expand []string) map[string]any {
 
 // charged is the charge of the intent as Stripe shows it.
 func (i *intent) charged() map[string]any {
-	object := map[string]any{
-		"id": i.Charge, "object": "charge", "payment_intent": i.ID, "amount": i.Amount, "currency": i.Currency, "amount_captured": 0, "amount_refunded": 0,
-		"captured": i.Captures > 0 || !i.Manual, "refunded": i.Status == canceled || i.given() == i.Amount, "disputed": i.Disputed, "paid": true, "status": "succeeded",
-		"metadata": i.Metadata, "livemode": false, "created": i.Created,
+	captured, refunded := int64(0), i.given()
+	if i.Captures > 0 || !i.Manual {
+		captured = i.Amount
 	}
-	if object["captured"] == true {
-		object["amount_captured"] = i.Amount
-	}
-	object["amount_refunded"] = i.given()
 	if i.Status == canceled {
-		object["amount_refunded"] = i.Amount
+		refunded = i.Amount
 	}
-	return object
+	return map[string]any{
+		"id": i.Charge, "object": "charge", "payment_intent": i.ID, "amount": i.Amount, "currency": i.Currency, "amount_captured": captured,
+		"amount_refunded": refunded, "captured": captured == i.Amount, "refunded": refunded == i.Amount, "disputed": i.Disputed, "paid": true,
+		"status": "succeeded", "metadata": i.Metadata, "livemode": false, "created": i.Created,
+	}
 }
 
 func orNull(text string) any {
