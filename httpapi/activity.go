@@ -21,11 +21,9 @@ var getActivityOperation = failing(huma.Operation{
 		"What did not happen is left out.",
 }, "invalid_parameter", "internal")
 
-type getActivityAnswer struct {
-	Body struct {
-		Replica string     `json:"replica" doc:"The name of the replica that answers."`
-		Points  []activity `json:"points" nullable:"false"`
-	} `nameHint:"ActivityPoints"`
+type activityPoints struct {
+	Replica string     `json:"replica" doc:"The name of the replica that answers."`
+	Points  []activity `json:"points" nullable:"false"`
 }
 
 type activity struct {
@@ -63,14 +61,8 @@ type activityBreakers struct {
 	Breaker string `json:"breaker" enum:"half_open,open" doc:"The worst of all policies."`
 }
 
-func (s *server) getActivity(context.Context, *struct{}) (*getActivityAnswer, error) {
-	return activityAnswerOf(s.engine.Activity()), nil
-}
-
-func activityAnswerOf(points []engine.Activity) *getActivityAnswer {
-	out := &getActivityAnswer{}
-	out.Body.Replica, out.Body.Points = db.ReplicaName(), each(points, activityOf)
-	return out
+func (s *server) getActivity(context.Context, *struct{}) (activityPoints, error) {
+	return activityPoints{db.ReplicaName(), each(s.engine.Activity(), activityOf)}, nil
 }
 
 func activityOf(a *engine.Activity) activity {

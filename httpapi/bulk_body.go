@@ -50,10 +50,6 @@ type bulkFilter struct {
 	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"How many orders at most. 1000 when left out."`
 }
 
-type bulkAnswer struct {
-	Body bulkOutcome
-}
-
 // bulkOutcome is what came of a bulk request.
 type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`

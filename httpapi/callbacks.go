@@ -36,10 +36,6 @@ type callbackBody struct {
 	Data      object   `json:"data,omitempty" doc:"What to keep with the effect: an object of up to 16 KiB."`
 }
 
-type callbackAnswer struct {
-	Body receipt
-}
-
 // receipt says what became of an answer.
 type receipt struct {
 	Accepted bool   `json:"accepted" doc:"It is the answer of the step."`

@@ -24,24 +24,14 @@ type listCallsRequest struct {
 	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
 }
 
-type listCallsAnswer struct {
-	Body struct {
-		Calls []call `json:"calls" nullable:"false"`
-	} `nameHint:"Calls"`
+type calls struct {
+	Calls []call `json:"calls" nullable:"false"`
 }
 
-func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (*listCallsAnswer, error) {
-	if !possible(in.OrderID) {
-		return nil, &orders.NotFound{What: "order"}
-	}
+func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (calls, error) {
 	if err := s.readable(ctx, in.OrderID); err != nil {
-		return nil, err
+		return calls{}, err
 	}
 	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
-	if err != nil {
-		return nil, err
-	}
-	out := &listCallsAnswer{}
-	out.Body.Calls = each(rows, callOf)
-	return out, nil
+	return calls{each(rows, callOf)}, err
 }

@@ -27,29 +27,23 @@ type listDeliveriesRequest struct {
 	Cursor     string `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
 }
 
-type listDeliveriesAnswer struct {
-	Body struct {
-		Deliveries []delivery `json:"deliveries" nullable:"false"`
-		NextCursor string     `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
-	} `nameHint:"DeliveryPage"`
+type deliveryPage struct {
+	Deliveries []delivery `json:"deliveries" nullable:"false"`
+	NextCursor string     `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
 }
 
-func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) (*listDeliveriesAnswer, error) {
+func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) (page deliveryPage, err error) {
 	filter, err := in.filter()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	rows, err := s.webhooks.Deliveries(ctx, in.EndpointID, filter)
-	if err != nil {
-		return nil, err
+	if limit := int(in.Limit); len(rows) > limit {
+		rows = rows[:limit]
+		page.NextCursor = sealCursor(in.binding(), decimalText(rows[limit-1].DeliveryNo))
 	}
-	out := &listDeliveriesAnswer{}
-	if page := int(in.Limit); len(rows) > page {
-		rows = rows[:page]
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(rows[page-1].DeliveryNo))
-	}
-	out.Body.Deliveries = each(rows, deliveryOf)
-	return out, nil
+	page.Deliveries = each(rows, deliveryOf)
+	return page, err
 }
 
 func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
@@ -89,23 +83,16 @@ type listDeliveriesOfOrderRequest struct {
 	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many deliveries to answer with at most, beside those that others wait for."`
 }
 
-type listDeliveriesOfOrderAnswer struct {
-	Body struct {
-		Deliveries []delivery `json:"deliveries" nullable:"false"`
-	} `nameHint:"DeliveriesOfOrder"`
+type deliveriesOfOrder struct {
+	Deliveries []delivery `json:"deliveries" nullable:"false"`
 }
 
-func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOfOrderRequest) (*listDeliveriesOfOrderAnswer, error) {
+func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOfOrderRequest) (deliveriesOfOrder, error) {
 	if !possible(in.OrderID) {
-		return nil, &orders.NotFound{What: "order"}
+		return deliveriesOfOrder{}, &orders.NotFound{What: "order"}
 	}
 	rows, err := s.webhooks.DeliveriesOf(ctx, in.OrderID, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	out := &listDeliveriesOfOrderAnswer{}
-	out.Body.Deliveries = each(rows, deliveryOf)
-	return out, nil
+	return deliveriesOfOrder{each(rows, deliveryOf)}, err
 }
 
 var getDeliveryOperation = failing(huma.Operation{
@@ -119,16 +106,9 @@ type getDeliveryRequest struct {
 	Delivery   int64  `path:"delivery" minimum:"1" doc:"The number of the delivery."`
 }
 
-type deliveryAnswer struct {
-	Body delivery
-}
-
-func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (*deliveryAnswer, error) {
+func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (delivery, error) {
 	d, err := s.webhooks.Delivery(ctx, in.EndpointID, in.Delivery)
-	if err != nil {
-		return nil, err
-	}
-	return &deliveryAnswer{deliveryOf(&d)}, nil
+	return deliveryOf(&d), err
 }
 
 // deliveryVerb documents what people do with a delivery, or with many.
@@ -176,10 +156,6 @@ type recoverBody struct {
 	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
 	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
 	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-type recoverAnswer struct {
-	Body recovery
 }
 
 // recovery says what is sent again.

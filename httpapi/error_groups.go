@@ -17,11 +17,9 @@ var listErrorGroupsOperation = failing(huma.Operation{
 		"The newest 10000 orders of each kind are looked at. Groups are at most a second old, or longer where finding them takes long.",
 }, "invalid_parameter", "unavailable", "internal")
 
-type listErrorGroupsAnswer struct {
-	Body struct {
-		Groups []errorGroup `json:"groups" nullable:"false"`
-		More   bool         `json:"more" doc:"Older orders, or smaller groups, were left out."`
-	} `nameHint:"ErrorGroups"`
+type errorGroups struct {
+	Groups []errorGroup `json:"groups" nullable:"false"`
+	More   bool         `json:"more" doc:"Older orders, or smaller groups, were left out."`
 }
 
 type errorGroup struct {
@@ -40,23 +38,15 @@ type orderError struct {
 	Detail  string `json:"detail,omitempty" doc:"What is said of its failure, or the reason of its hold."`
 }
 
-func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (*listErrorGroupsAnswer, error) {
+func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups, error) {
 	found, err := s.engine.ErrorGroups(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return errorGroupsOf(&found), nil
+	return errorGroups{each(found.Groups, errorGroupOf), found.More}, err
 }
 
-func errorGroupsOf(found *engine.ErrorGroups) *listErrorGroupsAnswer {
-	out := &listErrorGroupsAnswer{}
-	out.Body.More = found.More
-	out.Body.Groups = each(found.Groups, func(g *engine.ErrorGroup) errorGroup {
-		group := errorGroup{state(g.Status), "", string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
-		if !g.Status.Final() {
-			group.Hold = "attention"
-		}
-		return group
-	})
-	return out
+func errorGroupOf(g *engine.ErrorGroup) errorGroup {
+	group := errorGroup{state(g.Status), "", string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
+	if !g.Status.Final() {
+		group.Hold = "attention"
+	}
+	return group
 }

@@ -19,26 +19,24 @@ func exampleOverview() any {
 		v.Statuses = append(v.Statuses, engine.StatusCount{Status: s})
 	}
 	v.Statuses[1].Orders, v.Statuses[4] = 2, engine.StatusCount{Status: fsm.Completed, Orders: engine.CountsMost, More: true}
-	out := overviewOf(&v, []engine.CallPoolStats{{Policy: 3, Step: fsm.Charge, InFlight: 1, Queued: 4, Breaker: gobreaker.StateOpen}}).Body
+	out := overviewOf(&v, []engine.CallPoolStats{{Policy: 3, Step: fsm.Charge, InFlight: 1, Queued: 4, Breaker: gobreaker.StateOpen}})
 	out.Replica = "shop-1:4711"
 	out.Replicas = []replica{{out.Replica, 12, exampleTime.Add(-time.Hour)}}
 	return out
 }
 
 func exampleActivity() any {
-	out := activityAnswerOf([]engine.Activity{{
+	return activityPoints{"shop-1:4711", each([]engine.Activity{{
 		At: exampleTime, Seconds: 10, Admitted: 120, Ended: map[fsm.State]int64{fsm.Completed: 118, fsm.Failed: 1},
 		Median: 4 * time.Millisecond, Slow: 9 * time.Millisecond, OnHold: map[string]int64{fsm.HoldAttention: 2, fsm.HoldRetry: 1},
 		Moves: map[[2]fsm.State]int64{{fsm.Pending, fsm.Charging}: 120, {fsm.Charging, fsm.Failed}: 1},
 		Calls: map[fsm.Step]map[string]int64{fsm.Charge: {"done": 118, "unknown": 1}}, Breakers: map[fsm.Step]gobreaker.State{fsm.Charge: gobreaker.StateHalfOpen},
-	}}).Body
-	out.Replica = "shop-1:4711"
-	return out
+	}}, activityOf)}
 }
 
 func exampleErrorGroups() any {
-	return errorGroupsOf(&engine.ErrorGroups{Groups: []engine.ErrorGroup{
+	return errorGroups{Groups: each([]engine.ErrorGroup{
 		{Status: fsm.Failed, Step: fsm.Charge, Code: "card_declined", Orders: 17, First: exampleTime.Add(-time.Hour), Last: exampleTime, Example: "order-123", Detail: "the card has expired"},
 		{Status: fsm.Charging, Step: fsm.Charge, Code: "retries_exhausted", Orders: 2, First: exampleTime, Last: exampleTime, Example: "order-124", Detail: "retries_exhausted: 37 calls in 15m14s, last timeout"},
-	}}).Body
+	}, errorGroupOf)}
 }

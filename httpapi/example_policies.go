@@ -21,8 +21,7 @@ var exampleVersion = engine.PolicyVersion{
 func examplePolicy() policyVersion { return policyVersionOf(&exampleVersion) }
 
 func examplePolicies() any {
-	var list listPoliciesAnswer
-	list.Body.Policies, list.Body.Active = []policyVersion{examplePolicy()}, exampleVersion.Version
-	list.Body.Policies[0].Source = ""
-	return list.Body
+	unread := exampleVersion
+	unread.Source = ""
+	return policyList{[]policyVersion{policyVersionOf(&unread)}, unread.Version}
 }

@@ -42,12 +42,6 @@ func waiting(o *orders.Order) {
 
 func paused(o *orders.Order) { o.Hold = new(fsm.HoldPaused) }
 
-func exampleOrders() any {
-	var page listOrdersAnswer
-	page.Body.Orders = []order{exampleOrder(stuck)}
-	return page.Body
-}
-
 func stuck(o *orders.Order) {
 	waiting(o)
 	o.Hold, o.HoldReason, o.DueAt = new(fsm.HoldAttention), new("retries_exhausted: 37 calls in 15m14s, last timeout"), nil
@@ -75,16 +69,12 @@ func exampleRefund(state string, finished *time.Time) []byte {
 }
 
 func exampleMovements() any {
-	var movements listMovementsAnswer
-	for _, row := range []db.StockMovement{
+	return stockMovements{each([]db.StockMovement{
 		{Version: 1, Kind: "set", Change: 15, OnHand: 15, At: exampleTime, RequestID: "count-1",
 			Actor: "token:warehouse", OnBehalfOf: new("maria@shop.example"), Reason: new("the first count")},
 		{Version: 3, Kind: "adjustment", Change: -2, OnHand: 12, At: exampleStep, RequestID: "claim-17",
 			Actor: "token:warehouse", Reason: new("broken in transit")},
-	} {
-		movements.Body.Movements = append(movements.Body.Movements, movementOf(&row))
-	}
-	return movements.Body
+	}, movementOf)}
 }
 
 func exampleDryRun() any {
@@ -93,43 +83,28 @@ func exampleDryRun() any {
 	return dry
 }
 
-func exampleItems() any {
-	var page listInventoryAnswer
-	page.Body.Items = []item{exampleItem}
-	return page.Body
-}
-
 func exampleHistory() any {
-	var history listTransitionsAnswer
-	for _, row := range []db.Transition{
+	return history{each([]db.Transition{
 		{Seq: 1, FromStatus: new(fsm.Pending), ToStatus: fsm.Charging, At: exampleTime, Fence: 1},
 		{Seq: 2, FromStatus: new(fsm.Charging), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1},
 		{Seq: 3, FromStatus: new(fsm.Reserving), ToStatus: fsm.Reserving, At: exampleStep, Fence: 1,
 			Verb: new(string(orders.Cancel)), Actor: new("token:support"), OnBehalfOf: new("maria@shop.example"), Reason: new("the customer called")},
-	} {
-		history.Body.Transitions = append(history.Body.Transitions, transitionOf(&row))
-	}
-	return history.Body
+	}, transitionOf)}
 }
 
 func exampleCalls() any {
-	var calls listCallsAnswer
-	calls.Body.Calls = []call{callOf(&db.CallsOfRow{
+	return calls{each([]db.CallsOfRow{{
 		Call: 1, Step: string(fsm.Charge), Operation: "do", Policy: new(int32(1)), Fence: 1, StartedAt: exampleTime, FinishedAt: &exampleStep,
 		Outcome: new("done"), Reference: new("ch_77"),
-	})}
-	return calls.Body
+	}}, callOf)}
 }
 
 func exampleEvents() any {
-	var page listEventsAnswer
-	page.Body.NextCursor = "29411432.17"
 	event := events.Event{
 		ID: "evt_1042_4", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
 		Data: events.EventData{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
 	}
-	page.Body.Events = []wireEvent{wireEventOf(&event)}
-	return page.Body
+	return eventPage{Events: []wireEvent{wireEventOf(&event)}, NextCursor: event.Cursor}
 }
 
 func exampleCaller() any {

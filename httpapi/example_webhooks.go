@@ -31,12 +31,6 @@ func disabled(e *db.WebhookEndpoint) {
 	e.State, e.Version, e.DisabledAt, e.DisabledReason = webhooks.Disabled, 4, &exampleTime, new("by token:operations: the shop moves")
 }
 
-func exampleEndpoints() any {
-	var list listWebhookEndpointsAnswer
-	list.Body.Endpoints = []webhookEndpoint{exampleEndpoint(nothing)}
-	return list.Body
-}
-
 func exampleDelivery(change func(*webhooks.Delivery)) delivery {
 	d := webhooks.Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
 		EndpointNo: 1, DeliveryNo: 1042, EventID: "evt_17_4", Type: "order.completed", Subject: webhooks.OrderSubject(17), OrderID: "order-123", CreatedAt: exampleTime,
@@ -63,16 +57,7 @@ func skipped(d *webhooks.Delivery) {
 	d.Changes = []db.WebhookChangesOfDeliveryRow{{At: *d.FinishedAt, Verb: "skipped", Actor: "token:operations", Reason: new("entered by hand")}}
 }
 
-func exampleDeliveriesOfOrder() any {
-	var list listDeliveriesOfOrderAnswer
-	list.Body.Deliveries = []delivery{exampleDelivery(exhausted)}
-	list.Body.Deliveries[0].Log = nil
-	return list.Body
-}
-
-func exampleDeliveries() any {
-	var list listDeliveriesAnswer
-	list.Body.Deliveries = []delivery{exampleDelivery(exhausted)}
-	list.Body.Deliveries[0].Log = nil
-	return list.Body
+func listed(d *webhooks.Delivery) {
+	exhausted(d)
+	d.Log = nil
 }

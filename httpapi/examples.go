@@ -27,7 +27,7 @@ var examples = map[string]example{
 		Answer: exampleOrder(completed), Accepted: exampleOrder(waiting), Problem: "order_conflict",
 	},
 	"getOrder":        {Answer: exampleOrder(completed), Problem: "not_found"},
-	"listOrders":      {Query: "?hold=attention&limit=10", Answer: exampleOrders(), Problem: "invalid_parameter"},
+	"listOrders":      {Query: "?hold=attention&limit=10", Answer: orderPage{Orders: []order{exampleOrder(stuck)}}, Problem: "invalid_parameter"},
 	"listTransitions": {Answer: exampleHistory(), Problem: "not_found"},
 	"listCalls":       {Answer: exampleCalls(), Problem: "not_found"},
 
@@ -60,7 +60,7 @@ var examples = map[string]example{
 	"answerStep":      {Body: `{"outcome":"done","reference":"ch_77"}`, Answer: receipt{Accepted: true}, Problem: "not_found"},
 	"takeStripeEvent": {Body: `{"type":"payment_intent.succeeded"}`, Answer: receipt{Accepted: true}, Problem: "bad_signature"},
 
-	"listInventory": {Answer: exampleItems(), Problem: "invalid_parameter"},
+	"listInventory": {Answer: itemPage{Items: []item{exampleItem}}, Problem: "invalid_parameter"},
 	"getInventory":  {Answer: exampleItem, Problem: "not_found"},
 	"setInventory": {
 		Header: "If-None-Match: *", Body: `{"onHand":12,"onBehalfOf":"maria@shop.example","reason":"the first count","requestId":"count-1"}`,
@@ -74,7 +74,7 @@ var examples = map[string]example{
 
 	"listEvents": {Query: "?type=order.completed&wait=20s", Answer: exampleEvents(), Problem: "cursor_expired"},
 
-	"listWebhookEndpoints": {Answer: exampleEndpoints(), Problem: "invalid_parameter"},
+	"listWebhookEndpoints": {Answer: webhookEndpoints{[]webhookEndpoint{exampleEndpoint(nothing)}}, Problem: "invalid_parameter"},
 	"createWebhookEndpoint": {
 		Body:   `{"url":"https://shop.example/pawl","description":"the shop","types":["order.completed","order.failed"],"requestId":"endpoint-1"}`,
 		Answer: exampleEndpoint(secretShown), Problem: "too_many_endpoints",
@@ -91,8 +91,8 @@ var examples = map[string]example{
 		Answer:  testOutcome{Delivered: true, EventID: "evt_test_4xq7m2kdtnfv6hbj", At: exampleTime, Status: 204, LatencyMs: 23},
 		Problem: "not_found",
 	},
-	"listDeliveriesOfOrder": {Query: "?limit=10", Answer: exampleDeliveriesOfOrder(), Problem: "not_found"},
-	"listDeliveries":        {Query: "?state=exhausted&limit=10", Answer: exampleDeliveries(), Problem: "not_found"},
+	"listDeliveriesOfOrder": {Query: "?limit=10", Answer: deliveriesOfOrder{[]delivery{exampleDelivery(listed)}}, Problem: "not_found"},
+	"listDeliveries":        {Query: "?state=exhausted&limit=10", Answer: deliveryPage{Deliveries: []delivery{exampleDelivery(listed)}}, Problem: "not_found"},
 	"getDelivery":           {Answer: exampleDelivery(exhausted), Problem: "not_found"},
 	"resendDelivery":        {Body: `{"reason":"the shop was down","requestId":"endpoint-6"}`, Answer: exampleDelivery(resent), Problem: "not_found"},
 	"skipDelivery":          {Body: `{"reason":"entered by hand","requestId":"endpoint-7"}`, Answer: exampleDelivery(skipped), Problem: "delivery_finished"},

@@ -24,17 +24,15 @@ var livezOperation = failing(huma.Operation{
 	Description: "Never asks the database. For supervisors.",
 }, "invalid_parameter", "internal")
 
-type healthAnswer struct {
-	Body struct {
-		Status  string `json:"status" enum:"ok"`
-		Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made." example:"The service is open: no token was made yet."`
-	} `nameHint:"Health"`
+type health struct {
+	Status  string `json:"status" enum:"ok"`
+	Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made." example:"The service is open: no token was made yet."`
 }
 
 // health gives the database the time that every read has. A machine that is busy for some seconds is no reason to take a
 // replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask, so those who ask at the same time
 // cost the database one check.
-func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error) {
+func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	_, err, _ := s.checks.Do("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
 		defer cancel()
@@ -42,15 +40,15 @@ func (s *server) health(ctx context.Context, _ *struct{}) (*healthAnswer, error)
 	})
 	switch {
 	case errors.Is(err, orders.ErrStopping):
-		return nil, err
+		return health{}, err
 	case errors.Is(err, engine.ErrNotMigrated):
-		return nil, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
+		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
 	case err != nil:
-		return nil, orders.ErrUnavailable
+		return health{}, orders.ErrUnavailable
 	}
 	out, err := s.livez(ctx, nil)
 	if s.access.Open() {
-		out.Body.Warning = s.forOperations(ctx, "The service is open: no token was made yet. To close it: "+HowToClose)
+		out.Warning = s.forOperations(ctx, "The service is open: no token was made yet. To close it: "+HowToClose)
 	}
 	return out, err
 }
@@ -74,8 +72,4 @@ func (s *server) forReaders(ctx context.Context, text string) string {
 	return s.forOperations(ctx, text)
 }
 
-func (s *server) livez(context.Context, *struct{}) (*healthAnswer, error) {
-	out := &healthAnswer{}
-	out.Body.Status = "ok"
-	return out, nil
-}
+func (s *server) livez(context.Context, *struct{}) (health, error) { return health{Status: "ok"}, nil }

@@ -46,31 +46,25 @@ type listInventoryRequest struct {
 	Cursor string `query:"cursor" doc:"nextCursor of the page before."`
 }
 
-type listInventoryAnswer struct {
-	Body struct {
-		Items      []item `json:"items" nullable:"false"`
-		NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
-	} `nameHint:"ItemPage"`
+type itemPage struct {
+	Items      []item `json:"items" nullable:"false"`
+	NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
 }
 
-func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (*listInventoryAnswer, error) {
+func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (page itemPage, err error) {
 	after, ok := "", true
 	if in.Cursor != "" {
 		after, ok = openCursor([]string{"inventory"}, in.Cursor)
 		ok = ok && possible(after) // the sum is no secret: anybody can make a cursor
 	}
 	if !ok {
-		return nil, errCursor()
+		return page, errCursor()
 	}
 	rows, err := s.engine.Orders.StockList(ctx, after, in.Limit+1)
-	if err != nil {
-		return nil, err
+	if limit := int(in.Limit); len(rows) > limit {
+		rows = rows[:limit]
+		page.NextCursor = sealCursor([]string{"inventory"}, rows[limit-1].Item)
 	}
-	out := &listInventoryAnswer{}
-	if page := int(in.Limit); len(rows) > page {
-		rows = rows[:page]
-		out.Body.NextCursor = sealCursor([]string{"inventory"}, rows[page-1].Item)
-	}
-	out.Body.Items = each(rows, itemOf)
-	return out, nil
+	page.Items = each(rows, itemOf)
+	return page, err
 }

@@ -23,21 +23,14 @@ type listMovementsRequest struct {
 	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
 }
 
-type listMovementsAnswer struct {
-	Body struct {
-		Movements []movement `json:"movements" nullable:"false"`
-	} `nameHint:"StockMovements"`
+type stockMovements struct {
+	Movements []movement `json:"movements" nullable:"false"`
 }
 
-func (s *server) listMovements(ctx context.Context, in *listMovementsRequest) (*listMovementsAnswer, error) {
+func (s *server) listMovements(ctx context.Context, in *listMovementsRequest) (stockMovements, error) {
 	if !possible(in.Item) {
-		return nil, &orders.NotFound{What: "item"}
+		return stockMovements{}, &orders.NotFound{What: "item"}
 	}
 	rows, err := s.engine.Orders.StockMovements(ctx, in.Item, orders.StockSpan{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
-	if err != nil {
-		return nil, err
-	}
-	out := &listMovementsAnswer{}
-	out.Body.Movements = each(rows, movementOf)
-	return out, nil
+	return stockMovements{each(rows, movementOf)}, err
 }

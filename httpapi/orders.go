@@ -51,9 +51,6 @@ type getOrderAnswer struct {
 }
 
 func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAnswer, error) {
-	if !possible(in.OrderID) {
-		return nil, &orders.NotFound{What: "order"}
-	}
 	if err := s.readable(ctx, in.OrderID); err != nil { // before the answer waits for anything
 		return nil, err
 	}
@@ -102,28 +99,22 @@ type listOrdersRequest struct {
 	Cursor      string      `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
 }
 
-type listOrdersAnswer struct {
-	Body struct {
-		Orders     []order `json:"orders" nullable:"false"`
-		NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
-	} `nameHint:"OrderPage"`
+type orderPage struct {
+	Orders     []order `json:"orders" nullable:"false"`
+	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
 }
 
-func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (*listOrdersAnswer, error) {
+func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page orderPage, err error) {
 	filter, err := in.filter()
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	rows, next, err := s.engine.Orders.List(ctx, filter)
-	if err != nil {
-		return nil, err
-	}
-	out := &listOrdersAnswer{}
 	if next > 0 {
-		out.Body.NextCursor = sealCursor(in.binding(), decimalText(next))
+		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
-	out.Body.Orders = each(rows, orderOf)
-	return out, nil
+	page.Orders = each(rows, orderOf)
+	return page, err
 }
 
 func (in *listOrdersRequest) filter() (orders.Filter, error) {

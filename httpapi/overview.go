@@ -20,20 +20,18 @@ var getOverviewOperation = failing(huma.Operation{
 		"Numbers go up to 10000: that many or more. They are at most a second old, or longer where counting them takes long.",
 }, "invalid_parameter", "unavailable", "internal")
 
-type getOverviewAnswer struct {
-	Body struct {
-		At                  time.Time        `json:"at" doc:"When it was looked up."`
-		Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Of each state."`
-		Holds               []holdCount      `json:"holds" nullable:"false" doc:"Of each hold."`
-		Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest order that has not ended. Absent: there is none."`
-		OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long an order was due without anybody taking it up, at the last look of this replica. 0: none was."`
-		LateUndos           int64            `json:"lateUndos" doc:"Effects that were reported too late and are not undone yet."`
-		Refunds             int64            `json:"refunds" doc:"Refunds that were asked for and are neither done nor failed."`
-		OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"The age of the oldest of these that its provider has not accepted. 0: there is none."`
-		Replica             string           `json:"replica" doc:"The name of the replica that answers."`
-		Replicas            []replica        `json:"replicas" nullable:"false" doc:"The services that are connected to the database."`
-		Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps that the answering replica has called providers for."`
-	} `nameHint:"Overview"`
+type overview struct {
+	At                  time.Time        `json:"at" doc:"When it was looked up."`
+	Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Of each state."`
+	Holds               []holdCount      `json:"holds" nullable:"false" doc:"Of each hold."`
+	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest order that has not ended. Absent: there is none."`
+	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long an order was due without anybody taking it up, at the last look of this replica. 0: none was."`
+	LateUndos           int64            `json:"lateUndos" doc:"Effects that were reported too late and are not undone yet."`
+	Refunds             int64            `json:"refunds" doc:"Refunds that were asked for and are neither done nor failed."`
+	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"The age of the oldest of these that its provider has not accepted. 0: there is none."`
+	Replica             string           `json:"replica" doc:"The name of the replica that answers."`
+	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The services that are connected to the database."`
+	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps that the answering replica has called providers for."`
 }
 
 type statusCount struct {
@@ -70,31 +68,31 @@ type providerStep struct {
 	Queued   int    `json:"queued" doc:"Orders that wait for a call."`
 }
 
-func (s *server) getOverview(ctx context.Context, _ *struct{}) (*getOverviewAnswer, error) {
+func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
 	v, err := s.engine.Overview(ctx)
 	if err != nil {
-		return nil, err
+		return overview{}, err
 	}
 	return overviewOf(&v, s.engine.CallPools()), nil
 }
 
-func overviewOf(v *engine.Overview, pools []engine.CallPoolStats) *getOverviewAnswer {
-	out := &getOverviewAnswer{}
-	b := &out.Body
-	b.At, b.Replica = v.At, db.ReplicaName()
-	b.OverdueSeconds, b.LateUndos, b.Refunds, b.OldestRefundSeconds = v.Overdue.Seconds(), v.LateUndos, v.Refunds, v.Refund.Seconds()
-	b.Statuses = each(v.Statuses, func(c *engine.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} })
+func overviewOf(v *engine.Overview, pools []engine.CallPoolStats) overview {
+	out := overview{
+		At: v.At, Replica: db.ReplicaName(),
+		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(),
+		Statuses: each(v.Statuses, func(c *engine.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
+		Replicas: each(v.Replicas, func(r *engine.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
+		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {
+			return providerStep{p.Policy, string(p.Step), breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
+		}),
+	}
 	for _, hold := range fsm.Holds() {
 		held := v.Held[hold]
-		b.Holds = append(b.Holds, holdCount{hold, held.Orders, held.Orders >= engine.CountsMost, held.Longest.Seconds()})
+		out.Holds = append(out.Holds, holdCount{hold, held.Orders, held.Orders >= engine.CountsMost, held.Longest.Seconds()})
 	}
 	if o := v.Oldest; o != nil {
-		b.Oldest = &unfinishedOrder{o.OrderID, state(o.Status), o.Hold, o.CreatedAt}
+		out.Oldest = &unfinishedOrder{o.OrderID, state(o.Status), o.Hold, o.CreatedAt}
 	}
-	b.Replicas = each(v.Replicas, func(r *engine.Replica) replica { return replica{r.Name, r.Connections, r.Since} })
-	b.Steps = each(pools, func(p *engine.CallPoolStats) providerStep {
-		return providerStep{p.Policy, string(p.Step), breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
-	})
 	return out
 }
 

@@ -17,6 +17,9 @@ func mayRead(p *access.Principal, o *orders.Order) bool {
 // readable returns nil where the caller may read an order. Errors: orders.ErrNotFound for one that is not there and for
 // one of somebody else alike, or those of reading it.
 func (s *server) readable(ctx context.Context, orderID string) error {
+	if !possible(orderID) {
+		return &orders.NotFound{What: "order"}
+	}
 	p := principalOf(writerOf(ctx))
 	if p.Has(access.Read) {
 		return nil
@@ -31,8 +34,7 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 // withheld is the error of an answer that would show an order which the principal may not read: one of
 // somebody else, whether it is what was sent or not. For other answers it is their own.
 func withheld(p *access.Principal, o *orders.Order, err error) error {
-	var conflict *orders.Conflict
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
 		o = &conflict.Order
 	} else if err != nil {
 		return err

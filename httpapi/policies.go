@@ -24,10 +24,12 @@ type listPoliciesRequest struct {
 
 type listPoliciesAnswer struct {
 	ETag string `header:"ETag" doc:"Raised by every activation."`
-	Body struct {
-		Policies []policyVersion `json:"policies" nullable:"false"`
-		Active   int32           `json:"active,omitempty" minimum:"1" doc:"The version that new orders start with. Absent: there has never been one, and the database does every step."`
-	} `nameHint:"PolicyList"`
+	Body policyList
+}
+
+type policyList struct {
+	Policies []policyVersion `json:"policies" nullable:"false"`
+	Active   int32           `json:"active,omitempty" minimum:"1" doc:"The version that new orders start with. Absent: there has never been one, and the database does every step."`
 }
 
 func (s *server) listPolicies(ctx context.Context, in *listPoliciesRequest) (*listPoliciesAnswer, error) {
@@ -39,9 +41,7 @@ func (s *server) listPolicies(ctx context.Context, in *listPoliciesRequest) (*li
 	if err != nil {
 		return nil, err
 	}
-	out := &listPoliciesAnswer{ETag: policyTag(active)}
-	out.Body.Policies, out.Body.Active = each(rows, policyVersionOf), active.Version
-	return out, nil
+	return &listPoliciesAnswer{policyTag(active), policyList{each(rows, policyVersionOf), active.Version}}, nil
 }
 
 var getPolicyOperation = failing(huma.Operation{
@@ -85,10 +85,6 @@ type storePolicyRequest struct {
 type storePolicyBody struct {
 	_      struct{} `additionalProperties:"true"`
 	Source string   `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
-}
-
-type storePolicyAnswer struct {
-	Body storedPolicy
 }
 
 var storePolicySchema = schemaOf[storePolicyBody]()
@@ -161,9 +157,10 @@ func (s *server) activatePolicy(w http.ResponseWriter, r *http.Request) error {
 
 // policyRoutes are those of policies.
 func (s *server) policyRoutes() {
-	list(s, listPoliciesOperation, s.listPolicies)                                                 // GET  /api/policies: versions, newest first
-	get(s, getPolicyOperation, s.getPolicy)                                                        // GET  /api/policies/{version}: one, with its text
-	post[storePolicyRequest, storePolicyAnswer](s, storePolicyOperation, s.storePolicy)            // POST /api/policies: check and store one
+	s.bound(listPoliciesOperation)
+	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                // GET  /api/policies: versions, newest first
+	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                      // GET  /api/policies/{version}: one, with its text
+	post[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, s.storePolicy)    // POST /api/policies: check and store one
 	post[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
 }
 

@@ -76,22 +76,31 @@ func (s *server) logFault(requestID string, p *problem, err error) {
 	}
 }
 
-// get documents and serves an operation without a body: huma reads the parameters
+// plainAnswer has a body and no headers of its own.
+type plainAnswer[B any] struct{ Body B }
+
+// get documents and serves an operation without a body, by what the body of its answer is: huma reads the parameters
 // and writes the answer.
-func get[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
-	getWithin(s, op, func(*I) time.Duration { return readLimit }, answer)
+func get[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
+	getWithin(s, op, readWithin, func(ctx context.Context, in *I) (*plainAnswer[B], error) {
+		body, err := read(ctx, in)
+		return &plainAnswer[B]{body}, err
+	})
 }
 
 // list is get for an operation whose answer may be long: few of them are answered at a time.
-func list[I, O any](s *server, op huma.Operation, answer func(context.Context, *I) (*O, error)) {
+func list[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
 	s.bound(op)
-	get(s, op, answer)
+	get(s, op, read)
 }
 
 // bound has an operation wait for one of the places for requests that read much at once.
 func (s *server) bound(op huma.Operation) { s.bounded[op.Method+" "+op.Path] = true }
 
-// getWithin is get for an operation that may wait: limit bounds it.
+// readWithin bounds what does not wait.
+func readWithin[I any](*I) time.Duration { return readLimit }
+
+// getWithin is get for an operation that may wait, and for an answer with headers: limit bounds it.
 func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Duration, answer func(context.Context, *I) (*O, error)) {
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit(in))

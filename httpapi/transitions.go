@@ -23,24 +23,14 @@ type listTransitionsRequest struct {
 	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
 }
 
-type listTransitionsAnswer struct {
-	Body struct {
-		Transitions []transition `json:"transitions" nullable:"false"`
-	} `nameHint:"History"`
+type history struct {
+	Transitions []transition `json:"transitions" nullable:"false"`
 }
 
-func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (*listTransitionsAnswer, error) {
-	if !possible(in.OrderID) {
-		return nil, &orders.NotFound{What: "order"}
-	}
+func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (history, error) {
 	if err := s.readable(ctx, in.OrderID); err != nil {
-		return nil, err
+		return history{}, err
 	}
 	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
-	if err != nil {
-		return nil, err
-	}
-	out := &listTransitionsAnswer{}
-	out.Body.Transitions = each(rows, transitionOf)
-	return out, nil
+	return history{each(rows, transitionOf)}, err
 }

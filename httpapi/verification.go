@@ -19,11 +19,6 @@ var startVerificationOperation = failing(huma.Operation{
 		"unless it is at it already. It writes nothing.",
 }, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
 
-// startVerificationAnswer documents what startVerification answers.
-type startVerificationAnswer struct {
-	Body verification
-}
-
 func (s *server) startVerification(w http.ResponseWriter, _ *http.Request) error {
 	state, err := s.books.Start(principalOf(w).Name)
 	if errors.Is(err, books.ErrStopped) {
@@ -40,18 +35,14 @@ var getVerificationOperation = failing(huma.Operation{
 	Description: "Each server answers for itself, and keeps it in memory: another one, or this one after a start, knows nothing of it.",
 }, "invalid_parameter", "unavailable", "internal")
 
-type getVerificationAnswer struct {
-	Body verification
-}
-
-func (s *server) getVerification(context.Context, *struct{}) (*getVerificationAnswer, error) {
-	return &getVerificationAnswer{verificationOf(s.books.State())}, nil
+func (s *server) getVerification(context.Context, *struct{}) (verification, error) {
+	return verificationOf(s.books.State()), nil
 }
 
 // verificationRoutes are those of the proof of the books.
 func (s *server) verificationRoutes() {
-	post[struct{}, startVerificationAnswer](s, startVerificationOperation, s.startVerification) // POST /api/verification: prove the books
-	get(s, getVerificationOperation, s.getVerification)                                         // GET  /api/verification: how far that is, and what was found
+	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification) // POST /api/verification: prove the books
+	get(s, getVerificationOperation, s.getVerification)                                           // GET  /api/verification: how far that is, and what was found
 }
 
 // verification is how far a proof of the books is, and what came of the last one.

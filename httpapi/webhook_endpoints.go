@@ -20,20 +20,13 @@ var listWebhookEndpointsOperation = failing(huma.Operation{
 	Description: "In the order in which they were made. Their secrets are not shown.",
 }, "invalid_parameter", "unavailable", "internal")
 
-type listWebhookEndpointsAnswer struct {
-	Body struct {
-		Endpoints []webhookEndpoint `json:"endpoints" nullable:"false"`
-	} `nameHint:"WebhookEndpoints"`
+type webhookEndpoints struct {
+	Endpoints []webhookEndpoint `json:"endpoints" nullable:"false"`
 }
 
-func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (*listWebhookEndpointsAnswer, error) {
+func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhookEndpoints, error) {
 	rows, err := s.webhooks.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := &listWebhookEndpointsAnswer{}
-	out.Body.Endpoints = each(rows, webhookEndpointOf)
-	return out, nil
+	return webhookEndpoints{each(rows, webhookEndpointOf)}, err
 }
 
 var getWebhookEndpointOperation = failing(huma.Operation{
@@ -159,18 +152,18 @@ func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 func (s *server) webhookRoutes() {
 	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)                                                        // GET    /api/webhook-endpoints: all
 	post[createWebhookEndpointRequest, webhookEndpointAnswer](s, createWebhookEndpointOperation, s.createWebhookEndpoint) // POST   /api/webhook-endpoints: make one
-	get(s, getWebhookEndpointOperation, s.getWebhookEndpoint)                                                             // GET    /api/webhook-endpoints/{endpointId}: one
+	getWithin(s, getWebhookEndpointOperation, readWithin, s.getWebhookEndpoint)                                           // GET    /api/webhook-endpoints/{endpointId}: one
 	post[changeWebhookEndpointRequest, webhookEndpointAnswer](s, changeWebhookEndpointOperation, s.changeWebhookEndpoint) // PUT    /api/webhook-endpoints/{endpointId}: change it
 	post[endpointVerbRequest[*rotateSecretBody], webhookEndpointAnswer](s, rotateSecretOperation, s.rotateSecret)         // POST   /api/webhook-endpoints/{endpointId}/rotate-secret: sign with another
 	post[endpointVerbRequest[*enableBody], webhookEndpointAnswer](s, enableOperation, s.enableEndpoint)                   // POST   /api/webhook-endpoints/{endpointId}/enable: send to it again
 	post[endpointVerbRequest[*askBody], webhookEndpointAnswer](s, disableOperation, s.disableEndpoint)                    // POST   /api/webhook-endpoints/{endpointId}/disable: send nothing
-	post[testRequest, testAnswer](s, testOperation, s.testEndpoint)                                                       // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
+	post[testRequest, plainAnswer[testOutcome]](s, testOperation, s.testEndpoint)                                         // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
 	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)                                                      // GET    /api/orders/{orderId}/deliveries: of its newest events
 	list(s, listDeliveriesOperation, s.listDeliveries)                                                                    // GET    /api/webhook-endpoints/{endpointId}/deliveries: newest first
 	get(s, getDeliveryOperation, s.getDelivery)                                                                           // GET    /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: with its attempts
-	post[deliveryVerbRequest[*askBody], deliveryAnswer](s, resendOperation, s.resendDelivery)                             // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more
-	post[deliveryVerbRequest[skipBody], deliveryAnswer](s, skipOperation, s.skipDelivery)                                 // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: give it up
-	post[endpointVerbRequest[recoverBody], recoverAnswer](s, recoverOperation, s.recoverDeliveries)                       // POST   /api/webhook-endpoints/{endpointId}/recover: what was given up
+	post[deliveryVerbRequest[*askBody], plainAnswer[delivery]](s, resendOperation, s.resendDelivery)                      // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more
+	post[deliveryVerbRequest[skipBody], plainAnswer[delivery]](s, skipOperation, s.skipDelivery)                          // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: give it up
+	post[endpointVerbRequest[recoverBody], plainAnswer[recovery]](s, recoverOperation, s.recoverDeliveries)               // POST   /api/webhook-endpoints/{endpointId}/recover: what was given up
 	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)              // DELETE /api/webhook-endpoints/{endpointId}: remove it
 }
 

@@ -112,10 +112,6 @@ type testRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
 }
 
-type testAnswer struct {
-	Body testOutcome
-}
-
 // testOutcome says what came of a test event.
 type testOutcome struct {
 	Delivered bool   `json:"delivered" doc:"It was answered with 2xx."`
