@@ -15,18 +15,27 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// schemas holds the schemas by which bodies are read: the same that huma makes for the
-// document, from the same types.
-var schemas = huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
-
-// schemaOf is the schema of the type that documents a body.
+// schemaOf is the schema of the type that documents a body, by which it is read: the same that huma makes for the
+// document.
 func schemaOf[T any]() *huma.Schema {
-	return resolved(schemas.Schema(reflect.TypeFor[T](), true, ""))
+	return schemaOfType(reflect.TypeFor[T]())
 }
 
-func resolved(s *huma.Schema) *huma.Schema {
+func schemaOfType(t reflect.Type) *huma.Schema {
+	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	return resolved(schemas, schemas.Schema(t, true, ""))
+}
+
+// resolved is a schema without references to others.
+func resolved(schemas huma.Registry, s *huma.Schema) *huma.Schema {
 	if s.Ref != "" {
-		return schemas.SchemaFromRef(s.Ref)
+		s = schemas.SchemaFromRef(s.Ref)
+	}
+	for name, property := range s.Properties {
+		s.Properties[name] = resolved(schemas, property)
+	}
+	if s.Items != nil {
+		s.Items = resolved(schemas, s.Items)
 	}
 	return s
 }
@@ -50,8 +59,15 @@ func (f fields) optionalInteger(name string) *int32 {
 }
 func (f fields) time(name string) time.Time { value, _ := f[name].(time.Time); return value }
 func (f fields) list(name string) []any     { value, _ := f[name].([]any); return value }
-func (f fields) object(name string) fields  { value, _ := f[name].(fields); return value }
-func (f fields) ignored() []string          { value, _ := f[ignoredNames].([]string); return value }
+func (f fields) texts(name string) (texts []string) {
+	for _, value := range f.list(name) {
+		text, _ := value.(string)
+		texts = append(texts, text)
+	}
+	return texts
+}
+func (f fields) object(name string) fields { value, _ := f[name].(fields); return value }
+func (f fields) ignored() []string         { value, _ := f[ignoredNames].([]string); return value }
 
 // readFields reads a body by a schema. Check may be nil; it looks at what the schema does
 // not say.
@@ -90,7 +106,6 @@ func readBody(w http.ResponseWriter, r *http.Request, s *huma.Schema, check func
 
 // value reads a value by its schema, which has the shapes that types of this package make.
 func (d *decoder) value(pointer string, s *huma.Schema) any {
-	s = resolved(s)
 	switch {
 	case len(s.Enum) > 0:
 		return d.word(pointer, s.Enum)

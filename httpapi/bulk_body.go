@@ -21,7 +21,6 @@ type bulkRequest struct {
 }
 
 type bulkBody struct {
-	_          struct{}    `additionalProperties:"true"`
 	IDs        []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
 	Filter     *bulkFilter `json:"filter,omitempty" doc:"Which orders. At least one field must be given beside sort and limit."`
 	OnBehalfOf string      `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
@@ -94,11 +93,7 @@ var bulkRequires = map[orders.Verb][]string{
 }
 
 func bulkOf(got fields, verb orders.Verb) engine.Bulk {
-	b := engine.Bulk{Request: requestOf(verb, got)}
-	for _, id := range got.list("ids") {
-		id, _ := id.(string)
-		b.OrderIDs = append(b.OrderIDs, id)
-	}
+	b := engine.Bulk{Request: requestOf(verb, got), OrderIDs: got.texts("ids")}
 	if f := got.object("filter"); f != nil {
 		b.Filter = &orders.Filter{
 			CustomerID: f.text("customerId"), Item: f.text("item"), Hold: f.text("hold"), HoldReason: f.text("holdReason"),
@@ -107,8 +102,7 @@ func bulkOf(got fields, verb orders.Verb) engine.Bulk {
 			CreatedFrom: f.time("createdFrom"), CreatedTo: f.time("createdTo"), Oldest: f.text("sort") == oldestFirst,
 			Limit: cmp.Or(int32(f.integer("limit")), engine.BulkMost),
 		}
-		for _, status := range f.list("status") {
-			status, _ := status.(string)
+		for _, status := range f.texts("status") {
 			b.Filter.Statuses = append(b.Filter.Statuses, fsm.State(status))
 		}
 	}

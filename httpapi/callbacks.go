@@ -28,12 +28,11 @@ type callbackRequest struct {
 }
 
 type callbackBody struct {
-	_         struct{} `additionalProperties:"true"`
-	Outcome   string   `json:"outcome" enum:"done,refused,not_done" doc:"done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again."`
-	Reference string   `json:"reference,omitempty" maxLength:"255" doc:"Your name for the effect, kept on the order."`
-	Code      string   `json:"code,omitempty" doc:"Why it was refused or not done, for programs."`
-	Detail    string   `json:"detail,omitempty" doc:"The same for people. Cut after 200 characters, like code."`
-	Data      object   `json:"data,omitempty" doc:"What to keep with the effect: an object of up to 16 KiB."`
+	Outcome   string `json:"outcome" enum:"done,refused,not_done" doc:"done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again."`
+	Reference string `json:"reference,omitempty" maxLength:"255" doc:"Your name for the effect, kept on the order."`
+	Code      string `json:"code,omitempty" doc:"Why it was refused or not done, for programs."`
+	Detail    string `json:"detail,omitempty" doc:"The same for people. Cut after 200 characters, like code."`
+	Data      object `json:"data,omitempty" doc:"What to keep with the effect: an object of up to 16 KiB."`
 }
 
 // receipt says what became of an answer.

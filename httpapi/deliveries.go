@@ -144,18 +144,16 @@ type deliveryVerbRequest[B any] struct {
 }
 
 type skipBody struct {
-	_          struct{} `additionalProperties:"true"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type recoverBody struct {
-	_          struct{} `additionalProperties:"true"`
-	Since      string   `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Since      string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 // recovery says what is sent again.

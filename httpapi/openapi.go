@@ -194,6 +194,16 @@ func explain(op *huma.Operation) {
 	}
 }
 
+// ignoreUnknown says in the document that what is not known of a body has no effect.
+func ignoreUnknown(components *huma.Components, op *huma.Operation) {
+	if op.RequestBody == nil {
+		return
+	}
+	if body := components.Schemas.SchemaFromRef(op.RequestBody.Content[jsonMedia].Schema.Ref); body != nil {
+		body.AdditionalProperties = true
+	}
+}
+
 // publish serves the OpenAPI document and the page made from it. It runs last: the
 // document is complete then. Each is rendered for the first who asks: it takes longer than the rest of a start.
 func (s *server) publish() {
@@ -207,6 +217,7 @@ func (s *server) publish() {
 	for _, op := range s.documented {
 		explain(op)
 		illustrate(document.Components, op)
+		ignoreUnknown(document.Components, op)
 		for _, parameter := range op.Parameters {
 			parameter.Schema.PatternDescription = "" // a word of huma's, which is in the messages by now, and in no specification
 		}

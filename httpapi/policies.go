@@ -83,8 +83,7 @@ type storePolicyRequest struct {
 }
 
 type storePolicyBody struct {
-	_      struct{} `additionalProperties:"true"`
-	Source string   `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
+	Source string `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
 }
 
 var storePolicySchema = schemaOf[storePolicyBody]()
@@ -127,9 +126,8 @@ type activatePolicyRequest struct {
 }
 
 type activatePolicyBody struct {
-	_          struct{} `additionalProperties:"true"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the activation."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the activation."`
 }
 
 var activatePolicySchema = schemaOf[activatePolicyBody]()

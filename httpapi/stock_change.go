@@ -31,11 +31,10 @@ type setInventoryRequest struct {
 }
 
 type setInventoryBody struct {
-	_          struct{} `additionalProperties:"true"`
-	OnHand     int64    `json:"onHand" minimum:"0" maximum:"1000000000000"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	OnHand     int64  `json:"onHand" minimum:"0" maximum:"1000000000000"`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 var setInventorySchema = schemaOf[setInventoryBody]()
@@ -69,11 +68,10 @@ type adjustInventoryRequest struct {
 }
 
 type adjustInventoryBody struct {
-	_          struct{} `additionalProperties:"true"`
-	Change     int64    `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
+	Change     int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
 }
 
 var adjustInventorySchema = schemaOf[adjustInventoryBody]()

@@ -19,35 +19,32 @@ type verbRequest[B any] struct {
 }
 
 type verbBody struct {
-	_          struct{} `additionalProperties:"true"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type retryBody struct {
-	_          struct{} `additionalProperties:"true"`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-	Policy     string   `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Policy     string `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
 
 	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once."`
 	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
 }
 
 type stepResultBody struct {
-	_          struct{} `additionalProperties:"true"`
-	Step       string   `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
-	Refund     *int32   `json:"refund,omitempty" minimum:"1" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the refund of this number, which is not settled. The step is charge then."`
-	Generation *int32   `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand."`
-	Outcome    string   `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
-	Reference  string   `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
-	Code       string   `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
-	Detail     string   `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	OnBehalfOf string   `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string   `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
-	RequestID  string   `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Step       string `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order does, or undoes."`
+	Refund     *int32 `json:"refund,omitempty" minimum:"1" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the refund of this number, which is not settled. The step is charge then."`
+	Generation *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand."`
+	Outcome    string `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again."`
+	Reference  string `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for what is done."`
+	Code       string `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
+	Detail     string `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 // decodeVerb reads the body of a verb. One that requires nothing may have none.

@@ -68,7 +68,6 @@ type createWebhookEndpointRequest struct {
 }
 
 type webhookEndpointBody struct {
-	_           struct{}    `additionalProperties:"true"`
 	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it." example:"https://shop.example/pawl"`
 	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
 	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out."`
@@ -223,18 +222,13 @@ func checkWebhookEndpoint(d *decoder, got fields) {
 			d.fault("/url", "not_url", "must be an absolute URL with https and a host, without a user, a password or a fragment")
 		}
 	}
-	for i, name := range got.list("types") {
-		if name, _ := name.(string); !events.KnownType(name) {
+	for i, name := range got.texts("types") {
+		if !events.KnownType(name) {
 			d.fault("/types/"+decimalText(int64(i)), "unknown_type", "must be a type of events, or the beginning of some and .*")
 		}
 	}
 }
 
 func specOf(got fields) webhooks.Spec {
-	spec := webhooks.Spec{URL: got.text("url"), Description: got.text("description")}
-	for _, name := range got.list("types") {
-		name, _ := name.(string)
-		spec.Types = append(spec.Types, name)
-	}
-	return spec
+	return webhooks.Spec{URL: got.text("url"), Description: got.text("description"), Types: got.texts("types")}
 }
