@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -17,11 +16,7 @@ import (
 
 // schemaOf is the schema of the type that documents a body, by which it is read: the same that huma makes for the
 // document.
-func schemaOf[T any]() *huma.Schema {
-	return schemaOfType(reflect.TypeFor[T]())
-}
-
-func schemaOfType(t reflect.Type) *huma.Schema {
+func schemaOf(t reflect.Type) *huma.Schema {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	return resolved(schemas, schemas.Schema(t, true, ""))
 }
@@ -91,17 +86,6 @@ func readFields(data []byte, s *huma.Schema, check func(d *decoder, got fields))
 		got[ignoredNames] = ignored
 	}
 	return got, err
-}
-
-// readBody reads the body of a request by a schema, and as strictly as the caller prefers.
-func readBody(w http.ResponseWriter, r *http.Request, s *huma.Schema, check func(d *decoder, got fields)) (fields, error) {
-	body := newBuffer()
-	defer body.free()
-	if err := body.read(w, r); err != nil {
-		return nil, err
-	}
-	got, err := readFields(body.Bytes(), s, check)
-	return got, preferenceOf(r.Header["Prefer"], 0).judge(got.ignored(), err)
 }
 
 // value reads a value by its schema, which has the shapes that types of this package make.

@@ -31,10 +31,11 @@ func bulkOperation(verb orders.Verb) huma.Operation {
 }
 
 // bulk answers requests for one verb of many orders.
-func (s *server) bulk(verb orders.Verb) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		b, ignored, err := readBulk(w, r, verb)
-		if err != nil {
+func (s *server) bulk(verb orders.Verb) formHandler {
+	return func(w http.ResponseWriter, r *http.Request, got fields) error {
+		b := bulkOf(got, verb)
+		b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
+		if err := readHead(w, r, &b.Request); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), bulkLimit)
@@ -43,7 +44,7 @@ func (s *server) bulk(verb orders.Verb) handler {
 		if err != nil && (results == nil || r.Context().Err() != nil) {
 			return err
 		}
-		out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: ignored}
+		out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: got.ignored()}
 		for i := range results {
 			out.Results[i] = s.bulkResultOf(&results[i], w.Header().Get("X-Request-Id"))
 			if out.Results[i].Applied {
@@ -70,14 +71,4 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	s.logFault(requestID, p, r.Err)
 	out.Code, out.Detail = p.Code, cmp.Or(p.Detail, p.Title)
 	return out
-}
-
-func readBulk(w http.ResponseWriter, r *http.Request, verb orders.Verb) (b engine.Bulk, ignored []string, err error) {
-	body, err := readBody(w, r, bulkSchema, func(d *decoder, got fields) { checkBulk(d, got, verb) })
-	if err != nil {
-		return b, nil, err
-	}
-	b = bulkOf(body, verb)
-	b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
-	return b, body.ignored(), readHead(w, r, &b.Request)
 }

@@ -14,10 +14,8 @@ import (
 
 // bulkRequest documents what bulk reads.
 type bulkRequest struct {
-	DryRun         bool   `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           bulkBody
+	DryRun bool `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
+	Keyed[bulkBody]
 }
 
 type bulkBody struct {
@@ -72,18 +70,18 @@ type bulkResult struct {
 	Quantity int32   `json:"quantity,omitempty"`
 }
 
-var bulkSchema = schemaOf[bulkBody]()
-
-// checkBulk looks at what the schema does not say.
-func checkBulk(d *decoder, got fields, verb orders.Verb) {
-	if got.has("ids") == got.has("filter") {
-		d.fault("/ids", "required", "must be given, or filter, and not both")
-	}
-	if filter := got.object("filter"); filter != nil {
-		checkFilter(d, filter)
-	}
-	for _, name := range bulkRequires[verb] {
-		d.require(got.has(name), "/"+name)
+// checkBulk looks at what the schema does not say of the body for a verb.
+func checkBulk(verb orders.Verb) func(*decoder, fields) {
+	return func(d *decoder, got fields) {
+		if got.has("ids") == got.has("filter") {
+			d.fault("/ids", "required", "must be given, or filter, and not both")
+		}
+		if filter := got.object("filter"); filter != nil {
+			checkFilter(d, filter)
+		}
+		for _, name := range bulkRequires[verb] {
+			d.require(got.has(name), "/"+name)
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ type receipt struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
-var callbackSchema = schemaOf[callbackBody]()
+var callbackForm = formOf[callbackRequest](nil)
 
 // callback takes no authentication but the token, and a signature where the policy wants one.
 func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
@@ -52,8 +52,8 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	if err := text.read(w, r); err != nil {
 		return err
 	}
-	body, err := readFields(text.Bytes(), callbackSchema, nil)
-	if err = preferenceOf(r.Header["Prefer"], 0).judge(body.ignored(), err); err != nil {
+	body, err := callbackForm.fields(text.Bytes(), r.Header)
+	if err != nil {
 		return err
 	}
 	told := engine.CallbackResult{Outcome: body.text("outcome"), Header: r.Header, Body: text.Bytes()}
@@ -62,11 +62,10 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
 	got, err := s.engine.Answer(ctx, r.PathValue("token"), told)
-	var invalid *engine.InvalidCallback
-	switch {
-	case errors.As(err, &invalid):
+	if invalid, ok := errors.AsType[*engine.InvalidCallback](err); ok {
 		return newProblem("invalid_input", invalid.Error()+".")
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	return answerJSON(w, receipt{Accepted: got.Accepted, Reason: got.Reason, IgnoredFields: body.ignored()})

@@ -9,7 +9,6 @@ import (
 
 	"pawl/engine"
 	"pawl/iso4217"
-	"pawl/orders"
 )
 
 var dollars, _ = iso4217.Find("USD")
@@ -259,7 +258,7 @@ func TestDecodeRefusesValues(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, _, err := decodeVerb([]byte(`{"reaſon":"r"}`), schemaOf[verbBody](), orders.Cancel)
+	_, err := formOf[verbRequest[VerbBody]](checkVerb).fields([]byte(`{"reaſon":"r"}`), nil)
 	_, faults := faultsOf(t, err)
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
@@ -290,7 +289,7 @@ func TestDetailsOfFaults(t *testing.T) {
 	if got := problemOf(err).Detail; got != "the body is not UTF-8 at byte 15" {
 		t.Error(got)
 	}
-	_, _, err = decodeVerb([]byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), schemaOf[stepResultBody](), orders.StepResult)
+	_, err = formOf[verbRequest[stepResultBody]](checkVerb).fields([]byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), nil)
 	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
 		t.Errorf("%+v", p.Errors)
 	}

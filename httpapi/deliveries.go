@@ -136,11 +136,9 @@ var (
 
 // deliveryVerbRequest documents what a verb of a delivery reads.
 type deliveryVerbRequest[B any] struct {
-	EndpointID     string `path:"endpointId" doc:"The id of the endpoint."`
-	Delivery       int64  `path:"delivery" minimum:"1" doc:"The number of the delivery."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           B
+	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+	Delivery   int64  `path:"delivery" minimum:"1" doc:"The number of the delivery."`
+	Keyed[B]
 }
 
 type skipBody struct {
@@ -150,10 +148,8 @@ type skipBody struct {
 }
 
 type recoverBody struct {
-	Since      string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
-	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Since string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
+	AskBody
 }
 
 // recovery says what is sent again.
@@ -164,51 +160,27 @@ type recovery struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
-var (
-	skipSchema    = schemaOf[skipBody]()
-	recoverSchema = schemaOf[recoverBody]()
-)
-
-func (s *server) resendDelivery(w http.ResponseWriter, r *http.Request) error {
-	return s.changeDelivery(w, r, askSchema, s.webhooks.Resend)
+func (s *server) resendDelivery(ctx context.Context, q *asked) (any, error) {
+	return q.delivery(ctx, s.webhooks.Resend)
 }
 
-func (s *server) skipDelivery(w http.ResponseWriter, r *http.Request) error {
-	return s.changeDelivery(w, r, skipSchema, s.webhooks.Skip)
+func (s *server) skipDelivery(ctx context.Context, q *asked) (any, error) {
+	return q.delivery(ctx, s.webhooks.Skip)
 }
 
-// changeDelivery makes a change of a delivery and answers with it.
-func (s *server) changeDelivery(w http.ResponseWriter, r *http.Request, schema *huma.Schema,
-	change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) error {
-	by, body, err := readAsked(w, r, schema, nil)
+// delivery makes a change of a delivery and answers with it.
+func (q *asked) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) (any, error) {
+	no, err := strconv.ParseInt(q.PathValue("delivery"), 10, 64)
 	if err != nil {
-		return err
+		return nil, &orders.NotFound{What: "delivery"}
 	}
-	no, err := strconv.ParseInt(r.PathValue("delivery"), 10, 64)
-	if err != nil {
-		return &orders.NotFound{What: "delivery"}
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
-	d, err := change(ctx, r.PathValue("endpointId"), no, by)
-	if err != nil {
-		return err
-	}
+	d, err := change(ctx, q.PathValue("endpointId"), no, q.by)
 	out := deliveryOf(&d)
-	out.IgnoredFields = body.ignored()
-	return answerJSON(w, out)
+	out.IgnoredFields = q.ignored()
+	return out, err
 }
 
-func (s *server) recoverDeliveries(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, recoverSchema, nil)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
-	n, err := s.webhooks.Recover(ctx, r.PathValue("endpointId"), body.time("since"), by)
-	if err != nil {
-		return err
-	}
-	return answerJSON(w, recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: body.ignored()})
+func (s *server) recoverDeliveries(ctx context.Context, q *asked) (any, error) {
+	n, err := s.webhooks.Recover(ctx, q.PathValue("endpointId"), q.time("since"), q.by)
+	return recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: q.ignored()}, err
 }

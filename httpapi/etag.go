@@ -24,7 +24,7 @@ func matches(header, tag string) bool {
 // ifMatch reads If-Match (RFC 9110, 13.1.1) as the version the caller wants to
 // find, from 1 on. Nil means any. A tag that is none of ours, or weak, can't match; a list is
 // refused, because the version has to be compared in one statement with the write.
-func ifMatch(header string, bits int) (*int64, error) {
+func ifMatch[N int32 | int64](header string) (*N, error) {
 	header = strings.TrimSpace(header)
 	if header == "" || header == "*" {
 		return nil, nil
@@ -34,8 +34,9 @@ func ifMatch(header string, bits int) (*int64, error) {
 	}
 	quoted, opened := strings.CutPrefix(header, `"`)
 	text, closed := strings.CutSuffix(quoted, `"`)
-	version, err := strconv.ParseInt(text, 10, bits)
-	if !opened || !closed || err != nil || version < 1 || text != decimalText(version) {
+	number, err := strconv.ParseInt(text, 10, 64)
+	version := N(number)
+	if !opened || !closed || err != nil || number < 1 || int64(version) != number || text != decimalText(number) {
 		return nil, orders.ErrPrecondition
 	}
 	return &version, nil

@@ -86,13 +86,7 @@ type storePolicyBody struct {
 	Source string `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
 }
 
-var storePolicySchema = schemaOf[storePolicyBody]()
-
-func (s *server) storePolicy(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, storePolicySchema, nil)
-	if err != nil {
-		return err
-	}
+func (s *server) storePolicy(w http.ResponseWriter, r *http.Request, body fields) error {
 	dry, err := dryRun(r)
 	if err != nil {
 		return err
@@ -130,55 +124,46 @@ type activatePolicyBody struct {
 	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the activation."`
 }
 
-var activatePolicySchema = schemaOf[activatePolicyBody]()
-
-func (s *server) activatePolicy(w http.ResponseWriter, r *http.Request) error {
-	a, ignored, err := readActivation(w, r)
+func (s *server) activatePolicy(ctx context.Context, q *asked) (any, error) {
+	a, err := readActivation(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dry, err := dryRun(r)
+	dry, err := dryRun(q.Request)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
 	v, active, err := s.engine.ActivatePolicy(ctx, a, dry)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := policyVersionOf(&v)
-	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(s.engine.Unusable(v.Policy)), dry, ignored
-	w.Header().Set("ETag", policyTag(active))
-	return answerJSON(w, &out)
+	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(s.engine.Unusable(v.Policy)), dry, q.ignored()
+	q.answer.Set("ETag", policyTag(active))
+	return &out, nil
 }
 
 // policyRoutes are those of policies.
 func (s *server) policyRoutes() {
 	s.bound(listPoliciesOperation)
-	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                // GET  /api/policies: versions, newest first
-	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                      // GET  /api/policies/{version}: one, with its text
-	post[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, s.storePolicy)    // POST /api/policies: check and store one
-	post[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
+	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                           // GET  /api/policies: versions, newest first
+	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                                 // GET  /api/policies/{version}: one, with its text
+	postForm[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)      // POST /api/policies: check and store one
+	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
 }
 
 // policyTag is the ETag of all policies. Before the first activation it is that of a version from 1 on, too.
 func policyTag(active store.Current) string { return entityTag(active.No + 1) }
 
-func readActivation(w http.ResponseWriter, r *http.Request) (a store.Activation, ignored []string, err error) {
-	by, body, err := readAsked(w, r, activatePolicySchema, nil)
-	if err != nil {
-		return a, nil, err
-	}
-	a = store.Activation{Actor: by.Actor, OnBehalfOf: by.OnBehalfOf, Reason: by.Reason}
-	version, ok := parseInteger([]byte(r.PathValue("version")))
+func readActivation(q *asked) (store.Activation, error) {
+	version, ok := parseInteger([]byte(q.PathValue("version")))
 	if !ok || version < 1 || version >= math.MaxInt32 {
-		return a, nil, &orders.NotFound{What: "policy"}
+		return store.Activation{}, &orders.NotFound{What: "policy"}
 	}
-	a.Version = int32(version)
-	tag, err := ifMatch(r.Header.Get("If-Match"), 64)
+	a := store.Activation{Version: int32(version), Actor: q.by.Actor, OnBehalfOf: q.by.OnBehalfOf, Reason: q.by.Reason}
+	tag, err := ifMatch[int64](q.Header.Get("If-Match"))
 	if tag != nil {
 		a.After = new(*tag - 1)
 	}
-	return a, body.ignored(), err
+	return a, err
 }

@@ -26,14 +26,8 @@ type refundBody struct {
 	RequestID  string       `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
 }
 
-var refundSchema = schemaOf[refundBody]()
-
-func (s *server) refund(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, refundSchema, nil)
-	if err == nil { // a mistyped amount would give back everything
-		err = preference{handling: strict}.judge(body.ignored(), nil)
-	}
-	if err != nil {
+func (s *server) refund(w http.ResponseWriter, r *http.Request, body fields) (err error) {
+	if err = (preference{handling: strict}).judge(body.ignored(), nil); err != nil { // a mistyped amount would give back everything
 		return err
 	}
 	q := requestOf(orders.Refund, body)

@@ -149,37 +149,37 @@ func newServer(e *engine.Engine, cfg Config) *server {
 // only documented by huma; huma serves the others. No literal ever stands where
 // an id can: an order may be called process.
 func (s *server) routes() {
-	post[processRequest, orderAnswer](s, processOperation, s.process)             // POST /api/orders/process: take an order through its steps
-	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)         // GET  /api/orders/{orderId}: one order
-	list(s, listOrdersOperation, s.listOrders)                                    // GET  /api/orders: many, newest first
-	list(s, listTransitionsOperation, s.listTransitions)                          // GET  /api/orders/{orderId}/transitions: its history
-	list(s, listCallsOperation, s.listCalls)                                      // GET  /api/orders/{orderId}/calls: the calls made for it
-	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback) // POST /api/callbacks/{token}: a provider's answer to a step
-	post[stripeRequest, plainAnswer[receipt]](s, stripeOperation, s.stripe)       // POST /api/webhooks/stripe: Stripe says that something happened
-	postVerb[*verbBody](s, cancelOperation, orders.Cancel)                        // POST /api/orders/{orderId}/cancel: stop and undo it
-	postVerb[*retryBody](s, retryOperation, orders.Retry)                         // POST /api/orders/{orderId}/retry: try it again
-	postVerb[*verbBody](s, pauseOperation, orders.Pause)                          // POST /api/orders/{orderId}/pause: hold it before its next step
-	postVerb[*verbBody](s, resumeOperation, orders.Resume)                        // POST /api/orders/{orderId}/resume: go on with it
-	postVerb[*verbBody](s, approveOperation, orders.Approve)                      // POST /api/orders/{orderId}/approve: let it start
-	postVerb[*verbBody](s, rejectOperation, orders.Reject)                        // POST /api/orders/{orderId}/reject: or not
-	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)           // POST /api/orders/{orderId}/step-result: say what became of a step
-	post[verbRequest[refundBody], orderAnswer](s, refundOperation, s.refund)      // POST /api/orders/{orderId}/refunds: give money back
-	for _, verb := range bulkVerbs {                                              // POST /api/bulk/{verb}: the verb for many orders
+	post[processRequest, orderAnswer](s, processOperation, s.process)                 // POST /api/orders/process: take an order through its steps
+	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)             // GET  /api/orders/{orderId}: one order
+	list(s, listOrdersOperation, s.listOrders)                                        // GET  /api/orders: many, newest first
+	list(s, listTransitionsOperation, s.listTransitions)                              // GET  /api/orders/{orderId}/transitions: its history
+	list(s, listCallsOperation, s.listCalls)                                          // GET  /api/orders/{orderId}/calls: the calls made for it
+	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback)     // POST /api/callbacks/{token}: a provider's answer to a step
+	post[stripeRequest, plainAnswer[receipt]](s, stripeOperation, s.stripe)           // POST /api/webhooks/stripe: Stripe says that something happened
+	postVerb[*VerbBody](s, cancelOperation, orders.Cancel)                            // POST /api/orders/{orderId}/cancel: stop and undo it
+	postVerb[*retryBody](s, retryOperation, orders.Retry)                             // POST /api/orders/{orderId}/retry: try it again
+	postVerb[*VerbBody](s, pauseOperation, orders.Pause)                              // POST /api/orders/{orderId}/pause: hold it before its next step
+	postVerb[*VerbBody](s, resumeOperation, orders.Resume)                            // POST /api/orders/{orderId}/resume: go on with it
+	postVerb[*VerbBody](s, approveOperation, orders.Approve)                          // POST /api/orders/{orderId}/approve: let it start
+	postVerb[*VerbBody](s, rejectOperation, orders.Reject)                            // POST /api/orders/{orderId}/reject: or not
+	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)               // POST /api/orders/{orderId}/step-result: say what became of a step
+	postForm[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
+	for _, verb := range bulkVerbs {                                                  // POST /api/bulk/{verb}: the verb for many orders
 		s.bound(bulkOperation(verb))
-		post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation(verb), s.bulk(verb))
+		postForm[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation(verb), checkBulk(verb), s.bulk(verb))
 	}
-	list(s, listInventoryOperation, s.listInventory)                                         // GET  /api/inventory: the stock of all items
-	getWithin(s, getInventoryOperation, readWithin, s.getInventory)                          // GET  /api/inventory/{item}: of one
-	post[setInventoryRequest, itemAnswer](s, setInventoryOperation, s.setInventory)          // PUT /api/inventory/{item}: say what is on the shelf
-	post[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
-	list(s, listMovementsOperation, s.listMovements)                                         // GET  /api/inventory/{item}/movements: how it came to be
-	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)              // GET  /api/events: what happened
-	get(s, getOverviewOperation, s.getOverview)                                              // GET  /api/overview: how it stands
-	get(s, getActivityOperation, s.getActivity)                                              // GET  /api/overview/activity: what this replica did lately
-	list(s, listErrorGroupsOperation, s.listErrorGroups)                                     // GET  /api/error-groups: what goes wrong
-	getWithin(s, getCallerOperation, readWithin, s.getCaller)                                // GET  /api/me: who asks, and what they may do
-	get(s, healthOperation, s.health)                                                        // GET  /health: load balancers
-	get(s, livezOperation, s.livez)                                                          // GET  /livez: supervisors
+	list(s, listInventoryOperation, s.listInventory)                                                              // GET  /api/inventory: the stock of all items
+	getWithin(s, getInventoryOperation, readWithin, s.getInventory)                                               // GET  /api/inventory/{item}: of one
+	postForm[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)                      // PUT /api/inventory/{item}: say what is on the shelf
+	postForm[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
+	list(s, listMovementsOperation, s.listMovements)                                                              // GET  /api/inventory/{item}/movements: how it came to be
+	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)                                   // GET  /api/events: what happened
+	get(s, getOverviewOperation, s.getOverview)                                                                   // GET  /api/overview: how it stands
+	get(s, getActivityOperation, s.getActivity)                                                                   // GET  /api/overview/activity: what this replica did lately
+	list(s, listErrorGroupsOperation, s.listErrorGroups)                                                          // GET  /api/error-groups: what goes wrong
+	getWithin(s, getCallerOperation, readWithin, s.getCaller)                                                     // GET  /api/me: who asks, and what they may do
+	get(s, healthOperation, s.health)                                                                             // GET  /health: load balancers
+	get(s, livezOperation, s.livez)                                                                               // GET  /livez: supervisors
 
 	s.verificationRoutes()
 	s.webhookRoutes()

@@ -22,12 +22,10 @@ var setInventoryOperation = failing(huma.Operation{
 
 // setInventoryRequest documents what setInventory reads.
 type setInventoryRequest struct {
-	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IfMatch        string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
-	IfNoneMatch    string `header:"If-None-Match" doc:"Only *: only if the item is not there." example:"*"`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           setInventoryBody
+	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	IfMatch     string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
+	IfNoneMatch string `header:"If-None-Match" doc:"Only *: only if the item is not there." example:"*"`
+	Keyed[setInventoryBody]
 }
 
 type setInventoryBody struct {
@@ -37,10 +35,8 @@ type setInventoryBody struct {
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
-var setInventorySchema = schemaOf[setInventoryBody]()
-
-func (s *server) setInventory(w http.ResponseWriter, r *http.Request) error {
-	q, got, err := readStockChange(w, r, setInventorySchema, nil)
+func (s *server) setInventory(w http.ResponseWriter, r *http.Request, got fields) error {
+	q, err := readStockChange(w, r, got)
 	if err != nil {
 		return err
 	}
@@ -61,10 +57,8 @@ var adjustInventoryOperation = failing(huma.Operation{
 
 // adjustInventoryRequest documents what adjustInventory reads.
 type adjustInventoryRequest struct {
-	Item           string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           adjustInventoryBody
+	Item string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
+	Keyed[adjustInventoryBody]
 }
 
 type adjustInventoryBody struct {
@@ -74,10 +68,8 @@ type adjustInventoryBody struct {
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
 }
 
-var adjustInventorySchema = schemaOf[adjustInventoryBody]()
-
-func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request) error {
-	q, got, err := readStockChange(w, r, adjustInventorySchema, checkAdjustment)
+func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request, got fields) error {
+	q, err := readStockChange(w, r, got)
 	if err != nil {
 		return err
 	}
@@ -95,18 +87,15 @@ func checkAdjustment(d *decoder, got fields) {
 }
 
 // readStockChange reads what every change of the stock can say.
-func readStockChange(w http.ResponseWriter, r *http.Request, schema *huma.Schema, check func(*decoder, fields)) (q engine.StockChange, got fields, err error) {
-	if got, err = readBody(w, r, schema, check); err != nil {
-		return q, got, err
-	}
+func readStockChange(w http.ResponseWriter, r *http.Request, got fields) (q engine.StockChange, err error) {
 	q = engine.StockChange{Item: r.PathValue("item"), OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason")}
 	if !possible(q.Item) {
-		return q, got, invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
+		return q, invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
 	}
 	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
 		q.RequestID, err = requestIDOf(r, got.text("requestId"))
 	}
-	return q, got, err
+	return q, err
 }
 
 func (s *server) changeStock(w http.ResponseWriter, r *http.Request, q engine.StockChange, ignored []string) error {
@@ -139,5 +128,5 @@ func wantedVersion(header http.Header) (*int64, error) {
 	case present == "*":
 		return nil, invalidHeader("If-Match", "must be the ETag of the item as it was read")
 	}
-	return ifMatch(present, 64)
+	return ifMatch[int64](present)
 }

@@ -71,17 +71,16 @@ const leastVerbWait = time.Second
 
 // postVerb serves one verb, with the body B.
 func postVerb[B any](s *server, op huma.Operation, verb orders.Verb) {
-	post[verbRequest[B], orderAnswer](s, op, s.verb(verb, schemaOf[B]()))
-}
-
-func (s *server) verb(verb orders.Verb, schema *huma.Schema) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		q, ignored, err := readVerb(w, r, verb, schema)
-		if err != nil {
+	f := formOf[verbRequest[B]](checkVerb)
+	f.optional = true // where something is required, it is said what
+	post[verbRequest[B], orderAnswer](s, op, f.then(func(w http.ResponseWriter, r *http.Request, got fields) error {
+		q := requestOf(verb, got)
+		q.HTTPRequestID = w.Header().Get("X-Request-Id")
+		if err := readTarget(w, r, &q); err != nil {
 			return err
 		}
-		return s.do(w, r, &q, ignored)
-	}
+		return s.do(w, r, &q, got.ignored())
+	}))
 }
 
 // do does what a verb asks and answers with the order.
@@ -109,21 +108,6 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, i
 	return nil
 }
 
-func readVerb(w http.ResponseWriter, r *http.Request, verb orders.Verb, schema *huma.Schema) (q engine.Request, ignored []string, err error) {
-	body := newBuffer()
-	defer body.free()
-	if err = body.read(w, r); err != nil {
-		return q, nil, err
-	}
-	q, ignored, err = decodeVerb(body.Bytes(), schema, verb)
-	if err = preferenceOf(r.Header["Prefer"], 0).judge(ignored, err); err != nil {
-		return q, nil, err
-	}
-	q.HTTPRequestID = w.Header().Get("X-Request-Id")
-	err = readTarget(w, r, &q)
-	return q, ignored, err
-}
-
 // readTarget reads what a request for a verb says beside its body.
 func readTarget(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
 	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
@@ -132,10 +116,7 @@ func readTarget(w http.ResponseWriter, r *http.Request, q *engine.Request) (err 
 	if err = readHead(w, r, q); err != nil {
 		return err
 	}
-	version, err := ifMatch(r.Header.Get("If-Match"), 32)
-	if version != nil {
-		q.IfSeq = new(int32(*version))
-	}
+	q.IfSeq, err = ifMatch[int32](r.Header.Get("If-Match"))
 	return err
 }
 

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"github.com/danielgtaylor/huma/v2"
-
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/orders"
@@ -18,17 +16,17 @@ type verbRequest[B any] struct {
 	Body           B
 }
 
-type verbBody struct {
+// VerbBody is that of a verb which says nothing but who asks and why. It is exported because huma passes over embedded types
+// that are not.
+type VerbBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
 	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type retryBody struct {
-	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history."`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-	Policy     string `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
+	VerbBody
+	Policy string `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
 
 	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once."`
 	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
@@ -45,15 +43,6 @@ type stepResultBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
 	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-// decodeVerb reads the body of a verb. One that requires nothing may have none.
-func decodeVerb(data []byte, schema *huma.Schema, verb orders.Verb) (q engine.Request, ignored []string, err error) {
-	if len(data) == 0 {
-		data = []byte("{}")
-	}
-	got, err := readFields(data, schema, checkVerb)
-	return requestOf(verb, got), got.ignored(), err
 }
 
 // requestOf is what the body of any verb can say, for one order or many.

@@ -35,7 +35,8 @@ var getWebhookEndpointOperation = failing(huma.Operation{
 	Description: "Its secret is not shown.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
-type getWebhookEndpointRequest struct {
+// endpointRequest names an endpoint.
+type endpointRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
 }
 
@@ -44,7 +45,7 @@ type webhookEndpointAnswer struct {
 	Body webhookEndpoint
 }
 
-func (s *server) getWebhookEndpoint(ctx context.Context, in *getWebhookEndpointRequest) (*webhookEndpointAnswer, error) {
+func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*webhookEndpointAnswer, error) {
 	row, err := s.webhooks.Get(ctx, in.EndpointID)
 	if err != nil {
 		return nil, err
@@ -60,32 +61,15 @@ var createWebhookEndpointOperation = failing(huma.Operation{
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
 	"too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
-// createWebhookEndpointRequest documents what createWebhookEndpoint reads.
-type createWebhookEndpointRequest struct {
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           webhookEndpointBody
-}
-
 type webhookEndpointBody struct {
 	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it." example:"https://shop.example/pawl"`
 	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
 	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out."`
-	OnBehalfOf  string      `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason      string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
-	RequestID   string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	AskBody
 }
 
-var webhookEndpointSchema = schemaOf[webhookEndpointBody]()
-
-func (s *server) createWebhookEndpoint(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, webhookEndpointSchema, checkWebhookEndpoint)
-	if err != nil {
-		return err
-	}
-	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Create(ctx, specOf(body), by)
-	})
+func (s *server) createWebhookEndpoint(ctx context.Context, q *asked) (any, error) {
+	return q.endpoint(s.webhooks.Create(ctx, specOf(q.fields), q.by))
 }
 
 var changeWebhookEndpointOperation = failing(huma.Operation{
@@ -98,28 +82,20 @@ var changeWebhookEndpointOperation = failing(huma.Operation{
 
 // changeWebhookEndpointRequest documents what changeWebhookEndpoint reads.
 type changeWebhookEndpointRequest struct {
-	EndpointID     string `path:"endpointId" doc:"The id of the endpoint."`
-	IfMatch        string `header:"If-Match" doc:"Only if the endpoint is still at this ETag. Must be given; * is any."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           webhookEndpointBody
+	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+	IfMatch    string `header:"If-Match" doc:"Only if the endpoint is still at this ETag. Must be given; * is any."`
+	Keyed[webhookEndpointBody]
 }
 
-func (s *server) changeWebhookEndpoint(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, webhookEndpointSchema, checkWebhookEndpoint)
+func (s *server) changeWebhookEndpoint(ctx context.Context, q *asked) (any, error) {
+	if strings.TrimSpace(q.Header.Get("If-Match")) == "" {
+		return nil, newProblem("precondition_required", "")
+	}
+	at, err := endpointAt(q.Request)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if strings.TrimSpace(r.Header.Get("If-Match")) == "" {
-		return newProblem("precondition_required", "")
-	}
-	at, err := endpointAt(r)
-	if err != nil {
-		return err
-	}
-	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Change(ctx, at, specOf(body), by)
-	})
+	return q.endpoint(s.webhooks.Change(ctx, at, specOf(q.fields), q.by))
 }
 
 var deleteWebhookEndpointOperation = failing(huma.Operation{
@@ -149,70 +125,42 @@ func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 
 // webhookRoutes are those of webhook endpoints and their deliveries.
 func (s *server) webhookRoutes() {
-	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)                                                        // GET    /api/webhook-endpoints: all
-	post[createWebhookEndpointRequest, webhookEndpointAnswer](s, createWebhookEndpointOperation, s.createWebhookEndpoint) // POST   /api/webhook-endpoints: make one
-	getWithin(s, getWebhookEndpointOperation, readWithin, s.getWebhookEndpoint)                                           // GET    /api/webhook-endpoints/{endpointId}: one
-	post[changeWebhookEndpointRequest, webhookEndpointAnswer](s, changeWebhookEndpointOperation, s.changeWebhookEndpoint) // PUT    /api/webhook-endpoints/{endpointId}: change it
-	post[endpointVerbRequest[*rotateSecretBody], webhookEndpointAnswer](s, rotateSecretOperation, s.rotateSecret)         // POST   /api/webhook-endpoints/{endpointId}/rotate-secret: sign with another
-	post[endpointVerbRequest[*enableBody], webhookEndpointAnswer](s, enableOperation, s.enableEndpoint)                   // POST   /api/webhook-endpoints/{endpointId}/enable: send to it again
-	post[endpointVerbRequest[*askBody], webhookEndpointAnswer](s, disableOperation, s.disableEndpoint)                    // POST   /api/webhook-endpoints/{endpointId}/disable: send nothing
-	post[testRequest, plainAnswer[testOutcome]](s, testOperation, s.testEndpoint)                                         // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
-	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)                                                      // GET    /api/orders/{orderId}/deliveries: of its newest events
-	list(s, listDeliveriesOperation, s.listDeliveries)                                                                    // GET    /api/webhook-endpoints/{endpointId}/deliveries: newest first
-	get(s, getDeliveryOperation, s.getDelivery)                                                                           // GET    /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: with its attempts
-	post[deliveryVerbRequest[*askBody], plainAnswer[delivery]](s, resendOperation, s.resendDelivery)                      // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more
-	post[deliveryVerbRequest[skipBody], plainAnswer[delivery]](s, skipOperation, s.skipDelivery)                          // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: give it up
-	post[endpointVerbRequest[recoverBody], plainAnswer[recovery]](s, recoverOperation, s.recoverDeliveries)               // POST   /api/webhook-endpoints/{endpointId}/recover: what was given up
-	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)              // DELETE /api/webhook-endpoints/{endpointId}: remove it
+	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)                                                                                    // GET    /api/webhook-endpoints: all
+	postChange[Keyed[webhookEndpointBody], webhookEndpointAnswer](s, createWebhookEndpointOperation, checkWebhookEndpoint, s.createWebhookEndpoint)   // POST   /api/webhook-endpoints: make one
+	getWithin(s, getWebhookEndpointOperation, readWithin, s.getWebhookEndpoint)                                                                       // GET    /api/webhook-endpoints/{endpointId}: one
+	postChange[changeWebhookEndpointRequest, webhookEndpointAnswer](s, changeWebhookEndpointOperation, checkWebhookEndpoint, s.changeWebhookEndpoint) // PUT    /api/webhook-endpoints/{endpointId}: change it
+	postChange[endpointVerbRequest[*rotateSecretBody], webhookEndpointAnswer](s, rotateSecretOperation, nil, s.rotateSecret)                          // POST   /api/webhook-endpoints/{endpointId}/rotate-secret: sign with another
+	postChange[endpointVerbRequest[*enableBody], webhookEndpointAnswer](s, enableOperation, nil, s.enableEndpoint)                                    // POST   /api/webhook-endpoints/{endpointId}/enable: send to it again
+	postChange[endpointVerbRequest[*AskBody], webhookEndpointAnswer](s, disableOperation, nil, s.disableEndpoint)                                     // POST   /api/webhook-endpoints/{endpointId}/disable: send nothing
+	post[endpointRequest, plainAnswer[testOutcome]](s, testOperation, s.testEndpoint)                                                                 // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
+	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)                                                                                  // GET    /api/orders/{orderId}/deliveries: of its newest events
+	list(s, listDeliveriesOperation, s.listDeliveries)                                                                                                // GET    /api/webhook-endpoints/{endpointId}/deliveries: newest first
+	get(s, getDeliveryOperation, s.getDelivery)                                                                                                       // GET    /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: with its attempts
+	postChange[deliveryVerbRequest[*AskBody], plainAnswer[delivery]](s, resendOperation, nil, s.resendDelivery)                                       // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more
+	postChange[deliveryVerbRequest[skipBody], plainAnswer[delivery]](s, skipOperation, nil, s.skipDelivery)                                           // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: give it up
+	postChange[endpointVerbRequest[recoverBody], plainAnswer[recovery]](s, recoverOperation, nil, s.recoverDeliveries)                                // POST   /api/webhook-endpoints/{endpointId}/recover: what was given up
+	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)                                          // DELETE /api/webhook-endpoints/{endpointId}: remove it
 }
 
 // endpointAt is the endpoint that a request names, at the version that If-Match wants.
-func endpointAt(r *http.Request) (webhooks.At, error) {
-	at := webhooks.At{ID: r.PathValue("endpointId")}
-	version, err := ifMatch(r.Header.Get("If-Match"), 32)
-	if version != nil {
-		at.Version = new(int32(*version))
-	}
+func endpointAt(r *http.Request) (at webhooks.At, err error) {
+	at = webhooks.At{ID: r.PathValue("endpointId")}
+	at.Version, err = ifMatch[int32](r.Header.Get("If-Match"))
 	return at, err
 }
 
-// readAsked reads the body of a request about endpoints, which may be empty where nothing is required, and who asks.
-func readAsked(w http.ResponseWriter, r *http.Request, schema *huma.Schema, check func(*decoder, fields)) (by webhooks.By, got fields, err error) {
-	text := newBuffer()
-	defer text.free()
-	if err := text.read(w, r); err != nil {
-		return by, nil, err
+// endpoint answers with an endpoint that was to be changed.
+func (q *asked) endpoint(row db.WebhookEndpoint, err error) (any, error) {
+	if refused, ok := errors.AsType[*webhooks.AddressRefused](err); ok {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/url", Code: "address_refused", Detail: refused.Reason})
 	}
-	if text.Len() == 0 && len(schema.Required) == 0 {
-		text.WriteString("{}")
+	if err != nil {
+		return nil, err
 	}
-	got, err = readFields(text.Bytes(), schema, check)
-	if err = preferenceOf(r.Header["Prefer"], 0).judge(got.ignored(), err); err != nil {
-		return by, nil, err
-	}
-	by = webhooks.By{OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason")}
-	if by.Actor, err = actorOf(w, by.OnBehalfOf); err == nil {
-		by.RequestID, err = requestIDOf(r, got.text("requestId"))
-	}
-	return by, got, err
-}
-
-// answerEndpoint makes a change and answers with the endpoint.
-func (s *server) answerEndpoint(w http.ResponseWriter, r *http.Request, body fields, change func(context.Context) (db.WebhookEndpoint, error)) error {
-	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
-	defer cancel()
-	row, err := change(ctx)
-	var refused *webhooks.AddressRefused
-	switch {
-	case errors.As(err, &refused):
-		return newProblem("invalid_input", "", fieldError{Pointer: "/url", Code: "address_refused", Detail: refused.Reason})
-	case err != nil:
-		return err
-	}
-	w.Header().Set("ETag", entityTag(row.Version))
+	q.answer.Set("ETag", entityTag(row.Version))
 	out := webhookEndpointOf(&row)
-	out.IgnoredFields = body.ignored()
-	return answerJSON(w, out)
+	out.IgnoredFields = q.ignored()
+	return out, nil
 }
 
 // checkWebhookEndpoint looks at what the schema does not say.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/db"
 	"pawl/webhooks"
 )
 
@@ -34,10 +33,8 @@ var (
 
 // endpointVerbRequest documents what a verb of an endpoint reads.
 type endpointVerbRequest[B any] struct {
-	EndpointID     string `path:"endpointId" doc:"The id of the endpoint."`
-	IdempotencyKey string `header:"Idempotency-Key" doc:"Another way to give the requestId; in quotes or without."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body           B
+	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+	Keyed[B]
 }
 
 // day is how long a secret is good beside the one in its place when nothing else is said.
@@ -45,68 +42,36 @@ const day = 24 * time.Hour
 
 type rotateSecretBody struct {
 	OverlapSeconds *int32 `json:"overlapSeconds,omitempty" minimum:"0" maximum:"2592000" doc:"For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all."`
-	OnBehalfOf     string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason         string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
-	RequestID      string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	AskBody
 }
 
 type enableBody struct {
-	From       string `json:"from,omitempty" enum:"stopped,now" doc:"stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out."`
+	From string `json:"from,omitempty" enum:"stopped,now" doc:"stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out."`
+	AskBody
+}
+
+// AskBody is that of a request which says nothing but who asks and why. It is exported because huma passes over embedded
+// types that are not.
+type AskBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
 	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
-// askBody is that of a request which says nothing but who asks and why.
-type askBody struct {
-	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the access log."`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
-}
-
-var (
-	rotateSecretSchema = schemaOf[rotateSecretBody]()
-	enableSchema       = schemaOf[enableBody]()
-	askSchema          = schemaOf[askBody]()
-)
-
-func (s *server) rotateSecret(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, rotateSecretSchema, nil)
-	if err != nil {
-		return err
-	}
+func (s *server) rotateSecret(ctx context.Context, q *asked) (any, error) {
 	overlap := day
-	if seconds := body.optionalInteger("overlapSeconds"); seconds != nil {
+	if seconds := q.optionalInteger("overlapSeconds"); seconds != nil {
 		overlap = time.Duration(*seconds) * time.Second
 	}
-	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.RotateSecret(ctx, r.PathValue("endpointId"), overlap, by)
-	})
+	return q.endpoint(s.webhooks.RotateSecret(ctx, q.PathValue("endpointId"), overlap, q.by))
 }
 
-func (s *server) enableEndpoint(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, enableSchema, nil)
-	if err != nil {
-		return err
-	}
-	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Enable(ctx, r.PathValue("endpointId"), body.text("from") == "now", by)
-	})
+func (s *server) enableEndpoint(ctx context.Context, q *asked) (any, error) {
+	return q.endpoint(s.webhooks.Enable(ctx, q.PathValue("endpointId"), q.text("from") == "now", q.by))
 }
 
-func (s *server) disableEndpoint(w http.ResponseWriter, r *http.Request) error {
-	by, body, err := readAsked(w, r, askSchema, nil)
-	if err != nil {
-		return err
-	}
-	return s.answerEndpoint(w, r, body, func(ctx context.Context) (db.WebhookEndpoint, error) {
-		return s.webhooks.Stop(ctx, webhooks.At{ID: r.PathValue("endpointId")}, webhooks.Disabled, by)
-	})
-}
-
-// testRequest documents what testEndpoint reads.
-type testRequest struct {
-	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
+func (s *server) disableEndpoint(ctx context.Context, q *asked) (any, error) {
+	return q.endpoint(s.webhooks.Stop(ctx, webhooks.At{ID: q.PathValue("endpointId")}, webhooks.Disabled, q.by))
 }
 
 // testOutcome says what came of a test event.
