@@ -40,9 +40,7 @@ func (b *buffer) free() {
 // connection, which would end a request that waits.
 func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
 	err := b.fill(r)
-	if rec, ok := w.(*Recorder); ok {
-		rec.length += int64(b.Len())
-	}
+	recordOf(w).length += int64(b.Len())
 	_ = huma.SetReadDeadline(w, time.Time{}) // not every writer has a connection
 	if err != nil {
 		w.Header().Set("Connection", "close") // the rest of the body is not worth reading

@@ -21,13 +21,12 @@ const bulkLimit = time.Minute
 var bulkVerbs = slices.DeleteFunc(slices.Clone(orders.Verbs), func(v orders.Verb) bool { return v == orders.Refund })
 
 func bulkOperation(verb orders.Verb) huma.Operation {
-	return failing(huma.Operation{
+	return withBody(huma.Operation{
 		OperationID: operationName(verb) + "Orders", Method: http.MethodPost, Path: "/api/bulk/" + string(verb), Tags: []string{"orders"},
 		Summary: "The verb " + string(verb) + " for many orders",
 		Description: "Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. " +
 			"It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order.",
-	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter", "invalid_idempotency_key",
-		"stopping", "unavailable", "internal")
+	}, "invalid_idempotency_key", "stopping", "unavailable", "internal")
 }
 
 // bulk answers requests for one verb of many orders.
@@ -57,8 +56,7 @@ func (s *server) bulk(verb orders.Verb) formHandler {
 
 func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult {
 	out, order := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil}, &r.Order
-	var refusal *orders.NotApplicable
-	if errors.As(r.Err, &refusal) {
+	if refusal, ok := errors.AsType[*orders.NotApplicable](r.Err); ok {
 		order = &refusal.Order
 	}
 	if out.Status = state(order.Status); order.OrderID != "" {

@@ -11,14 +11,13 @@ import (
 	"pawl/engine"
 )
 
-var callbackOperation = failing(huma.Operation{
+var callbackOperation = withBody(huma.Operation{
 	OperationID: "answerStep", Method: http.MethodPost, Path: "/api/callbacks/{token}", Tags: []string{"providers"},
 	Summary: "Answer a step that was called for",
 	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too. " +
 		"An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. " +
 		"An effect that is reported too late for the order is undone. An unknown token stores nothing.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"not_found", "bad_signature", "stopping", "unavailable", "internal")
+}, "not_found", "bad_signature", "stopping", "unavailable", "internal")
 
 // callbackRequest documents what callback reads.
 type callbackRequest struct {

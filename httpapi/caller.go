@@ -29,12 +29,7 @@ func callerFrom(r *http.Request, proxies []netip.Prefix) caller {
 }
 
 // fromOf is where the request comes from that is answered with w.
-func fromOf(w http.ResponseWriter) caller {
-	if rec, ok := w.(*Recorder); ok {
-		return rec.caller
-	}
-	return caller{}
-}
+func fromOf(w http.ResponseWriter) caller { return recordOf(w).caller }
 
 // addressOf is the address in the host:port of a connection.
 func addressOf(hostPort string) netip.Addr {

@@ -89,12 +89,10 @@ func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 // home leads to the console, or where the address has none to the description of the API.
 func (s *server) home(w http.ResponseWriter, r *http.Request) {
 	to := "/docs"
-	if rec, ok := w.(*Recorder); ok {
-		at := r.Clone(r.Context())
-		at.URL.Path = "/console"
-		if _, pattern := rec.mux.Handler(at); pattern == consolePatterns[0] {
-			to = at.URL.Path
-		}
+	at := r.Clone(r.Context())
+	at.URL.Path = "/console"
+	if _, pattern := recordOf(w).mux.Handler(at); pattern == consolePatterns[0] {
+		to = at.URL.Path
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }

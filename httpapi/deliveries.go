@@ -115,8 +115,7 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (deliv
 func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
 	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
 	op.Description += " A request that comes again with the same requestId is answered and not done again."
-	return failing(op, append([]problemCode{"cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
+	return withBody(op, append([]problemCode{"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
 }
 
 var (

@@ -88,10 +88,9 @@ func (st *stream) takeOver(w http.ResponseWriter) error {
 		return fmt.Errorf("take a connection over: %w", err)
 	}
 	st.Conn = conn
-	if rec, ok := w.(*Recorder); ok {
-		rec.status, rec.taken = http.StatusOK, true
-		st.done, rec.done = rec.done, nil
-	}
+	rec := recordOf(w)
+	rec.status, rec.taken = http.StatusOK, true
+	st.done, rec.done = rec.done, nil
 	header := w.Header()
 	header.Set("Content-Type", eventStream)
 	header.Set("Cache-Control", "no-store")

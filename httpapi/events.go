@@ -35,14 +35,6 @@ type listEventsRequest struct {
 	LastEventID string `header:"Last-Event-ID" maxLength:"30" doc:"Of a stream: the id of the last event of the one before it."`
 }
 
-// Resolve lifts the read deadline of the connection, which would end a request that waits.
-func (in *listEventsRequest) Resolve(ctx huma.Context) []error {
-	if in.Wait.duration() > 0 {
-		_ = ctx.SetReadDeadline(time.Time{}) // not every writer has a connection
-	}
-	return nil
-}
-
 func (in *listEventsRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
 
 type listEventsAnswer struct {

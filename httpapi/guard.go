@@ -14,7 +14,7 @@ import (
 // guarded identifies who sends a request, and refuses what he may not do, before anything of it is read. It panics for
 // a route that has no rule.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
-	operation := s.operationOf(pattern)
+	operation := s.operationAt(pattern).OperationID
 	rule, known := rules[operation]
 	if !known {
 		panic("httpapi: no rule says who may use " + pattern)
@@ -47,8 +47,8 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Princ
 		return nil, newProblem("tls_required", "")
 	}
 	p, err := s.access.Identify(r.Context(), s.credentialsOf(w, r))
-	if rec, ok := w.(*Recorder); ok && err == nil {
-		rec.principal = p
+	if err == nil {
+		recordOf(w).principal = p
 	}
 	return p, err
 }
@@ -74,23 +74,19 @@ func nameOf(p *access.Principal) string {
 	return p.Name
 }
 
-// operationOf is the id of the operation at a pattern, or for what is none the pattern.
-func (s *server) operationOf(pattern string) string {
+// operationAt is the operation at a pattern, or for what is none one that has the pattern for its id.
+func (s *server) operationAt(pattern string) *huma.Operation {
 	for _, op := range s.documented {
 		if op.Method+" "+op.Path == pattern {
-			return op.OperationID
+			return op
 		}
 	}
-	return pattern
+	return &huma.Operation{OperationID: pattern}
 }
 
 // principalOf is who sends the request that is answered with w. It is never nil.
 func principalOf(w http.ResponseWriter) *access.Principal {
-	rec, ok := w.(*Recorder)
-	if !ok {
-		return access.Nobody
-	}
-	return cmp.Or(rec.principal, access.Nobody)
+	return cmp.Or(recordOf(w).principal, access.Nobody)
 }
 
 // credentialsOf is what is known of who sends a request. Of two credentials in the header none counts: who is in between may

@@ -58,7 +58,7 @@ const HowToClose = "pawl token create NAME --roles ROLES"
 
 // forOperations is a text for those who run the service: empty for others, where there is an address for operations.
 func (s *server) forOperations(ctx context.Context, text string) string {
-	if rec, ok := writerOf(ctx).(*Recorder); ok && rec.mux != s.ops && rec.mux != s.inside {
+	if mux := recordOf(writerOf(ctx)).mux; mux != s.ops && mux != s.inside {
 		return ""
 	}
 	return text

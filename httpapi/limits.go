@@ -22,7 +22,7 @@ func (s *server) admitted(w http.ResponseWriter, r *http.Request, p *access.Prin
 		return nil
 	}
 	writeQuotas(w.Header(), admission.Quotas())
-	rec, _ := w.(*Recorder)
+	rec := recordOf(w)
 	rec.done = admission.Done
 	defer func() {
 		if rec.done != nil {

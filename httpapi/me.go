@@ -39,11 +39,7 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	mux := s.mux
-	if rec, ok := w.(*Recorder); ok {
-		mux = rec.mux
-	}
-	return callerOf(p, s.access.Open(), s.operationsAt(mux, p)), nil
+	return callerOf(p, s.access.Open(), s.operationsAt(recordOf(w).mux, p)), nil
 }
 
 func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {

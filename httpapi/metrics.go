@@ -44,8 +44,8 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 		defer func() {
 			inFlight.Dec()
 			code := http.StatusInternalServerError // nothing was answered: a panic, or nobody to be answered
-			if rec, ok := w.(*Recorder); ok && rec.status != 0 {
-				code = rec.status
+			if answered := recordOf(w).status; answered != 0 {
+				code = answered
 			}
 			if code >= http.StatusInternalServerError && r.Context().Err() == context.Canceled {
 				code = clientGone

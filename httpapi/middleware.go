@@ -87,19 +87,20 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 	mux.ServeHTTP(rec, r)
 }
 
+// recordOf is what is known of the request that is answered with w: serve has put it there.
+func recordOf(w http.ResponseWriter) *Recorder {
+	rec, _ := w.(*Recorder)
+	return rec
+}
+
 // note says for the log which order a request was about, and what came of it. Empty: not known.
 func note(w http.ResponseWriter, orderID, outcome string) {
-	if rec, ok := w.(*Recorder); ok {
-		rec.orderID, rec.outcome = orderID, outcome
-	}
+	rec := recordOf(w)
+	rec.orderID, rec.outcome = orderID, outcome
 }
 
 // noteProblem says for the log why a request was refused.
-func noteProblem(w http.ResponseWriter, p *problem) {
-	if rec, ok := w.(*Recorder); ok {
-		rec.outcome = string(p.Code)
-	}
-}
+func noteProblem(w http.ResponseWriter, p *problem) { recordOf(w).outcome = string(p.Code) }
 
 // logRequest logs a request that was answered, or whose caller has gone (status 0). Not its path, which may hold a
 // callback's token.

@@ -169,6 +169,13 @@ func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 	return op
 }
 
+// withBody is failing for an operation that reads a body.
+func withBody(op huma.Operation, codes ...problemCode) huma.Operation {
+	return failing(op, append([]problemCode{
+		"cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
+	}, codes...)...)
+}
+
 // explain names the problems behind each status of an operation: huma knows the
 // status alone.
 func explain(op *huma.Operation) {

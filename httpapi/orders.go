@@ -25,14 +25,6 @@ type getOrderRequest struct {
 	IfNoneMatch string   `header:"If-None-Match" doc:"The ETag of the order as the caller knows it."`
 }
 
-// Resolve lifts the read deadline of the connection, which would end a request that waits.
-func (in *getOrderRequest) Resolve(ctx huma.Context) []error {
-	if in.Wait.duration() > 0 {
-		_ = ctx.SetReadDeadline(time.Time{}) // not every writer has a connection
-	}
-	return nil
-}
-
 func (in *getOrderRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
 
 // enough reports whether the caller waits no longer for an order at this seq.

@@ -20,13 +20,9 @@ func (s *server) unknown(w http.ResponseWriter, r *http.Request) error {
 	}
 	var allowed []string
 	probe := *r
-	mux := s.mux
-	if rec, ok := w.(*Recorder); ok && rec.mux != nil {
-		mux = rec.mux
-	}
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
 		probe.Method = method
-		if _, pattern := mux.Handler(&probe); pattern != "/" {
+		if _, pattern := recordOf(w).mux.Handler(&probe); pattern != "/" {
 			allowed = append(allowed, method)
 		}
 	}

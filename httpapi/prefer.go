@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/danielgtaylor/huma/v2"
 )
 
 // maxWait is the longest a caller can ask to wait.
@@ -15,6 +17,14 @@ type waitTime string
 func (w waitTime) duration() time.Duration {
 	seconds, _ := strconv.Atoi(strings.TrimSuffix(string(w), "s")) // the schema has looked
 	return time.Duration(seconds) * time.Second
+}
+
+// Resolve lifts the read deadline of the connection, which would end a request that waits.
+func (w waitTime) Resolve(ctx huma.Context) []error {
+	if w.duration() > 0 {
+		_ = ctx.SetReadDeadline(time.Time{}) // not every writer has a connection
+	}
+	return nil
 }
 
 // preference is what a caller asks for with Prefer (RFC 7240): how long to wait

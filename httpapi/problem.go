@@ -85,61 +85,50 @@ func invalidHeader(name, detail string) *problem {
 // problemOf is the way from any error to an answer. What the table does not know
 // is internal, and mute: its text may hold anything.
 func problemOf(err error) *problem {
-	var p *problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
 	at := slices.IndexFunc(kinds, func(k kind) bool { return k.matches != nil && k.matches(err) })
-	p = newProblem(kinds[at].Code, "")
+	p := newProblem(kinds[at].Code, "")
 	p.explain(err)
 	return p
 }
 
 // explain adds what the errors of the engine carry.
 func (p *problem) explain(err error) {
-	var conflict *orders.Conflict
-	var refusal *orders.NotApplicable
-	var low *orders.StockTooLow
-	var stranger *access.NotIdentified
-	var lacking *forbidden
-	var exceeded *access.Exceeded
-	var expired *events.Expired
-	var mistakes policy.Problems
-	var missing *orders.NotFound
-	switch {
-	case errors.As(err, &missing):
+	if missing, ok := errors.AsType[*orders.NotFound](err); ok {
 		p.Detail = "T" + strings.TrimPrefix(missing.Error(), "t") + "."
-	case errors.As(err, &expired):
+	} else if expired, ok := errors.AsType[*events.Expired](err); ok {
 		p.NextCursor = expired.Continue.String()
 		if p.Detail = "Events after it are no longer kept."; expired.Lost {
 			p.Detail = "The history that it belongs to was lost. Events may be missing since, and some may come again."
 		}
-	case errors.As(err, &exceeded):
+	} else if exceeded, ok := errors.AsType[*access.Exceeded](err); ok {
 		p.Detail, p.exceeded = "This is beyond the quota "+exceeded.Quota.Name+".", exceeded
-	case errors.As(err, &stranger):
+	} else if stranger, ok := errors.AsType[*access.NotIdentified](err); ok {
 		p.Detail, p.challenge = stranger.Reason, "Bearer"
 		if stranger.Invalid {
 			p.challenge = `Bearer error="invalid_token"`
 		}
-	case errors.As(err, &lacking):
+	} else if lacking, ok := errors.AsType[*forbidden](err); ok {
 		p.Detail = lacking.Error()
-	case errors.As(err, &conflict):
+	} else if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
 		p.Order = new(orderOf(&conflict.Order))
 		for _, d := range conflict.Differences {
 			p.Errors = append(p.Errors, fieldError{
 				Pointer: d.Pointer, Code: "differs", Detail: "is not what the order was stored with", Stored: &d.Stored, Sent: &d.Sent,
 			})
 		}
-	case errors.As(err, &refusal):
+	} else if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		p.Order = new(orderOf(&refusal.Order))
 		if refusal.Code == orders.RefusedUnknown || refusal.Code == orders.RefusedStillUndoing { // what its row does not say
 			p.Order.AllowedActions = slices.DeleteFunc(p.Order.AllowedActions, func(v string) bool { return v == string(refusal.Verb) })
 		}
 		p.AllowedActions = p.Order.AllowedActions
 		p.Detail = refusal.Error() + "."
-	case errors.As(err, &mistakes):
+	} else if mistakes, ok := errors.AsType[policy.Problems](err); ok {
 		p.Errors = policyFaults(mistakes)
-	case errors.As(err, &low):
+	} else if low, ok := errors.AsType[*orders.StockTooLow](err); ok {
 		p.Errors = []fieldError{{Pointer: low.Pointer, Code: "below_reserved", Detail: "must leave at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"pawl/orders"
 )
 
-var processOperation = failing(huma.Operation{
+var processOperation = withBody(huma.Operation{
 	OperationID: "processOrder", Method: http.MethodPost, Path: "/api/orders/process", Tags: []string{"orders"},
 	Summary: "Take an order through its steps",
 	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
@@ -26,8 +26,7 @@ var processOperation = failing(huma.Operation{
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
 		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +
 		"One that waits for the callback of a provider is waited for, unless the customer has to act first.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
+}, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 // processRequest documents what decodeInput reads.
 type processRequest struct {

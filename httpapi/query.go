@@ -24,14 +24,9 @@ func (s *server) checked(pattern string, next http.HandlerFunc) http.HandlerFunc
 
 // queryParameters are those that the document has for a route.
 func (s *server) queryParameters(pattern string) (names []string) {
-	for _, op := range s.documented {
-		if op.Method+" "+op.Path != pattern {
-			continue
-		}
-		for _, parameter := range op.Parameters {
-			if parameter.In == "query" {
-				names = append(names, parameter.Name)
-			}
+	for _, parameter := range s.operationAt(pattern).Parameters {
+		if parameter.In == "query" {
+			names = append(names, parameter.Name)
 		}
 	}
 	return names

@@ -38,7 +38,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 		return []*http.ServeMux{s.mux}
 	case slices.Contains(consolePatterns, pattern):
 		return []*http.ServeMux{s.ops}
-	case pattern == "GET /metrics", slices.Equal(rules[s.operationOf(pattern)].roles, access.Roles{access.Admin}):
+	case pattern == "GET /metrics", slices.Equal(rules[s.operationAt(pattern).OperationID].roles, access.Roles{access.Admin}):
 		return []*http.ServeMux{s.ops, s.inside}
 	case slices.Contains(everywhere, pattern):
 		return []*http.ServeMux{s.mux, s.ops, s.inside}

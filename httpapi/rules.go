@@ -119,13 +119,8 @@ func (r rule) allows(p *access.Principal) error {
 		return nil
 	case p == access.Anonymous:
 		return &access.NotIdentified{Reason: "No credential was sent, and only this machine can do this without one."}
-	case len(r.roles) == 0:
+	case len(r.roles) == 0, slices.ContainsFunc(r.roles, p.Has):
 		return nil
-	}
-	for _, role := range r.roles {
-		if p.Has(role) {
-			return nil
-		}
 	}
 	return &forbidden{principal: p, roles: r.roles}
 }

@@ -156,7 +156,7 @@ func patterns(b *bundle) (out []string) {
 
 func operationAt(b *bundle, pattern string) string {
 	s, _ := b.api.(*server)
-	return s.operationOf(pattern)
+	return s.operationAt(pattern).OperationID
 }
 
 // TestEveryRuleHasARoute: a rule that nothing goes by is one that was forgotten. (A route without a rule panics.)

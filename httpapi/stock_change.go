@@ -11,14 +11,13 @@ import (
 	"pawl/orders"
 )
 
-var setInventoryOperation = failing(huma.Operation{
+var setInventoryOperation = withBody(huma.Operation{
 	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
 	Summary: "Say how many units of an item are on the shelf",
 	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. " +
 		"It can't be less than what is reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item is not there. " +
 		"A request that comes again with the same requestId is answered and not done again.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"stock_too_low", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
+}, "stock_too_low", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
 // setInventoryRequest documents what setInventory reads.
 type setInventoryRequest struct {
@@ -47,13 +46,12 @@ func (s *server) setInventory(w http.ResponseWriter, r *http.Request, got fields
 	return s.changeStock(w, r, q, got.ignored())
 }
 
-var adjustInventoryOperation = failing(huma.Operation{
+var adjustInventoryOperation = withBody(huma.Operation{
 	OperationID: "adjustInventory", Method: http.MethodPost, Path: "/api/inventory/{item}/adjustments", Tags: []string{"inventory"},
 	Summary: "Add units of an item to the shelf, or take some away",
 	Description: "For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked; one that was not has nothing on the shelf before. " +
 		"A request that comes again with the same requestId is answered and not done again.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"stock_too_low", "stock_too_high", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
+}, "stock_too_low", "stock_too_high", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 // adjustInventoryRequest documents what adjustInventory reads.
 type adjustInventoryRequest struct {

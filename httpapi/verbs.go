@@ -22,13 +22,12 @@ func verbPath(verb orders.Verb) string {
 
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
-	return failing(huma.Operation{
+	return withBody(huma.Operation{
 		OperationID: operationName(verb) + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
-	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-		"not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
+	}, "not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use", "own_order",
 		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }

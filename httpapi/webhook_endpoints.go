@@ -53,13 +53,12 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: webhookEndpointOf(&row)}, nil
 }
 
-var createWebhookEndpointOperation = failing(huma.Operation{
+var createWebhookEndpointOperation = withBody(huma.Operation{
 	OperationID: "createWebhookEndpoint", Method: http.MethodPost, Path: "/api/webhook-endpoints", Tags: []string{"webhooks"},
 	Summary: "Have events sent to an address",
 	Description: "Every event from now on that is of one of the types is posted to the URL, those of an order in order, until it answers with 2xx. " +
 		"The answer has the secret that deliveries are signed with (Standard Webhooks 1.0.0); it is not shown again, except when this request comes again with the same requestId.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter",
-	"too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
+}, "too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 type webhookEndpointBody struct {
 	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it." example:"https://shop.example/pawl"`
@@ -72,13 +71,12 @@ func (s *server) createWebhookEndpoint(ctx context.Context, q *asked) (any, erro
 	return q.endpoint(s.webhooks.Create(ctx, specOf(q.fields), q.by))
 }
 
-var changeWebhookEndpointOperation = failing(huma.Operation{
+var changeWebhookEndpointOperation = withBody(huma.Operation{
 	OperationID: "changeWebhookEndpoint", Method: http.MethodPut, Path: "/api/webhook-endpoints/{endpointId}", Tags: []string{"webhooks"},
 	Summary: "Change the URL, the description and the types of a webhook endpoint",
 	Description: "All three become as they are sent. What was not delivered yet goes to the new URL; the types count for events that no deliveries were made of yet. " +
 		"It is changed only if nobody has since the ETag in If-Match, which must be given.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter", "not_found",
-	"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
+}, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
 // changeWebhookEndpointRequest documents what changeWebhookEndpoint reads.
 type changeWebhookEndpointRequest struct {

@@ -12,11 +12,10 @@ import (
 
 // endpointVerb documents what people do with an endpoint as a whole.
 func endpointVerb(id, path, summary, description string) huma.Operation {
-	return failing(huma.Operation{
+	return withBody(huma.Operation{
 		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
 		Summary: summary, Description: description,
-	}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_parameter", "not_found",
-		"invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
+	}, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 }
 
 var (
