@@ -160,7 +160,7 @@ func migrateStatusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return output.Columns[migrations.Migration]{Of: func(m *migrations.Migration) []any { return []any{m.Name, migrationState(m)} }}.Print(out, format, list)
+		return output.Columns[migrations.Migration]{Of: func(m *migrations.Migration) []any { return []any{m.Name, migrationState(m)} }}.Print(out, format, output.All(list))
 	})
 	format.AddTo(cmd.Flags())
 	return cmd

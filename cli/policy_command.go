@@ -106,7 +106,7 @@ func policyListCommand() *cobra.Command {
 				return err
 			}
 			columns := output.Columns[listedPolicy]{Titles: []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}, Of: policyRow}
-			return columns.Print(out, format, list)
+			return columns.Print(out, format, output.All(list))
 		})
 	format.AddTo(cmd.Flags())
 	return cmd

@@ -162,7 +162,7 @@ func tokenListCommand() *cobra.Command {
 				}
 			}
 			columns := output.Columns[listedToken]{Titles: []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, Of: tokenRow}
-			return columns.Print(cmd.OutOrStdout(), format, list)
+			return columns.Print(cmd.OutOrStdout(), format, output.All(list))
 		})
 	format.AddTo(cmd.Flags())
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -89,21 +90,35 @@ type Columns[T any] struct {
 	Of     func(*T) []any
 }
 
-// Print prints values: each as a line of JSON, or as a row of a table.
-func (c Columns[T]) Print(out io.Writer, f Format, values []T) error {
+// Print prints values as they come: each as a line of JSON, or as a row of a table. It returns the first error among them,
+// and prints no table then.
+func (c Columns[T]) Print(out io.Writer, f Format, values iter.Seq2[T, error]) error {
 	if f == JSON {
-		for i := range values {
-			if err := Line(out, &values[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+		c.Titles = nil // the table stays empty
 	}
 	rows := NewRows(out, c.Titles...)
-	for i := range values {
-		rows.Add(c.Of(&values[i])...)
+	for value, err := range values {
+		if err == nil && f == JSON {
+			err = Line(out, &value)
+		} else if err == nil {
+			rows.Add(c.Of(&value)...)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return rows.Flush()
+}
+
+// All goes through values that are all there.
+func All[T any](values []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, value := range values {
+			if !yield(value, nil) {
+				return
+			}
+		}
+	}
 }
 
 // Clean makes one line of a text, without what a terminal would not print: identifiers and reasons come from others.

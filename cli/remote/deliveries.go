@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 	"time"
 
@@ -21,9 +22,10 @@ func deliveriesCommand() *cobra.Command {
 		Example: "  pawl webhooks deliveries whe_1 --state exhausted\n  pawl webhooks deliveries whe_1 1042",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 2 {
-			return s.showDelivery(ctx, args)
+			return showDelivery(ctx, s, args)
 		}
-		return s.listDeliveries(ctx, args[0], filter, limit)
+		filter.Limit = pageOf(limit)
+		return deliveryRows.Print(s.out, s.format, first(limit, s.deliveries(ctx, args[0], filter)))
 	})
 	f := cmd.Flags()
 	f.StringVar((*string)(&filter.State), "state", "", "only deliveries in this state: pending, delivered, exhausted or skipped")
@@ -33,32 +35,32 @@ func deliveriesCommand() *cobra.Command {
 	return cmd
 }
 
-func (s *session) listDeliveries(ctx context.Context, endpoint string, filter client.ListDeliveriesParams, limit int) error {
-	rows := s.deliveryRows()
-	filter.Limit = pageOf(limit)
-	for left := limit; ; {
-		page, err := s.ListDeliveries(ctx, endpoint, &filter)
-		if err != nil {
-			return err
-		}
-		for _, d := range page.Deliveries {
-			if err := rows.add(&d); err != nil {
-				return err
+// deliveries goes through the deliveries that a filter finds. It ends after the first error.
+func (s *session) deliveries(ctx context.Context, endpoint string, filter client.ListDeliveriesParams) iter.Seq2[client.Delivery, error] {
+	return func(yield func(client.Delivery, error) bool) {
+		for {
+			page, err := s.ListDeliveries(ctx, endpoint, &filter)
+			if err != nil {
+				yield(client.Delivery{}, err)
+				return
 			}
-			if left--; left == 0 {
-				return rows.flush()
+			for _, d := range page.Deliveries {
+				if !yield(d, nil) {
+					return
+				}
 			}
-		}
-		if filter.Cursor = page.NextCursor; filter.Cursor == "" {
-			return rows.flush()
+			if filter.Cursor = page.NextCursor; filter.Cursor == "" {
+				return
+			}
 		}
 	}
 }
 
-func (s *session) deliveryRows() *list[client.Delivery] {
-	return newList(s, []any{"delivery", "event", "type", "about", "state", "attempts", "status", "at"}, func(d *client.Delivery) []any {
+var deliveryRows = output.Columns[client.Delivery]{
+	Titles: []any{"delivery", "event", "type", "about", "state", "attempts", "status", "at"},
+	Of: func(d *client.Delivery) []any {
 		return []any{d.Delivery, d.EventID, d.Type, cmp.Or(d.OrderID, d.Item), d.State, d.Attempts, dash(status(d.Status)), moment(latest(d))}
-	})
+	},
 }
 
 // latest is when something became of a delivery, or will.
@@ -78,34 +80,26 @@ func status(code int) string {
 	return strconv.Itoa(code)
 }
 
-// deliveryOf reads the two arguments that name a delivery.
-func deliveryOf(args []string) (endpoint string, number int64, err error) {
-	number, err = strconv.ParseInt(args[1], 10, 64)
-	if err != nil {
-		return "", 0, fmt.Errorf("%w: delivery %q: want its number", ErrUsage, args[1])
+// onDelivery is what a command does with the delivery that two arguments name: it prints what the service answers.
+func onDelivery(do func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error)) func(context.Context, *session, []string) error {
+	return func(ctx context.Context, s *session, args []string) error {
+		number, err := strconv.ParseInt(args[1], 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: delivery %q: want its number", ErrUsage, args[1])
+		}
+		d, err := do(ctx, s, args[0], number)
+		return show(s, d, err, s.printDelivery)
 	}
-	return args[0], number, nil
 }
 
-func (s *session) showDelivery(ctx context.Context, args []string) error {
-	endpoint, number, err := deliveryOf(args)
-	if err != nil {
-		return err
-	}
-	d, err := s.GetDelivery(ctx, endpoint, number)
-	if err != nil {
-		return err
-	}
-	return s.printDelivery(d)
-}
+// showDelivery shows a delivery as it is.
+var showDelivery = onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
+	return s.GetDelivery(ctx, endpoint, number)
+})
 
 func (s *session) printDelivery(d *client.Delivery) error {
-	if s.format == output.JSON {
-		return output.Indented(s.out, d)
-	}
-	rows := s.deliveryRows()
-	_ = rows.add(d) // a line of a table
-	if err := rows.flush(); err != nil || len(d.Log)+len(d.Changes) == 0 {
+	err := deliveryRows.Print(s.out, output.Table, output.All([]client.Delivery{*d}))
+	if err != nil || len(d.Log)+len(d.Changes) == 0 {
 		return err
 	}
 	fmt.Fprintln(s.out)
@@ -123,17 +117,9 @@ func deliveryResendCommand() *cobra.Command {
 	var body client.AskBody
 	cmd := asking(&cobra.Command{
 		Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2), Example: "  pawl webhooks resend whe_1 1042",
-	}, func(ctx context.Context, s *session, args []string) error {
-		endpoint, number, err := deliveryOf(args)
-		if err != nil {
-			return err
-		}
-		d, err := s.ResendDelivery(ctx, endpoint, number, nil, body)
-		if err != nil {
-			return err
-		}
-		return s.printDelivery(d)
-	})
+	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
+		return s.ResendDelivery(ctx, endpoint, number, nil, body)
+	}))
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept with the delivery")
 	return cmd
 }
@@ -143,17 +129,9 @@ func deliverySkipCommand() *cobra.Command {
 	cmd := asking(&cobra.Command{
 		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Give up a delivery, so that those behind it go on", Args: cobra.ExactArgs(2),
 		Example: "  pawl webhooks skip whe_1 1042 --reason \"done by hand\"",
-	}, func(ctx context.Context, s *session, args []string) error {
-		endpoint, number, err := deliveryOf(args)
-		if err != nil {
-			return err
-		}
-		d, err := s.SkipDelivery(ctx, endpoint, number, nil, body)
-		if err != nil {
-			return err
-		}
-		return s.printDelivery(d)
-	})
+	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
+		return s.SkipDelivery(ctx, endpoint, number, nil, body)
+	}))
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept with the delivery")
 	return requiring(cmd, "reason")
 }
@@ -174,10 +152,9 @@ func deliveriesRecoverCommand() *cobra.Command {
 			}
 			sum.Recovered, sum.More = sum.Recovered+some.Recovered, some.More
 		}
-		if s.format == output.JSON {
-			return output.Indented(s.out, sum)
-		}
-		return s.fields(field{"recovered", strconv.FormatInt(sum.Recovered, 10)})
+		return show(s, &sum, nil, func(r *client.Recovery) error {
+			return s.fields(field{"recovered", strconv.FormatInt(r.Recovered, 10)})
+		})
 	})
 	cmd.Flags().DurationVar(&since, "since", 0, "what was tried last within this time, such as 24h")
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept in the access log")

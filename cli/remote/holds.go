@@ -35,11 +35,11 @@ func holdsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		shown := waiting
-		if limit > 0 {
-			shown = waiting[:min(limit, len(waiting))]
+		err = heldRows.Print(s.out, s.format, first(limit, output.All(waiting)))
+		if more := len(waiting) - limit; err == nil && limit > 0 && more > 0 && s.format == output.Table {
+			fmt.Fprintf(s.out, "and %d more\n", more)
 		}
-		return s.printHolds(shown, len(waiting)-len(shown))
+		return err
 	})
 	cmd.Flags().StringVar(&only, "hold", "", "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled")
 	cmd.Flags().IntVar(&limit, "limit", limit, "most orders; 0: all")
@@ -60,20 +60,9 @@ func (s *session) waiting(ctx context.Context, holds []client.OrderHold) (orders
 	return orders, nil
 }
 
-func (s *session) printHolds(orders []client.Order, more int) error {
-	list := newList(s, []any{"order", "hold", "created", "resumes", "may do", "reason"}, func(o *client.Order) []any {
+var heldRows = output.Columns[client.Order]{
+	Titles: []any{"order", "hold", "created", "resumes", "may do", "reason"},
+	Of: func(o *client.Order) []any {
 		return []any{o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(strings.Join(o.AllowedActions, ",")), dash(o.HoldReason)}
-	})
-	for _, order := range orders {
-		if err := list.add(&order); err != nil {
-			return err
-		}
-	}
-	if err := list.flush(); err != nil {
-		return err
-	}
-	if more > 0 && s.format == output.Table {
-		fmt.Fprintf(s.out, "and %d more\n", more)
-	}
-	return nil
+	},
 }

@@ -40,20 +40,7 @@ func ordersListCommand() *cobra.Command {
 			filter.CreatedFrom = time.Now().Add(-since)
 		}
 		filter.Limit = pageOf(limit)
-		list := s.orderRows()
-		n := 0
-		for order, err := range s.Orders(ctx, filter) {
-			if err != nil {
-				return err
-			}
-			if err := list.add(&order); err != nil {
-				return err
-			}
-			if n++; n == limit {
-				break
-			}
-		}
-		return list.flush()
+		return orderRows.Print(s.out, s.format, first(limit, s.Orders(ctx, filter)))
 	})
 	f := cmd.Flags()
 	f.StringSliceVar(&statuses, "status", nil, "only orders in one of these statuses, with commas between them")
@@ -76,20 +63,11 @@ func pageOf(limit int) int {
 	return min(limit, pageMost)
 }
 
-func (s *session) orderRows() *list[client.Order] {
-	return newList(s, []any{"order", "status", "hold", "amount", "item", "quantity", "customer", "created"}, func(o *client.Order) []any {
+var orderRows = output.Columns[client.Order]{
+	Titles: []any{"order", "status", "hold", "amount", "item", "quantity", "customer", "created"},
+	Of: func(o *client.Order) []any {
 		return []any{o.OrderID, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, o.Quantity, dash(o.CustomerID), moment(o.CreatedAt)}
-	})
-}
-
-// printOrder prints the one order that a command is about.
-func (s *session) printOrder(o *client.Order) error {
-	if s.format == output.JSON {
-		return output.Indented(s.out, o)
-	}
-	list := s.orderRows()
-	_ = list.add(o) // a line of a table
-	return list.flush()
+	},
 }
 
 func ordersShowCommand() *cobra.Command {
@@ -98,25 +76,21 @@ func ordersShowCommand() *cobra.Command {
 		Example: "  pawl orders show order-1\n  pawl orders show order-1 -o json | jq .allowedActions",
 	}, func(ctx context.Context, s *session, args []string) error {
 		order, err := s.GetOrder(ctx, args[0], nil)
-		if err != nil {
-			return err
-		}
-		if s.format == output.JSON {
-			return output.Indented(s.out, order)
-		}
-		if err := s.printFields(order); err != nil {
-			return err
-		}
-		fmt.Fprintln(s.out)
-		history := output.NewRows(s.out, "seq", "at", "from", "to", "what", "actor", "reason")
-		for t, err := range s.Transitions(ctx, args[0], 0) {
-			if err != nil {
+		return show(s, order, err, func(o *client.Order) error {
+			if err := s.printFields(o); err != nil {
 				return err
 			}
-			history.Add(t.Seq, moment(t.At), dash(t.From), t.To, dash(t.Verb), t.Actor, dash(t.Reason))
-		}
-		return history.Flush()
+			fmt.Fprintln(s.out)
+			return historyRows.Print(s.out, output.Table, s.Transitions(ctx, args[0], 0))
+		})
 	})
+}
+
+var historyRows = output.Columns[client.Transition]{
+	Titles: []any{"seq", "at", "from", "to", "what", "actor", "reason"},
+	Of: func(t *client.Transition) []any {
+		return []any{t.Seq, moment(t.At), dash(t.From), t.To, dash(t.Verb), t.Actor, dash(t.Reason)}
+	},
 }
 
 // printFields prints what is known of an order.

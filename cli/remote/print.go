@@ -2,41 +2,34 @@ package remote
 
 import (
 	"fmt"
+	"iter"
 	"time"
 
 	"pawl/cli/output"
 )
 
-// list prints values as they come: lines of JSON, or rows of a table.
-type list[T any] struct {
-	s    *session
-	rows output.Rows
-	row  func(*T) []any
-	n    int // values so far
+// first are the first values; all of them with a limit of 0.
+func first[T any](limit int, values iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		n := 0
+		for value, err := range values {
+			if n++; !yield(value, err) || n == limit {
+				return
+			}
+		}
+	}
 }
 
-func newList[T any](s *session, titles []any, row func(*T) []any) *list[T] {
-	l := &list[T]{s: s, row: row}
-	if s.format == output.Table {
-		l.rows = output.NewRows(s.out, titles...)
+// show prints the one value that a command is about, if the service has answered with it: as JSON, or as table does.
+func show[T any](s *session, value *T, err error, table func(*T) error) error {
+	switch {
+	case err != nil:
+		return err
+	case s.format == output.JSON:
+		return output.Indented(s.out, value)
+	default:
+		return table(value)
 	}
-	return l
-}
-
-func (l *list[T]) add(value *T) error {
-	l.n++
-	if l.s.format == output.JSON {
-		return output.Line(l.s.out, value)
-	}
-	l.rows.Add(l.row(value)...)
-	return nil
-}
-
-func (l *list[T]) flush() error {
-	if l.s.format == output.JSON {
-		return nil
-	}
-	return l.rows.Flush()
 }
 
 // field is a fact about what a command shows.

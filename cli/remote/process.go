@@ -55,7 +55,10 @@ func ordersProcessCommand() *cobra.Command {
 		if order == nil {
 			return err
 		}
-		return errors.Join(s.printOrder(order), err, ended(order))
+		printed := show(s, order, nil, func(o *client.Order) error {
+			return orderRows.Print(s.out, output.Table, output.All([]client.Order{*o}))
+		})
+		return errors.Join(printed, err, ended(order))
 	})
 	f := cmd.Flags()
 	f.StringVar(&body.Amount, "amount", "", "how much to charge, as a decimal")

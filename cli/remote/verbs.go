@@ -58,18 +58,21 @@ func (v verb) command() *cobra.Command {
 		Use: v.name + " ORDER...", Short: v.short, Args: cobra.MinimumNArgs(1),
 		Example: "  pawl orders " + v.name + " order-1 --reason \"the customer called\"\n  pawl orders " + v.name + " order-1 --dry-run",
 	}, func(ctx context.Context, s *session, args []string) error {
-		list := s.orderRows()
+		var done []client.Order
 		var errs []error
 		for _, id := range args {
 			order, err := v.send(ctx, s.Client, id, w)
-			if err != nil {
+			switch {
+			case err != nil:
 				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
-				continue
+			case s.format == output.JSON:
+				errs = append(errs, output.Line(s.out, order))
+			default:
+				done = append(done, *order)
 			}
-			errs = append(errs, list.add(order))
 		}
-		if list.n > 0 {
-			errs = append(errs, list.flush(), s.printDryRun(w.dryRun))
+		if len(done) > 0 {
+			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(w.dryRun))
 		}
 		return errors.Join(errs...)
 	})
@@ -94,13 +97,9 @@ func ordersRefundCommand() *cobra.Command {
 			body.Amount = &amount
 		}
 		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
-		if err != nil {
-			return err
-		}
-		if s.format == output.JSON {
-			return output.Indented(s.out, order)
-		}
-		return errors.Join(s.printFields(order), s.printDryRun(dryRun))
+		return show(s, order, err, func(o *client.Order) error {
+			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
+		})
 	})
 	f := cmd.Flags()
 	f.StringVar(&amount, "amount", "", "how much, as a decimal; without it, all that is left")

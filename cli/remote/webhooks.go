@@ -32,16 +32,15 @@ func webhooksListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := newList(s, []any{"endpoint", "state", "url", "types", "failures", "failing since"}, func(e *client.WebhookEndpoint) []any {
-				return []any{e.ID, e.State, e.URL, typesOf(e), e.Failures, dash(moment(e.FailingSince))}
-			})
-			for _, e := range list.Endpoints {
-				if err := rows.add(&e); err != nil {
-					return err
-				}
-			}
-			return rows.flush()
+			return endpointRows.Print(s.out, s.format, output.All(list.Endpoints))
 		})
+}
+
+var endpointRows = output.Columns[client.WebhookEndpoint]{
+	Titles: []any{"endpoint", "state", "url", "types", "failures", "failing since"},
+	Of: func(e *client.WebhookEndpoint) []any {
+		return []any{e.ID, e.State, e.URL, typesOf(e), e.Failures, dash(moment(e.FailingSince))}
+	},
 }
 
 func typesOf(e *client.WebhookEndpoint) string {
@@ -51,17 +50,16 @@ func typesOf(e *client.WebhookEndpoint) string {
 	return strings.Join(e.Types, ",")
 }
 
-// printEndpoint prints what is known of an endpoint, and its secret where the answer has it.
-func (s *session) printEndpoint(e *client.WebhookEndpoint) error {
-	if s.format == output.JSON {
-		return output.Indented(s.out, e)
-	}
-	return s.fields(
-		field{"endpoint", e.ID}, field{"url", e.URL}, field{"description", e.Description}, field{"types", typesOf(e)},
-		field{"state", strings.TrimSpace(string(e.State) + " " + e.DisabledReason)}, field{"failing since", moment(e.FailingSince)},
-		field{"paused until", moment(e.PausedUntil)}, field{"event", fmt.Sprint(e.EventNo)},
-		field{"created", moment(e.CreatedAt) + " by " + e.CreatedBy},
-		field{"secret", e.Secret}, field{"secret before", until(e.PreviousSecretUntil)})
+// printEndpoint prints what is known of an endpoint that the service has answered with, and its secret where the answer has it.
+func (s *session) printEndpoint(endpoint *client.WebhookEndpoint, err error) error {
+	return show(s, endpoint, err, func(e *client.WebhookEndpoint) error {
+		return s.fields(
+			field{"endpoint", e.ID}, field{"url", e.URL}, field{"description", e.Description}, field{"types", typesOf(e)},
+			field{"state", strings.TrimSpace(string(e.State) + " " + e.DisabledReason)}, field{"failing since", moment(e.FailingSince)},
+			field{"paused until", moment(e.PausedUntil)}, field{"event", fmt.Sprint(e.EventNo)},
+			field{"created", moment(e.CreatedAt) + " by " + e.CreatedBy},
+			field{"secret", e.Secret}, field{"secret before", until(e.PreviousSecretUntil)})
+	})
 }
 
 func until(at time.Time) string {
@@ -81,11 +79,7 @@ func webhooksCreateCommand() *cobra.Command {
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {
 		body.URL = args[0]
-		endpoint, err := s.CreateWebhookEndpoint(ctx, nil, body)
-		if err != nil {
-			return err
-		}
-		return s.printEndpoint(endpoint)
+		return s.printEndpoint(s.CreateWebhookEndpoint(ctx, nil, body))
 	})
 	cmd.Flags().StringSliceVar(&body.Types, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
 	cmd.Flags().StringVar(&body.Description, "description", "", "what it is for")
@@ -95,11 +89,7 @@ func webhooksCreateCommand() *cobra.Command {
 func webhooksShowCommand() *cobra.Command {
 	return asking(&cobra.Command{Use: "show ENDPOINT", Short: "Show an endpoint", Args: cobra.ExactArgs(1), Example: "  pawl webhooks show whe_1"},
 		func(ctx context.Context, s *session, args []string) error {
-			endpoint, err := s.GetWebhookEndpoint(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return s.printEndpoint(endpoint)
+			return s.printEndpoint(s.GetWebhookEndpoint(ctx, args[0]))
 		})
 }
 
@@ -128,10 +118,7 @@ func webhooksChangeCommand() *cobra.Command {
 			body.Types = types
 		}
 		params := client.ChangeWebhookEndpointParams{IfMatch: was.Header.Get("ETag")}
-		if endpoint, err = s.ChangeWebhookEndpoint(ctx, args[0], &params, body); err != nil {
-			return err
-		}
-		return s.printEndpoint(endpoint)
+		return s.printEndpoint(s.ChangeWebhookEndpoint(ctx, args[0], &params, body))
 	})
 	f := cmd.Flags()
 	f.StringSliceVar(&types, "type", nil, "only events of these types, with commas between them, in the place of those before")
@@ -160,11 +147,7 @@ func webhooksEnableCommand() *cobra.Command {
 		if fromNow {
 			body.From = client.EnableBodyFromNow
 		}
-		endpoint, err := s.EnableWebhookEndpoint(ctx, args[0], nil, body)
-		if err != nil {
-			return err
-		}
-		return s.printEndpoint(endpoint)
+		return s.printEndpoint(s.EnableWebhookEndpoint(ctx, args[0], nil, body))
 	})
 	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip what happened meanwhile")
 	return cmd
@@ -174,11 +157,7 @@ func webhooksDisableCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "disable ENDPOINT", Short: "Send nothing to an endpoint for a while", Args: cobra.ExactArgs(1), Example: "  pawl webhooks disable whe_1",
 	}, func(ctx context.Context, s *session, args []string) error {
-		endpoint, err := s.DisableWebhookEndpoint(ctx, args[0], nil, client.AskBody{})
-		if err != nil {
-			return err
-		}
-		return s.printEndpoint(endpoint)
+		return s.printEndpoint(s.DisableWebhookEndpoint(ctx, args[0], nil, client.AskBody{}))
 	})
 }
 
@@ -189,11 +168,7 @@ func webhooksRotateCommand() *cobra.Command {
 		Example: "  pawl webhooks rotate whe_1 --overlap 1h",
 	}, func(ctx context.Context, s *session, args []string) error {
 		seconds := int(overlap / time.Second)
-		endpoint, err := s.RotateWebhookSecret(ctx, args[0], nil, client.RotateSecretBody{OverlapSeconds: &seconds})
-		if err != nil {
-			return err
-		}
-		return s.printEndpoint(endpoint)
+		return s.printEndpoint(s.RotateWebhookSecret(ctx, args[0], nil, client.RotateSecretBody{OverlapSeconds: &seconds}))
 	})
 	cmd.Flags().DurationVar(&overlap, "overlap", overlap, "for how long deliveries are signed with the secret before, too")
 	return cmd
@@ -205,15 +180,10 @@ func webhooksTestCommand() *cobra.Command {
 		Long: "Sends an event of the type webhook_endpoint.test to an endpoint, now, and prints what came back.\nEnds with 1 if it was not answered with 2xx.", Example: "  pawl webhooks test whe_1",
 	}, func(ctx context.Context, s *session, args []string) error {
 		outcome, err := s.TestWebhookEndpoint(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		if s.format == output.JSON {
-			err = output.Indented(s.out, outcome)
-		} else {
-			err = s.fields(field{"event", outcome.EventID}, field{"status", answered(outcome.Status, outcome.Error)},
-				field{"latency", fmt.Sprintf("%d ms", outcome.LatencyMs)}, field{"answer", outcome.Answer})
-		}
+		err = show(s, outcome, err, func(o *client.TestOutcome) error {
+			return s.fields(field{"event", o.EventID}, field{"status", answered(o.Status, o.Error)},
+				field{"latency", fmt.Sprintf("%d ms", o.LatencyMs)}, field{"answer", o.Answer})
+		})
 		if err == nil && !outcome.Delivered {
 			err = errors.New("the test event was not delivered")
 		}
