@@ -73,12 +73,15 @@ type config struct {
 // addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
 func (c *config) addTo(cmd *cobra.Command) {
 	c.databaseFlags(cmd.Flags())
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := c.load(cmd); err != nil {
-			return configError{err}
-		}
-		return nil
+	cmd.PreRunE = c.loadFirst
+}
+
+// loadFirst is what a command does before it runs that has settings.
+func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
+	if err := c.load(cmd); err != nil {
+		return configError{err}
 	}
+	return nil
 }
 
 // databaseFlags are those of every command that opens the database.
@@ -152,7 +155,7 @@ func (c *config) load(cmd *cobra.Command) error {
 	port := os.Getenv("PORT")
 	c.everywhere = port != "" && !strings.HasPrefix(port, "tcp://")
 	if flag := cmd.Flags().Lookup("allow-private"); flag != nil && !flag.Changed {
-		c.Bounds.AllowPrivate = c.onLoopback()
+		c.Bounds.AllowPrivate = isLoopback(c.hosts()[0])
 	}
 	c.settings = shown(cmd.Flags())
 	return c.validate(cmd.Flags())
@@ -254,7 +257,8 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
 	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "a host and a port, such as 127.0.0.1:9090")
-	check("behind-proxy", allNetworks(c.BehindProxy), "networks, such as 10.0.0.0/8,192.0.2.7/32")
+	_, badNetwork := networks(c.BehindProxy)
+	check("behind-proxy", badNetwork == nil, "networks, such as 10.0.0.0/8,192.0.2.7/32")
 	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("at least ", fewestConnections))
 	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "from 1 to 10000")
 	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
@@ -268,10 +272,10 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// onLoopback reports whether nobody but this machine reaches the service.
-func (c *config) onLoopback() bool {
-	ip, err := netip.ParseAddr(c.hosts()[0])
-	return err == nil && ip.Unmap().IsLoopback()
+// isLoopback reports whether nobody but this machine reaches what listens there.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // isWebAddress reports whether paths can be added to a text to make URLs of a website.
@@ -284,11 +288,6 @@ func isHostPort(text string) bool {
 	_, port, err := net.SplitHostPort(text)
 	number, badNumber := strconv.ParseUint(port, 10, 16)
 	return err == nil && badNumber == nil && number <= 65535
-}
-
-func allNetworks(text string) bool {
-	_, err := networks(text)
-	return err == nil
 }
 
 // networks reads a list of CIDRs.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 
 	"github.com/spf13/cobra"
@@ -77,7 +76,7 @@ func (l *load) stored(ctx context.Context, query *db.Queries) (found int64, err 
 // servedHere tells whether the service is on this machine and our own database is running.
 func servedHere(cfg *config, service string) bool {
 	u, err := url.Parse(service)
-	if err != nil || u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback() {
+	if err != nil || !isLoopback(u.Hostname()) {
 		return false
 	}
 	dir, err := dataDir(cfg)

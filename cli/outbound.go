@@ -14,11 +14,12 @@ import (
 )
 
 // outbound is what tells others of events: it numbers them, and sends them to webhook endpoints, each where this replica is the one
-// that does.
+// that does. People see and change the endpoints over the API.
 type outbound struct {
 	feed      *events.Reader
 	relay     *events.Relay
 	deliverer *webhooks.Deliverer
+	endpoints *webhooks.Endpoints
 }
 
 // telemetry is where the parts of the service put what they have to tell.
@@ -35,6 +36,7 @@ func newOutbound(cfg *config, query *db.Queries, orders *engine.Engine, to telem
 		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
 			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,
 		}),
+		endpoints: webhooks.NewEndpoints(query, orders.Orders, webhooks.Options{Private: cfg.Bounds.AllowPrivate, Latest: feed.Latest, Now: orders.Now}),
 	}
 }
 

@@ -25,12 +25,10 @@ func policyCheckCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := checkPolicy(args[0], cmd.InOrStdin(), cmd.OutOrStdout())
-			if err == nil {
-				explainBounds(cmd.OutOrStdout(), p, cfg.Bounds)
-			}
 			if err != nil {
 				return err
 			}
+			explainBounds(cmd.OutOrStdout(), p, cfg.Bounds)
 			if order == "" {
 				return nil
 			}
@@ -43,12 +41,7 @@ func policyCheckCommand() *cobra.Command {
 		},
 	}
 	cfg.boundsFlags(cmd.Flags())
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cfg.load(cmd); err != nil {
-			return configError{err}
-		}
-		return nil
-	}
+	cmd.PreRunE = cfg.loadFirst
 	cmd.Flags().StringVar(&order, "order", "", "an order as `JSON`, as POST /api/orders/process takes it: print what would happen to it")
 	cmd.Flags().StringVar(&cfg.Currency, "currency", "USD", "currency of an order that names none")
 	return cmd

@@ -16,6 +16,7 @@ import (
 
 	"pawl/access"
 	"pawl/books"
+	"pawl/console"
 	"pawl/db"
 	"pawl/engine"
 	"pawl/events"
@@ -103,9 +104,10 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	defer verification.Stop()
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: webhookEndpoints(cfg, orders, db.New(pool)), Books: verification, Events: edge.tail,
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints, Books: verification, Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
-		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), Console: consoleOf,
+		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
 	traces := startTracing(ctx, os.Getenv, log)
 	orders.Start()

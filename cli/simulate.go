@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strconv"
 	"text/tabwriter"
@@ -145,10 +144,4 @@ func printSummary(out io.Writer, sum simulator.Summary) error {
 			sum.DoubleLive, sum.Overlaps, sum.RepeatedEffects)
 	}
 	return nil
-}
-
-// isLoopback reports whether nobody but this machine reaches what listens there.
-func isLoopback(listen string) bool {
-	ip, err := netip.ParseAddr(listen)
-	return listen == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -45,9 +44,5 @@ func tokenLinkCommand() *cobra.Command {
 // fromBrowser says whether a browser takes the cookie of a session from there: it is marked as Secure.
 func fromBrowser(service string) bool {
 	u, err := url.Parse(service)
-	if err != nil {
-		return false
-	}
-	address, err := netip.ParseAddr(u.Hostname())
-	return u.Scheme == "https" || u.Hostname() == "localhost" || err == nil && address.IsLoopback()
+	return err == nil && (u.Scheme == "https" || isLoopback(u.Hostname()))
 }
