@@ -42,7 +42,7 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 		if _, _, err := s.readInput(w, r); err != nil {
 			return err
 		}
-		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.wait), nil)
+		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.ResponseTimeout), nil)
 		return nil
 	})))
 	reader := bytes.NewReader([]byte(benchBody))

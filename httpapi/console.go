@@ -4,10 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
-
-	"github.com/danielgtaylor/huma/v2"
-
-	"pawl/access"
 )
 
 // consolePatterns are those of the console: its pages, their stream, and its forms.
@@ -44,8 +40,7 @@ func (s *server) serveConsole(pages http.Handler) {
 
 // paged has a page wait until there is memory for it, and for the form that was sent.
 func (s *server) paged(pages http.Handler) http.HandlerFunc {
-	memory := newShares(pagesBytes)
-	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+	return s.answered(newShares(pagesBytes).first(func(r *http.Request) int64 {
 		form := r.ContentLength
 		if form < 0 || form > maxForm {
 			form = maxForm
@@ -54,15 +49,8 @@ func (s *server) paged(pages http.Handler) http.HandlerFunc {
 		if r.URL.Path == "/console/bulk" {
 			page = bulkBytes
 		}
-		release, err := memory.acquire(r.Context(), access.Network(fromOf(w).address), page+formTakes*form)
-		if err != nil {
-			return err
-		}
-		defer release()
-		_ = huma.SetReadDeadline(w, readBy(r)) // it has waited; not every writer has a connection
-		pages.ServeHTTP(w, r)
-		return nil
-	})
+		return page + formTakes*form
+	}, pages.ServeHTTP))
 }
 
 // pageStream answers pages that listen for changes. It is a stream as that of events is: some connections are left for others, it
@@ -77,8 +65,8 @@ func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), streamLasts+rand.N(streamLasts/4))
 		defer cancel()
-		if s.tail != nil {
-			ctx, cancel = s.tail.Until(ctx)
+		if s.Events != nil {
+			ctx, cancel = s.Events.Until(ctx)
 			defer cancel()
 		}
 		pages.ServeHTTP(w, r.WithContext(ctx))

@@ -37,7 +37,7 @@ func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) 
 	if err != nil {
 		return page, err
 	}
-	rows, err := s.webhooks.Deliveries(ctx, in.EndpointID, filter)
+	rows, err := s.Webhooks.Deliveries(ctx, in.EndpointID, filter)
 	if limit := int(in.Limit); len(rows) > limit {
 		rows = rows[:limit]
 		page.NextCursor = sealCursor(in.binding(), decimalText(rows[limit-1].DeliveryNo))
@@ -91,7 +91,7 @@ func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOf
 	if !possible(in.OrderID) {
 		return deliveriesOfOrder{}, &orders.NotFound{What: "order"}
 	}
-	rows, err := s.webhooks.DeliveriesOf(ctx, in.OrderID, in.Limit)
+	rows, err := s.Webhooks.DeliveriesOf(ctx, in.OrderID, in.Limit)
 	return deliveriesOfOrder{each(rows, deliveryOf)}, err
 }
 
@@ -107,7 +107,7 @@ type getDeliveryRequest struct {
 }
 
 func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (delivery, error) {
-	d, err := s.webhooks.Delivery(ctx, in.EndpointID, in.Delivery)
+	d, err := s.Webhooks.Delivery(ctx, in.EndpointID, in.Delivery)
 	return deliveryOf(&d), err
 }
 
@@ -160,11 +160,11 @@ type recovery struct {
 }
 
 func (s *server) resendDelivery(ctx context.Context, q *asked) (any, error) {
-	return q.delivery(ctx, s.webhooks.Resend)
+	return q.delivery(ctx, s.Webhooks.Resend)
 }
 
 func (s *server) skipDelivery(ctx context.Context, q *asked) (any, error) {
-	return q.delivery(ctx, s.webhooks.Skip)
+	return q.delivery(ctx, s.Webhooks.Skip)
 }
 
 // delivery makes a change of a delivery and answers with it.
@@ -180,6 +180,6 @@ func (q *asked) delivery(ctx context.Context, change func(ctx context.Context, e
 }
 
 func (s *server) recoverDeliveries(ctx context.Context, q *asked) (any, error) {
-	n, err := s.webhooks.Recover(ctx, q.PathValue("endpointId"), q.time("since"), q.by)
+	n, err := s.Webhooks.Recover(ctx, q.PathValue("endpointId"), q.time("since"), q.by)
 	return recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: q.ignored()}, err
 }

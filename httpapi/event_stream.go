@@ -62,7 +62,7 @@ func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter e
 	if c == nil || !c.beginStream() {
 		return newProblem("overloaded", "Too many callers listen already.")
 	}
-	listener, err := s.tail.Listen(ctx, after, filter)
+	listener, err := s.Events.Listen(ctx, after, filter)
 	if err != nil {
 		c.endStream()
 		return err
@@ -227,7 +227,7 @@ func (st *stream) checkRights() error {
 	st.checked = time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), rightsHold)
 	defer cancel()
-	p, err := st.access.Identify(ctx, st.caller)
+	p, err := st.Access.Identify(ctx, st.caller)
 	if err == nil {
 		return rules[listEventsOperation.OperationID].allows(p)
 	}

@@ -114,12 +114,12 @@ func (in *listEventsRequest) filter() (events.Filter, error) {
 // placeOf is the cursor that a parameter stands for.
 func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error) {
 	switch {
-	case s.tail == nil: // without a database
+	case s.Events == nil: // without a database
 		return events.Cursor{}, orders.ErrUnavailable
 	case text == "oldest":
 		return events.Cursor{}, nil
 	case text == "latest":
-		return s.tail.Reader().Latest(ctx)
+		return s.Events.Reader().Latest(ctx)
 	}
 	after, err := events.ParseCursor(text)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error
 
 // awaitEvents answers with the first events that come, or with none when the caller's time is up or the service stops.
 func (s *server) awaitEvents(ctx context.Context, after events.Cursor, filter events.Filter, in *listEventsRequest) (page eventPage, err error) {
-	listener, err := s.tail.Listen(ctx, after, filter)
+	listener, err := s.Events.Listen(ctx, after, filter)
 	if err != nil {
 		return page, err
 	}
@@ -185,6 +185,6 @@ func (s *server) readEvents(ctx context.Context, after events.Cursor, filter eve
 		return page, err
 	}
 	defer release()
-	read, err := s.tail.Reader().After(ctx, after, filter, limit)
+	read, err := s.Events.Reader().After(ctx, after, filter, limit)
 	return eventPage{Events: each(read.Events, wireEventOf), NextCursor: read.Next.String(), More: read.More}, err
 }

@@ -59,16 +59,21 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 	if !s.bounded[pattern] {
 		return withBody
 	}
-	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		release, err := s.lists.acquire(r.Context(), access.Network(fromOf(w).address), 1)
+	return s.answered(s.lists.first(func(*http.Request) int64 { return 1 }, withBody))
+}
+
+// first has a request wait for its share, and then another handler answer it.
+func (s *shares) first(share func(*http.Request) int64, next http.HandlerFunc) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		release, err := s.acquire(r.Context(), access.Network(fromOf(w).address), share(r))
 		if err != nil {
 			return err
 		}
 		defer release()
 		_ = huma.SetReadDeadline(w, readBy(r)) // it has waited; not every writer has a connection
-		withBody(w, r)
+		next(w, r)
 		return nil
-	})
+	}
 }
 
 // takeBody takes what the body of a request needs, and returns what gives it back. One that is too large takes nothing:

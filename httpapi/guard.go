@@ -46,7 +46,7 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Princ
 	if !fromOf(w).secure && r.Header["Authorization"] != nil {
 		return nil, newProblem("tls_required", "")
 	}
-	p, err := s.access.Identify(r.Context(), s.credentialsOf(w, r))
+	p, err := s.Access.Identify(r.Context(), s.credentialsOf(w, r))
 	if err == nil {
 		recordOf(w).principal = p
 	}
@@ -63,7 +63,7 @@ func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
 	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"), r.PathValue("version")); d.Event == "forbidden" && possible(name) {
 		d.Subject = name // others could make up any number of them
 	}
-	s.access.Denied(d)
+	s.Access.Denied(d)
 }
 
 // nameOf is the name of a principal, if there is one.

@@ -47,7 +47,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 		return health{}, orders.ErrUnavailable
 	}
 	out, err := s.livez(ctx, nil)
-	if s.access.Open() {
+	if s.Access.Open() {
 		out.Warning = s.forOperations(ctx, "The service is open: no token was made yet. To close it: "+HowToClose)
 	}
 	return out, err

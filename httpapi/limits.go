@@ -13,7 +13,7 @@ import (
 
 // admitted serves a request within the limits of its principal, who is told what is left of them.
 func (s *server) admitted(w http.ResponseWriter, r *http.Request, p *access.Principal, next http.HandlerFunc) error {
-	admission, err := s.access.Admit(p)
+	admission, err := s.Access.Admit(p)
 	if err != nil {
 		return err
 	}

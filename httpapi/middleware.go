@@ -68,11 +68,11 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 	if !ok {
 		rec = &Recorder{ResponseWriter: w}
 	}
-	rec.mux, rec.caller = mux, callerFrom(r, s.proxies)
+	rec.mux, rec.caller = mux, callerFrom(r, s.Proxies)
 	header := w.Header()
 	header["X-Request-Id"] = []string{requestID(r)}
 	header["X-Content-Type-Options"] = noSniff
-	if s.log.Enabled(r.Context(), slog.LevelDebug) {
+	if s.Log.Enabled(r.Context(), slog.LevelDebug) {
 		defer s.logRequest(rec, r, time.Now())
 	}
 	defer s.recover(rec, r)
@@ -105,7 +105,7 @@ func noteProblem(w http.ResponseWriter, p *problem) { recordOf(w).outcome = stri
 // logRequest logs a request that was answered, or whose caller has gone (status 0). Not its path, which may hold a
 // callback's token.
 func (s *server) logRequest(rec *Recorder, r *http.Request, started time.Time) {
-	s.log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", rec.Header().Get("X-Request-Id")),
+	s.Log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", rec.Header().Get("X-Request-Id")),
 		slog.String("method", r.Method), slog.String("route", r.Pattern), slog.Int("status", rec.status),
 		slog.String("order_id", cmp.Or(rec.orderID, r.PathValue("orderId"))), slog.String("outcome", rec.outcome),
 		slog.Float64("duration_seconds", time.Since(started).Seconds()))
@@ -121,7 +121,7 @@ func (s *server) recover(rec *Recorder, r *http.Request) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause)
 	}
-	s.log.Error("panic in a request", "request_id", rec.Header().Get("X-Request-Id"), "route", r.Pattern,
+	s.Log.Error("panic in a request", "request_id", rec.Header().Get("X-Request-Id"), "route", r.Pattern,
 		"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	if rec.status != 0 {
 		panic(http.ErrAbortHandler)

@@ -62,7 +62,7 @@ type orderAnswer struct {
 
 // process is the hot route: it is read and written by hand.
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
-	want := preferenceOf(r.Header["Prefer"], s.wait)
+	want := preferenceOf(r.Header["Prefer"], s.ResponseTimeout)
 	in, ignored, err := s.requestedInput(w, r, want)
 	if err != nil {
 		return err

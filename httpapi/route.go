@@ -72,7 +72,7 @@ func (s *server) answered(h handler) http.HandlerFunc {
 
 func (s *server) logFault(requestID string, p *problem, err error) {
 	if p.Code == "internal" {
-		s.log.Error("request failed", "request_id", requestID, "error", err)
+		s.Log.Error("request failed", "request_id", requestID, "error", err)
 	}
 }
 

@@ -56,27 +56,20 @@ type Config struct {
 }
 
 type server struct {
+	Config                 // as New was given it, and with what goes without saying
 	document func() []byte // OpenAPI, in YAML
 	engine   *engine.Engine
-	access   *access.Control
-	tail     *events.Tail
-	streams  streamTimes
-	webhooks *webhooks.Endpoints
-	books    *books.Verification
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
-	wait     time.Duration
-	log      *slog.Logger
 	mux      *http.ServeMux // of the address for everybody
 	ops      *http.ServeMux // of the address for operations; the same one where there is none
 	inside   *http.ServeMux // of the console: everything; the same one again where there is no other address
 	hosts    hosts
 	checks   singleflight.Group // of health
-	proxies  []netip.Prefix
-	lists    *shares         // places for requests that read much at once
-	bodies   *shares         // bytes for bodies that are not small
-	catchUps *shares         // places for streams that send what was read for them alone
-	bounded  map[string]bool // patterns of requests that need one of those places
+	lists    *shares            // places for requests that read much at once
+	bodies   *shares            // bytes for bodies that are not small
+	catchUps *shares            // places for streams that send what was read for them alone
+	bounded  map[string]bool    // patterns of requests that need one of those places
 	api      huma.API
 	own      map[string]http.HandlerFunc // patterns huma documents and we serve
 	// The operations of the document, in the order of the routes.
@@ -107,20 +100,16 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)
 	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.ResponseTimeout = min(max(cfg.ResponseTimeout, 0), maxWait)
+	cfg.streams = streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)}
 	s := &server{
+		Config:   cfg,
 		engine:   e,
-		access:   cfg.Access,
-		tail:     cfg.Events,
-		streams:  streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)},
-		webhooks: cfg.Webhooks,
-		books:    cfg.Books,
 		clock:    e.Now,
 		currency: known,
-		wait:     min(max(cfg.ResponseTimeout, 0), maxWait),
-		log:      cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 		mux:      http.NewServeMux(),
 		hosts:    newHosts(cfg.AllowedHosts),
-		proxies:  cfg.Proxies,
 		lists:    newShares(listPlaces),
 		bodies:   newShares(bodyBytes),
 		catchUps: newShares(catchUps),
@@ -130,7 +119,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 
 		crossOrigin: http.NewCrossOriginProtection(),
 	}
-	if s.ops, s.inside = s.mux, s.mux; cfg.operations {
+	if s.ops, s.inside = s.mux, s.mux; s.operations {
 		s.ops, s.inside = http.NewServeMux(), http.NewServeMux()
 	}
 	s.api = newAPI(s)

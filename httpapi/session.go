@@ -68,7 +68,7 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	if caller.Session == "" {
 		return login{Text: "You are not signed in."}.show(w, http.StatusOK)
 	}
-	p, err := s.access.Identify(r.Context(), caller)
+	p, err := s.Access.Identify(r.Context(), caller)
 	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
 		return login{Text: "You are not signed in any more."}.show(w, http.StatusOK)
 	}
@@ -88,7 +88,7 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 	if !fromOf(w).secure {
 		return newProblem("tls_required", "")
 	}
-	session, err := s.access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
+	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
 	if errors.Is(err, access.ErrLink) {
 		return login{Text: "This link was used, has expired, or never was."}.show(w, http.StatusNotFound)
 	}
@@ -100,7 +100,7 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
-	if err := s.access.EndSession(r.Context(), s.sessionOf(w, r), fromOf(w).address); err != nil {
+	if err := s.Access.EndSession(r.Context(), s.sessionOf(w, r), fromOf(w).address); err != nil {
 		return err
 	}
 	setSession(w, "")

@@ -20,7 +20,7 @@ var startVerificationOperation = failing(huma.Operation{
 }, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
 
 func (s *server) startVerification(w http.ResponseWriter, _ *http.Request) error {
-	state, err := s.books.Start(principalOf(w).Name)
+	state, err := s.Books.Start(principalOf(w).Name)
 	if errors.Is(err, books.ErrStopped) {
 		return orders.ErrStopping
 	}
@@ -36,7 +36,7 @@ var getVerificationOperation = failing(huma.Operation{
 }, "invalid_parameter", "unavailable", "internal")
 
 func (s *server) getVerification(context.Context, *struct{}) (verification, error) {
-	return verificationOf(s.books.State()), nil
+	return verificationOf(s.Books.State()), nil
 }
 
 // verificationRoutes are those of the proof of the books.

@@ -25,7 +25,7 @@ type webhookEndpoints struct {
 }
 
 func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhookEndpoints, error) {
-	rows, err := s.webhooks.List(ctx)
+	rows, err := s.Webhooks.List(ctx)
 	return webhookEndpoints{each(rows, webhookEndpointOf)}, err
 }
 
@@ -46,7 +46,7 @@ type webhookEndpointAnswer struct {
 }
 
 func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*webhookEndpointAnswer, error) {
-	row, err := s.webhooks.Get(ctx, in.EndpointID)
+	row, err := s.Webhooks.Get(ctx, in.EndpointID)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ type webhookEndpointBody struct {
 }
 
 func (s *server) createWebhookEndpoint(ctx context.Context, q *asked) (any, error) {
-	return q.endpoint(s.webhooks.Create(ctx, specOf(q.fields), q.by))
+	return q.endpoint(s.Webhooks.Create(ctx, specOf(q.fields), q.by))
 }
 
 var changeWebhookEndpointOperation = withBody(huma.Operation{
@@ -93,7 +93,7 @@ func (s *server) changeWebhookEndpoint(ctx context.Context, q *asked) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return q.endpoint(s.webhooks.Change(ctx, at, specOf(q.fields), q.by))
+	return q.endpoint(s.Webhooks.Change(ctx, at, specOf(q.fields), q.by))
 }
 
 var deleteWebhookEndpointOperation = failing(huma.Operation{
@@ -115,7 +115,7 @@ func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	if _, err = s.webhooks.Stop(ctx, at, webhooks.Deleted, webhooks.By{Actor: principalOf(w).Name}); err == nil {
+	if _, err = s.Webhooks.Stop(ctx, at, webhooks.Deleted, webhooks.By{Actor: principalOf(w).Name}); err == nil {
 		w.WriteHeader(http.StatusNoContent)
 	}
 	return err

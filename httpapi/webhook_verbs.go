@@ -62,15 +62,15 @@ func (s *server) rotateSecret(ctx context.Context, q *asked) (any, error) {
 	if seconds := q.optionalInteger("overlapSeconds"); seconds != nil {
 		overlap = time.Duration(*seconds) * time.Second
 	}
-	return q.endpoint(s.webhooks.RotateSecret(ctx, q.PathValue("endpointId"), overlap, q.by))
+	return q.endpoint(s.Webhooks.RotateSecret(ctx, q.PathValue("endpointId"), overlap, q.by))
 }
 
 func (s *server) enableEndpoint(ctx context.Context, q *asked) (any, error) {
-	return q.endpoint(s.webhooks.Enable(ctx, q.PathValue("endpointId"), q.text("from") == "now", q.by))
+	return q.endpoint(s.Webhooks.Enable(ctx, q.PathValue("endpointId"), q.text("from") == "now", q.by))
 }
 
 func (s *server) disableEndpoint(ctx context.Context, q *asked) (any, error) {
-	return q.endpoint(s.webhooks.Stop(ctx, webhooks.At{ID: q.PathValue("endpointId")}, webhooks.Disabled, q.by))
+	return q.endpoint(s.Webhooks.Stop(ctx, webhooks.At{ID: q.PathValue("endpointId")}, webhooks.Disabled, q.by))
 }
 
 // testOutcome says what came of a test event.
@@ -96,7 +96,7 @@ func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), testLimit)
 	defer cancel()
-	sent, err := s.webhooks.Test(ctx, r.PathValue("endpointId"))
+	sent, err := s.Webhooks.Test(ctx, r.PathValue("endpointId"))
 	if err != nil {
 		return err
 	}
