@@ -29,7 +29,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	httpapi.Document() // see httpapi's own tests
 	dbtest.Main(m)
 }
 
