@@ -9,28 +9,37 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 )
 
+// schemas are those by which bodies are read, by type. Each is made once, however many services there are.
+var schemas sync.Map
+
 // schemaOf is the schema of the type that documents a body, by which it is read: the same that huma makes for the
 // document.
 func schemaOf(t reflect.Type) *huma.Schema {
-	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
-	return resolved(schemas, schemas.Schema(t, true, ""))
+	made, known := schemas.Load(t)
+	if !known {
+		registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+		made, _ = schemas.LoadOrStore(t, resolved(registry, registry.Schema(t, true, "")))
+	}
+	schema, _ := made.(*huma.Schema)
+	return schema
 }
 
 // resolved is a schema without references to others.
-func resolved(schemas huma.Registry, s *huma.Schema) *huma.Schema {
+func resolved(registry huma.Registry, s *huma.Schema) *huma.Schema {
 	if s.Ref != "" {
-		s = schemas.SchemaFromRef(s.Ref)
+		s = registry.SchemaFromRef(s.Ref)
 	}
 	for name, property := range s.Properties {
-		s.Properties[name] = resolved(schemas, property)
+		s.Properties[name] = resolved(registry, property)
 	}
 	if s.Items != nil {
-		s.Items = resolved(schemas, s.Items)
+		s.Items = resolved(registry, s.Items)
 	}
 	return s
 }
