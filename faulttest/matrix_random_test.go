@@ -58,7 +58,7 @@ func (s *shop) meetKillsAtRandom(n int) {
 	random := newRandom(seed(t))
 	s.faults(unreliable()...)
 	r := s.open(n)
-	load := s.send(8, random.Uint64())
+	load := s.send(16, random.Uint64())
 	kills, redriven := 0, 0
 	for least := rounds(t, 2); kills < least || kills < 10*least && (redriven == 0 || takeOvers(t, s.database.URL) == 0); kills++ {
 		before, more := s.finished(), int64(40+random.IntN(60))
@@ -129,9 +129,13 @@ func (s *shop) send(callers int, seed uint64) *senders {
 				case <-time.After(time.Duration(random.IntN(60)) * time.Millisecond):
 				}
 				id := fmt.Sprintf("random-%d-%d", caller, i)
-				s.order(id)
+				cancels, prefer := random.IntN(4) == 0, "wait=1" // or they would send more than a busy machine ever gets done
+				if cancels {
+					prefer = "respond-async"
+				}
+				s.orderAs(id, prefer)
 				load.sent.Add(1)
-				if random.IntN(4) == 0 {
+				if cancels {
 					<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
 					if s.ask("cancel", id) {
 						load.canceled.Add(1)

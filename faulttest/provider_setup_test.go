@@ -190,9 +190,15 @@ func (s *shop) faults(rules ...simulator.Rule) {
 // order sends an order until somebody has taken it. Nobody waits for its end.
 func (s *shop) order(id string) {
 	s.t.Helper()
+	s.orderAs(id, "respond-async")
+}
+
+// orderAs is order with a preference of how long to wait for the end.
+func (s *shop) orderAs(id, prefer string) {
+	s.t.Helper()
 	o := order{id: id, amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(500), rand.IntN(100)), item: "boat", card: visa}
 	for end := time.Now().Add(patience); ; {
-		a := s.client.process(s.t.Context(), s.any(), o, "respond-async")
+		a := s.client.process(s.t.Context(), s.any(), o, prefer)
 		if a.err == nil && a.code/100 == 2 {
 			return
 		}
