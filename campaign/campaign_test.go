@@ -44,8 +44,9 @@ var rowsOfTable = []row{
 	{name: "kill-and-stop", weight: 1.2, people: true, policies: true, disturb: killAndStop},
 }
 
-// TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of ours.
-func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share the machine badly
+// TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of ours. Where
+// there is no time for all of them nothing is, and they run side by side.
+func TestCampaigns(t *testing.T) { //nolint:paralleltest // see above
 	if testing.Short() {
 		t.Skip("NOT TESTED: -short")
 	}
@@ -56,15 +57,24 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 	yard := newYard(t)
 	template := newTemplate(t, func(url string) { yard.run(yard.present().path, "migrate", "up", "--database-url", url) })
 	table := report{seed: seed, seconds: seconds}
-	defer func() { table.print(os.Stdout) }()
+	t.Cleanup(func() { table.print(os.Stdout) })
 	rows, crowd := rowsWithin(seconds)
+	sideBySide := func(t *testing.T) {
+		if seconds < measured {
+			t.Parallel()
+		}
+	}
 	var weights float64
 	for _, r := range rows {
 		weights += r.weight
 	}
-	t.Run("the checks find what is wrong", func(t *testing.T) { checksFindWhatIsWrong(t, yard, template) })
+	t.Run("the checks find what is wrong", func(t *testing.T) {
+		sideBySide(t)
+		checksFindWhatIsWrong(t, yard, template)
+	})
 	for i, r := range rows { //nolint:paralleltest // as above
 		t.Run(r.name, func(t *testing.T) {
+			sideBySide(t)
 			if r.skip != nil && r.skip() != "" {
 				table.skipped(r.name, r.skip())
 				t.Skip("NOT TESTED: " + r.skip())
@@ -77,13 +87,16 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // the campaigns share 
 	}
 }
 
+// measured is how many seconds it takes to measure.
+const measured = 60
+
 // usualCrowd is how many callers there are in less than a minute; largeCrowd, in more.
 const usualCrowd, largeCrowd = 6, 24
 
 // rowsWithin are the campaigns that there is time for, and how many callers each has: in less than a minute, those whose
 // fault no other test has, and few.
 func rowsWithin(seconds int) (rows []row, crowd int) {
-	if seconds >= 60 {
+	if seconds >= measured {
 		return rowsOfTable, largeCrowd
 	}
 	return slices.DeleteFunc(slices.Clone(rowsOfTable), func(r row) bool { return !r.onlyHere }), usualCrowd

@@ -6,12 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 // report is the table of a run.
 type report struct {
 	seed, seconds int
+	mu            sync.Mutex
 	lines         []string
 }
 
@@ -54,7 +56,13 @@ func (r *result) measure() figures {
 }
 
 func (t *report) skipped(name, reason string) {
-	t.lines = append(t.lines, fmt.Sprintf("| %s | NOT TESTED: %s | | | | | |", name, strings.TrimSpace(reason)))
+	t.line("| %s | NOT TESTED: %s | | | | | |", name, strings.TrimSpace(reason))
+}
+
+func (t *report) line(format string, arguments ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lines = append(t.lines, fmt.Sprintf(format, arguments...))
 }
 
 // add prints a line, and fails the test for what must not be. What is above a limit is marked; on demand it fails the test, too.
@@ -97,8 +105,8 @@ func (t *report) add(r *result, strict bool) {
 	if r.bit.Load() == 0 && !r.row.quiet {
 		r.t.Error("the fault has never bitten")
 	}
-	t.lines = append(t.lines, fmt.Sprintf("| %s | %d %s in %.0f s | %d | %d | %s | %s | %d |", r.row.name, r.bit.Load(), r.what,
-		r.ended.Sub(r.began).Seconds(), len(r.callers.orders), f.answers, errors, gap, len(r.violations)))
+	t.line("| %s | %d %s in %.0f s | %d | %d | %s | %s | %d |", r.row.name, r.bit.Load(), r.what,
+		r.ended.Sub(r.began).Seconds(), len(r.callers.orders), f.answers, errors, gap, len(r.violations))
 }
 
 // print writes the table, as it stands in docs/guarantees.md.
