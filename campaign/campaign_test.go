@@ -60,6 +60,7 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // see above
 	t.Cleanup(func() { table.print(os.Stdout) })
 	rows, crowd := rowsWithin(seconds)
 	sideBySide := func(t *testing.T) {
+		t.Helper()
 		if seconds < measured {
 			t.Parallel()
 		}

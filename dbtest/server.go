@@ -121,9 +121,9 @@ func config(folder string) pgembed.Config {
 		"max_connections":  "500",
 		"shared_buffers":   "128MB",
 		"max_wal_size":     "256MB",
-		"wal_compression":  "off", // the log is in memory or short-lived: compressing it only takes time
+		"wal_compression":  "off",                // the log is in memory or short-lived: compressing it only takes time
 		"plan_cache_mode":  "force_generic_plan", // connections are short-lived: planning a statement five times takes longer than running it
-		"jit":              "off", // compiling a statement takes longer than anything that a test asks for
+		"jit":              "off",                // compiling a statement takes longer than anything that a test asks for
 	}}
 }
 
