@@ -38,6 +38,7 @@ func BenchmarkProcessWithoutEngine(b *testing.B) {
 		b.Fatal("not a server")
 	}
 	o := finishedOrder()
+	rules["POST /api/orders/bench"] = rules["processOrder"]
 	s.handle("POST /api/orders/bench", s.answered(s.sameOrigin(func(w http.ResponseWriter, r *http.Request) error {
 		if _, _, err := s.readInput(w, r); err != nil {
 			return err
