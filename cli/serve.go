@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +30,7 @@ func serveCommand() *cobra.Command {
 		Short: "Serve orders over HTTP (the default)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			collectGarbage(false)
+			defer useProcessors()()
 			if err := cfg.OIDC.check(); err != nil {
 				return configError{err}
 			}
@@ -188,16 +188,4 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 		return httpapi.New(orders, settings), nil
 	}
 	return httpapi.NewWithOperations(orders, settings)
-}
-
-// collectGarbage says how much garbage there may be. Mostly the heap is a few megabytes: to collect it less often costs little
-// memory and saves a good part of the service's CPU time. What thousands hold who listen to events is not little.
-func collectGarbage(crowd bool) {
-	switch {
-	case os.Getenv("GOGC") != "":
-	case crowd:
-		debug.SetGCPercent(50)
-	default:
-		debug.SetGCPercent(200)
-	}
 }

@@ -70,6 +70,9 @@ func TestThisMachineOnly(t *testing.T) {
 		conn.Close()
 		t.Error("other machines can connect")
 	}
+	eventually(t, startLimit, "one processor does while there is nothing to do", func() bool {
+		return metric(t, p.url(), "go_sched_gomaxprocs_threads") == 1
+	})
 }
 
 // otherAddress is one of this machine as others see it. A machine without a network has only 127.0.0.2, which is ours alone.
