@@ -65,7 +65,7 @@ func (p *plan) filled(ctx context.Context, measure func(context.Context, *databa
 // fillSize orders are one transaction.
 const fillSize = 250_000
 
-// fill adds completed orders. Their ids are uuidv7 (ordered) or random.
+// fill adds completed orders while no service runs. Their ids are uuidv7 (ordered) or random.
 func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
 	err := d.withoutTriggers(ctx, func() error {
 		for done := int64(0); done < orders; done += fillSize {
@@ -80,7 +80,7 @@ func (d *database) fill(ctx context.Context, orders int64, items int, ordered bo
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", orders, orders)
-	return execAll(ctx, d.conn, fillItemsSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+	return execAll(ctx, d.conn, fillItemsSQL, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 // withoutTriggers has rows written that the triggers rightly refuse: of orders that begin at their end.
@@ -117,3 +117,9 @@ FROM stored AS s CROSS JOIN (VALUES
 // Everything stored is sold: nothing is reserved, and untracked items have no stock.
 const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quantity) FROM reservations GROUP BY item
   ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`
+
+// All events have their numbers, as they would have long since: a relay that numbers millions is not what is measured.
+const fillBatchesSQL = `INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+  SELECT sum(t.events) OVER w - t.events + 1, sum(t.events) OVER w, lag(t.position + 1, 1, 0) OVER w, t.position + 1,
+    (SELECT coalesce(max(e.epoch), 0) FROM event_epochs AS e), true
+  FROM (SELECT position, count(*) AS events FROM transitions GROUP BY position) AS t WINDOW w AS (ORDER BY t.position)`
