@@ -197,7 +197,9 @@ func (l *losses) counted(t *testing.T, j journey, before float64) {
 	if j.name == endedBefore {
 		ended = 0
 	}
-	if n := max(metric(t, l.registry, "pawl_orders_finished_total", last), 0) - before; n != float64(ended) {
+	finished := func() float64 { return max(metric(t, l.registry, "pawl_orders_finished_total", last), 0) - before }
+	eventually(t, "all are counted", func() bool { return finished() >= float64(ended) }) // the row ends before the engine hears of it
+	if n := finished(); n != float64(ended) {
 		t.Errorf("%v orders are counted as %s, of %d", n, last, ended)
 	}
 }
