@@ -15,7 +15,7 @@ import (
 // them was committed here before it was sent, so it is found here afterwards. Orders
 // that had not ended by then may have gone on in between, and are only counted.
 func (v *verifier) reconcile(ctx context.Context) error {
-	before, err := db.New(v.pool).ProviderClock(ctx)
+	before, err := db.Repeat(ctx, ctx, db.New(v.pool).ProviderClock)
 	if err != nil {
 		return fmt.Errorf("read clock: %w", err)
 	}
@@ -24,7 +24,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 		return err
 	}
 	v.ledger.add(known, finding{Checked: int64(len(theirs))})
-	if v.extent, err = db.New(v.pool).VerifyExtent(ctx); err != nil {
+	if v.extent, err = db.Repeat(ctx, ctx, db.New(v.pool).VerifyExtent); err != nil {
 		return fmt.Errorf("measure books: %w", err)
 	}
 	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}

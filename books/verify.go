@@ -98,7 +98,7 @@ type verifier struct {
 }
 
 func (v *verifier) measure(ctx context.Context) (err error) {
-	if v.extent, err = db.New(v.pool).VerifyExtent(ctx); err != nil {
+	if v.extent, err = db.Repeat(ctx, ctx, db.New(v.pool).VerifyExtent); err != nil {
 		return fmt.Errorf("measure books: %w", err)
 	}
 	v.progress(0, 0)
@@ -113,7 +113,7 @@ func (v *verifier) orders(ctx context.Context) error {
 // spans goes through the order numbers that are known, range by range.
 func (v *verifier) spans(ctx context.Context, each func(span) error) error {
 	for next := int64(math.MinInt64); next <= v.extent.LastNumber; {
-		first, err := db.New(v.pool).VerifyNextNumber(ctx, next)
+		first, err := read(ctx, db.New(v.pool).VerifyNextNumber, next)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && first > v.extent.LastNumber {
 			return nil
 		}
@@ -150,7 +150,7 @@ const itemReservations = 20
 func (v *verifier) items(ctx context.Context) error {
 	done := int64(0)
 	for after, open := "", true; open; {
-		upto, err := db.New(v.pool).VerifyItemsEnd(ctx, db.VerifyItemsEndParams{
+		upto, err := read(ctx, db.New(v.pool).VerifyItemsEnd, db.VerifyItemsEndParams{
 			After: after, Skip: v.opt.RangeSize - 1, SkipReservations: int32(min(int64(v.opt.RangeSize)*itemReservations, math.MaxInt32)) - 1})
 		if err != nil {
 			return fmt.Errorf("find items after %q: %w", after, err)
@@ -173,12 +173,12 @@ func (v *verifier) items(ctx context.Context) error {
 const lateAfter = time.Hour
 
 func (v *verifier) late(ctx context.Context) error {
-	found, err := db.New(v.pool).VerifyLate(ctx, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
+	found, err := read(ctx, db.New(v.pool).VerifyLate, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
 	return v.ledger.enter(late, finding(found), err)
 }
 
 func (v *verifier) stuck(ctx context.Context) error {
-	found, err := db.New(v.pool).VerifyStuck(ctx, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
+	found, err := read(ctx, db.New(v.pool).VerifyStuck, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
 	return v.ledger.enter(stuck, finding(found), err)
 }
 
@@ -217,6 +217,12 @@ func (v *verifier) advance(r span) {
 	v.proved++
 	left := int64(len(orderProofs[0])+len(orderProofs[1])) - v.proved
 	v.progress(r.Last-(r.Last-r.First+1)*left/int64(len(orderProofs[0])+len(orderProofs[1])), 0)
+}
+
+// read reads again for a moment if the connection is lost: a proof of minutes is not to fail with one of its connections. The pool
+// gives a connection up, too, where the server is so busy that it has not read the statement.
+func read[P, T any](ctx context.Context, statement func(context.Context, P) (T, error), params P) (T, error) {
+	return db.Repeat(ctx, ctx, func(ctx context.Context) (T, error) { return statement(ctx, params) })
 }
 
 // snapshot runs do in a transaction that only reads and sees one state of the database, and rests after it in the background.

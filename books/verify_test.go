@@ -7,12 +7,15 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/books"
+	"pawl/db"
+	"pawl/dbtest"
 )
 
 func TestVerify(t *testing.T) {
@@ -51,6 +54,32 @@ func TestVerify(t *testing.T) {
 		report := s.verifyOn(pool, books.Options{RangeSize: 5})
 		if got := offenders(report); len(got) > 0 || !report.OK() {
 			t.Errorf("found %v", got)
+		}
+	})
+
+	t.Run("a connection that is lost between two snapshots is no error", func(t *testing.T) {
+		t.Parallel()
+		s := filled.in(t)
+		proxy := dbtest.NewProxy(t, s.pool.Config().ConnString())
+		pool, err := db.Open(s.ctx, proxy.URL, db.Options{MaxConns: 2})
+		s.must(err)
+		defer pool.Close()
+		reads := []string{"VerifyExtent", "VerifyNextNumber", "VerifyItemsEnd", "VerifyLate", "VerifyStuck"}
+		var mu sync.Mutex
+		var lost []string
+		proxy.On(func(statement string) dbtest.Fate {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Contains(reads, statement) || slices.Contains(lost, statement) {
+				return dbtest.Passes
+			}
+			lost = append(lost, statement)
+			return dbtest.LoseReply
+		})
+		report, err := books.Verify(s.ctx, pool, books.Options{})
+		s.must(err)
+		if got := offenders(report); len(got) > 0 || !report.OK() || len(lost) != len(reads) {
+			t.Errorf("found %v, lost %q", got, lost)
 		}
 	})
 
