@@ -24,8 +24,8 @@ func (v *verifier) reconcile(ctx context.Context) error {
 		return err
 	}
 	v.ledger.add(known, finding{Checked: int64(len(theirs))})
-	if v.extent, err = db.Repeat(ctx, ctx, db.New(v.pool).VerifyExtent); err != nil {
-		return fmt.Errorf("measure books: %w", err)
+	if err := v.measure(ctx); err != nil {
+		return err
 	}
 	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}
 	err = v.spans(ctx, func(r span) error {

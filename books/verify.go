@@ -101,12 +101,12 @@ func (v *verifier) measure(ctx context.Context) (err error) {
 	if v.extent, err = db.Repeat(ctx, ctx, db.New(v.pool).VerifyExtent); err != nil {
 		return fmt.Errorf("measure books: %w", err)
 	}
-	v.progress(0, 0)
 	return nil
 }
 
 // orders proves what belongs to single orders, and their sums.
 func (v *verifier) orders(ctx context.Context) error {
+	v.progress(0, 0)
 	return v.spans(ctx, func(r span) error { return v.prove(ctx, r) })
 }
 
