@@ -120,7 +120,7 @@ func (d *database) fillConsole(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return execAll(ctx, d.conn, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+	return execAll(ctx, d.conn, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 const fillHeldSQL = `

@@ -119,7 +119,9 @@ const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quanti
   ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`
 
 // All events have their numbers, as they would have long since: a relay that numbers millions is not what is measured.
-const fillBatchesSQL = `INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
-  SELECT sum(t.events) OVER w - t.events + 1, sum(t.events) OVER w, lag(t.position + 1, 1, 0) OVER w, t.position + 1,
-    (SELECT coalesce(max(e.epoch), 0) FROM event_epochs AS e), true
-  FROM (SELECT position, count(*) AS events FROM transitions GROUP BY position) AS t WINDOW w AS (ORDER BY t.position)`
+const fillBatchesSQL = `WITH last AS (SELECT coalesce(max(last_event_no), 0) AS event_no, coalesce(max(position_to), 0) AS position FROM event_batches)
+  INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+  SELECT l.event_no + sum(t.events) OVER w - t.events + 1, l.event_no + sum(t.events) OVER w, lag(t.position + 1, 1, l.position) OVER w,
+    t.position + 1, (SELECT coalesce(max(e.epoch), 0) FROM event_epochs AS e), true
+  FROM (SELECT position, count(*) AS events FROM transitions WHERE position >= (SELECT position FROM last) GROUP BY position) AS t, last AS l
+  WINDOW w AS (ORDER BY t.position)`
