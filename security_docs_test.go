@@ -63,3 +63,7 @@ func TestToolchainIsNamed(t *testing.T) {
 		t.Error("go.mod has no toolchain line")
 	}
 }
+
+func isTest(name string) bool {
+	return name != "TestMain" && (strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example"))
+}
