@@ -44,7 +44,11 @@ func userName(uid int) (string, error) {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return u.Username, nil
 	}
-	printed, err := exec.Command("id", "-un").Output()
+	id, err := findProgram("id")
+	if err != nil {
+		return "", err
+	}
+	printed, err := exec.Command(id, "-un").Output()
 	if err != nil {
 		return "", fmt.Errorf("user %d has no name: %w", uid, err)
 	}

@@ -89,7 +89,7 @@ func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) 
 
 // makeUser makes a user who can't log in. useradd waits for others that change the users.
 func makeUser(ctx context.Context, name string) error {
-	useradd, err := findProgram("useradd", "/usr/sbin/useradd") // not every root has this folder in PATH
+	useradd, err := findProgram("useradd")
 	if err != nil {
 		return err
 	}

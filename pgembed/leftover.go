@@ -85,7 +85,9 @@ func (s *Server) awaitGone(ctx context.Context, pid int, limit time.Duration) (g
 func (s *Server) serves(pid int) bool {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {
-		line, _ = exec.Command("ps", "-ww", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
+		if ps, err := findProgram("ps"); err == nil {
+			line, _ = exec.Command(ps, "-ww", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
+		}
 	}
 	words := strings.ReplaceAll(strings.TrimSpace(string(line)), "\x00", " ") + " "
 	return strings.Contains(words, "postgres") && strings.Contains(words, " "+s.folders.data+" ")

@@ -48,7 +48,7 @@ func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	if s.looking {
 		bin, err := s.probe(ctx, filepath.Join(dir, "bin"))
 		if err != nil {
-			_, err = findProgram("npm")
+			_, _, err = findNpm()
 		}
 		return bin, err
 	}
@@ -138,20 +138,33 @@ var npmVariables = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
+// findNpm finds npm and the program that runs it. npm's own first line would have it run by the first node in PATH,
+// whoever put that there.
+func findNpm() (node, npm string, err error) {
+	if npm, err = findProgram("npm"); err != nil {
+		return "", "", err
+	}
+	if filepath.Ext(npm) != ".js" {
+		return "", "", fmt.Errorf("npm is not run: %s is no program of node's, but may run any other", npm)
+	}
+	node, err = findProgram("node")
+	return node, npm, err
+}
+
 // npmInstall lets the machine's own npm download what the files in work say, with its registry, proxy and certificates,
 // compare the hash and unpack it, open to all whatever the umask: the server's user reads there.
 // One quick retry: without a network npm's own patience would hold up the answer for over a minute.
 func npmInstall(ctx context.Context, work string) error {
-	npm, err := findProgram("npm")
+	node, npm, err := findNpm()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c",
-		`umask 022 && exec "$0" ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000`, npm)
+		`umask 022 && exec "$0" "$1" ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000`, node, npm)
 	cmd.Dir = work // not the caller's folder: its .npmrc is not ours to follow
-	cmd.Env = chosen(npmVariables)
+	cmd.Env = environment(npmVariables...)
 	cmd.WaitDelay = time.Second
 	var printed bytes.Buffer
 	cmd.Stderr = &printed

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -37,20 +36,10 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 func command(path string, a *account, args ...string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Dir = "/"
-	cmd.Env = append(chosen([]string{"PATH", "HOME", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}), "LC_ALL=C")
+	cmd.Env = append(environment("PATH", "HOME", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"), "LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential()}
 	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 	return cmd
-}
-
-// chosen are the variables of our environment with these names.
-func chosen(names []string) (env []string) {
-	for _, name := range names {
-		if value, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+value)
-		}
-	}
-	return env
 }
 
 // Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches us alone. On Linux it dies

@@ -122,10 +122,30 @@ func TestPlantedCacheIsRefused(t *testing.T) {
 	wantError(t, err, "use cache folder", cache, "chmod o-w")
 }
 
+// fakeNpm is a folder with an npm as distributions install it, whose node says what it sees and fails.
+func fakeNpm(t *testing.T) (dir string, seen func() string) {
+	t.Helper()
+	dir, said := folder(t), filepath.Join(folder(t), "said")
+	if err := os.Mkdir(filepath.Join(dir, "lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeProgram(t, filepath.Join(dir, "lib", "npm-cli.js"), []byte("#!/usr/bin/env node\n"))
+	writeProgram(t, filepath.Join(dir, "node"), fmt.Appendf(nil, "#!/bin/sh\nexec >%s; echo \"$@\"; env; ls -A\nexit 1\n", said))
+	if err := os.Symlink("lib/npm-cli.js", filepath.Join(dir, "npm")); err != nil {
+		t.Fatal(err)
+	}
+	return dir, func() string {
+		text, err := os.ReadFile(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
+
 // npm sees nothing of ours, and runs in a folder where only our own files tell it what to do.
 func TestNpmGetsACleanEnvironment(t *testing.T) {
-	bin, seen := folder(t), filepath.Join(folder(t), "seen")
-	writeProgram(t, filepath.Join(bin, "npm"), fmt.Appendf(nil, "#!/bin/sh\nexec >%s; env; ls -A\nexit 1\n", seen))
+	bin, seen := fakeNpm(t)
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	t.Setenv("https_proxy", "http://proxy.example:3128")
 	hidden := []string{"NODE_OPTIONS", "NODE_PATH", "LD_PRELOAD_X", "DATABASE_URL", "PAWL_SECRET_STRIPE", "npm_config_script_shell", "npm_config_userconfig"}
@@ -139,18 +159,104 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 	t.Chdir(cache)
 	_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, binDirs: listing()})
 	wantError(t, err, "npm ci")
-	text, err := os.ReadFile(seen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := seen()
 	for _, name := range append(hidden, "planted", ".npmrc") {
-		if strings.Contains(string(text), name) {
+		if strings.Contains(text, name) {
 			t.Errorf("npm sees %s", name)
 		}
 	}
 	for _, want := range []string{"https_proxy=http://proxy.example:3128", "HOME=", "package-lock.json"} {
-		if !strings.Contains(string(text), want) {
+		if !strings.Contains(text, want) {
 			t.Errorf("npm does not see %s", want)
+		}
+	}
+}
+
+// As root, with a folder of another user first in PATH: neither what is there nor what it leads to is run, nor is another
+// program told of the folder.
+func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
+	onlyRoot(t)
+	daemon := lookup(t, "daemon")
+	_, theirs, ran := plantedServer(t)
+	mark, err := os.ReadFile(filepath.Join(theirs, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, seen := fakeNpm(t)
+	plant := func(name string) { writeProgram(t, filepath.Join(theirs, name), mark) }
+	for _, name := range []string{"node", "useradd", "ps", "id", "sh", "env", "ls"} {
+		plant(name)
+	}
+	// A program of ours, so that only the link is not: it could lead elsewhere when it is run.
+	if err := os.Symlink(filepath.Join(bin, "lib", "npm-cli.js"), filepath.Join(theirs, "npm")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(daemon.own(filepath.Join(theirs, "node")), daemon.own(filepath.Join(theirs, "npm")), daemon.own(theirs)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", theirs+":"+bin+":/usr/bin:/bin")
+	t.Setenv("LD_LIBRARY_PATH", theirs+":"+bin)
+	t.Setenv("HOME", theirs)
+	install := func() error {
+		_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: folder(t), binDirs: listing()})
+		return err
+	}
+
+	wantError(t, install(), "npm ci")
+	text := seen()
+	if want := filepath.Join(bin, "lib", "npm-cli.js") + " ci "; !strings.HasPrefix(text, want) || strings.Contains(text, theirs) {
+		t.Errorf("node was run with %s", text)
+	}
+	for _, name := range []string{"useradd", "ps", "id"} {
+		if path, err := findProgram(name); err == nil && strings.HasPrefix(path, theirs) {
+			t.Errorf("%s would be run", path)
+		}
+	}
+	if (&Server{folders: folders{data: folder(t)}}).serves(1 << 30) { // no such process: ps is asked
+		t.Error("a process that is not there serves")
+	}
+
+	// A link of ours to a file of theirs, by way of another link.
+	for from, to := range map[string]string{"node": "way", "way": filepath.Join(theirs, "node")} {
+		if err := errors.Join(os.RemoveAll(filepath.Join(bin, from)), os.Symlink(to, filepath.Join(bin, from))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin)
+	wantError(t, install(), "node is not run", "belongs to user")
+	if ran() {
+		t.Error("a program of theirs ran")
+	}
+}
+
+// A link is not trusted if it or the folder it is in is another user's, wherever it leads, nor one that leads in a circle.
+func TestLinksOnTheWay(t *testing.T) {
+	t.Parallel()
+	onlyRoot(t)
+	ours, theirs, shared := folder(t), folder(t), folder(t)
+	daemon := lookup(t, "daemon")
+	links := map[string]string{
+		ours + "/good": "/bin/sh", ours + "/relative": "../" + filepath.Base(ours) + "/./good", ours + "/by-theirs": theirs + "/link", theirs + "/link": "/bin/sh",
+		shared + "/theirs": "/bin/sh", shared + "/ours": "/bin/sh", ours + "/circle": "circle", ours + "/folder": "/usr",
+	}
+	for from, to := range links {
+		if err := os.Symlink(to, from); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(daemon.own(theirs), daemon.own(shared+"/theirs"), os.Chmod(shared, 0o777|os.ModeSticky)); err != nil {
+		t.Fatal(err)
+	}
+	shell, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		ours + "/good": shell, shared + "/ours": shell, ours + "/relative": shell, ours + "/folder/bin/sh": shell, "/bin/../bin/./sh": shell, "/": "/",
+		ours + "/by-theirs": "", theirs + "/link": "", shared + "/theirs": "", ours + "/circle": "", ours + "/none": "", "/bin/sh/x": "",
+	} {
+		if got, err := trusted(path); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s is %q, %v", path, got, err)
 		}
 	}
 }
