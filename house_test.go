@@ -28,7 +28,7 @@ import (
 //	        ├──→ migrations → db
 //	        ├──→ console → client, fsm/diagram               the API is its only way to an order
 //	        ├──→ demo → console, db, pgembed, books, simulator
-//	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress
+//	        └──→ pgembed, simulator, fsm/diagram        policy, provider, simulator → egress; policy, simulator → signing
 //
 // Tests import what they need; the compiler keeps cycles out. bench is a module of
 // its own: it uses the service as a customer does, and pgembed for its PostgreSQL.
@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"db":          {"fsm"},
 	"iso4217":     {},
 	"egress":      {},
-	"policy":      {"fsm", "iso4217", "egress"},
+	"policy":      {"fsm", "iso4217", "egress", "signing"},
 	"ledger":      {"fsm", "db"},
 	"provider":    {"fsm", "egress"},
 	"batch":       {},

@@ -18,6 +18,9 @@ var ErrSignature = errors.New("the signature of the webhook does not fit")
 // webhookTolerance is how far the clocks may be apart, and how late a webhook may come.
 const webhookTolerance = 5 * time.Minute
 
+// minWebhookKey is the shortest key, in bytes. With a shorter one, or none, anybody could sign.
+const minWebhookKey = 16
+
 // VerifyWebhook returns nil if a webhook was signed with one of the secrets (whsec_…) at about this time, as Standard
 // Webhooks 1.0.0 says. Body is that of the request, byte by byte. While a secret is being replaced, give both. A webhook
 // may come more than once: its header Webhook-Id is the same each time.
@@ -29,8 +32,8 @@ func VerifyWebhook(secrets []string, header http.Header, body []byte, now time.T
 	}
 	for _, secret := range secrets {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-		if err != nil || len(key) == 0 {
-			return errors.New("secret of the webhook: what follows whsec_ is not base64")
+		if err != nil || len(key) < minWebhookKey {
+			return errors.New("secret of the webhook: what follows whsec_ is not base64 of 16 bytes or more")
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(id + "." + at + "."))

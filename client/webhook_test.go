@@ -28,6 +28,7 @@ func TestVerifyWebhook(t *testing.T) {
 		{"no signature", "", body, []string{secret}, at, false},
 		{"no secret", signature, body, nil, at, false},
 		{"an empty secret", signature, body, []string{""}, at, false},
+		{"a secret without a key", "v1,woH/1mJtZGSMCmpFTxRYbStS24eLLD/oXIYr4PYyZ7g=", body, []string{"whsec_"}, at, false},
 		{"no base64", signature, body, []string{"whsec_?"}, at, false},
 		{"too old", signature, body, []string{secret}, at.Add(6 * time.Minute), false},
 		{"from the future", signature, body, []string{secret}, at.Add(-6 * time.Minute), false},

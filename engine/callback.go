@@ -58,7 +58,8 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if len(rows) == 0 || of.orderHash != hashOf(rows[0].Order.OrderID) || e.expired(of, &rows[0]) {
 		return Receipt{}, &orders.NotFound{What: "callback"}
 	}
-	secret, err := e.checkSigned(of, rows[0].CallPolicy, &t)
+	key := (&provider.Call{Installation: who.id, OrderID: rows[0].Order.OrderID, Step: of.step, Generation: of.generation}).Key(provider.Do)
+	secret, err := e.checkSigned(of, rows[0].CallPolicy, key, &t)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -77,15 +78,16 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 }
 
 // checkSigned returns ErrSignature for a callback that is not signed where the policy of the call wants it, else the
-// secret of the step, empty where it has none that can be read.
-func (e *Engine) checkSigned(of callbackTarget, version *int32, t *CallbackResult) (secret string, err error) {
+// secret of the step, empty where it has none that can be read. The id that is signed must be the key of the call: one
+// secret signs the callbacks of all orders, and without the key, one of them could be sent again for another order.
+func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *CallbackResult) (secret string, err error) {
 	p, runs := e.policies.byVersion(version)
 	if !runs || p == nil {
 		return "", fmt.Errorf("%w: this replica can't read the policy of the call", orders.ErrUnavailable)
 	}
 	how := p.Step(of.step)
 	secret, unreadable := e.cfg.Bounds.ReadKey(how)
-	if how.SignedCallbacks && (unreadable != nil || signing.Verify(secret, t.Header, t.Body, e.now()) != nil) {
+	if how.SignedCallbacks && (unreadable != nil || t.Header.Get("Webhook-Id") != key || signing.Verify(secret, t.Header, t.Body, e.now()) != nil) {
 		return "", ErrSignature
 	}
 	return secret, nil

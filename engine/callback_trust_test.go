@@ -124,7 +124,7 @@ func TestWebhookSecretsEnd(t *testing.T) {
 	b := setupWith(t, cfg)
 	folder := t.TempDir()
 	for _, name := range []string{"key", "old", "new"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("sk_test_"+name), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("sk_test_of_the_"+name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,7 +133,7 @@ func TestWebhookSecretsEnd(t *testing.T) {
 	}
 	send := func(e *engine.Engine, name string) error {
 		payload := []byte(`{"object":"event","id":"evt_1","type":"any","data":{"object":{}}}`)
-		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "sk_test_" + name, Timestamp: time.Now()})
+		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "sk_test_of_the_" + name, Timestamp: time.Now()})
 		return e.StripeEvent(t.Context(), payload, signed.Header)
 	}
 	for range 20 {
@@ -160,8 +160,8 @@ func TestWebhookSecretsEnd(t *testing.T) {
 	}
 }
 
-// signedBy are the headers of a callback that is signed with the secret of a file, or with another one.
-func signedBy(t *testing.T, path, body string, at time.Time) http.Header {
+// signedBy are the headers of a callback with an id that is signed with the secret of a file, or with another one.
+func signedBy(t *testing.T, path, id, body string, at time.Time) http.Header {
 	t.Helper()
 	key := []byte("of somebody else")
 	if path != "" {
@@ -175,15 +175,15 @@ func signedBy(t *testing.T, path, body string, at time.Time) http.Header {
 	}
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte("msg_1." + stamp + "." + body))
+	mac.Write([]byte(id + "." + stamp + "." + body))
 	header := http.Header{}
-	header.Set("Webhook-Id", "msg_1")
+	header.Set("Webhook-Id", id)
 	header.Set("Webhook-Timestamp", stamp)
 	header.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	return header
 }
 
-// A policy can want signed callbacks: then the token alone completes nothing.
+// A policy can want signed callbacks: then the token alone completes nothing, and what is signed counts for one call only.
 func TestSignedCallbacks(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "secret")
@@ -192,9 +192,9 @@ func TestSignedCallbacks(t *testing.T) {
 	}
 	d := openDesk(t, fmt.Sprintf(", secret: 'file:%s', signedCallbacks: true", path))
 	d.admit(t, request("o"))
-	token := d.token(t, "charge")
+	token, key := d.token(t, "charge"), d.keys["charge"]
 	d.until(t, "o", "callback")
-	post := func(body string, header http.Header) int {
+	post := func(token, body string, header http.Header) int {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.cfg.PublicURL+"/api/callbacks/"+token, bytes.NewReader([]byte(body)))
 		if err != nil {
 			t.Fatal(err)
@@ -209,18 +209,34 @@ func TestSignedCallbacks(t *testing.T) {
 	}
 	body := `{"outcome":"done","reference":"r"}`
 	for name, header := range map[string]http.Header{
-		"not at all": {}, "for another body": signedBy(t, path, body+" ", time.Now()), "long ago": signedBy(t, path, body, time.Now().Add(-6*time.Minute)),
-		"ahead of time": signedBy(t, path, body, time.Now().Add(6*time.Minute)), "by somebody else": signedBy(t, "", body, time.Now()),
+		"not at all": {}, "for another body": signedBy(t, path, key, body+" ", time.Now()), "long ago": signedBy(t, path, key, body, time.Now().Add(-6*time.Minute)),
+		"ahead of time": signedBy(t, path, key, body, time.Now().Add(6*time.Minute)), "by somebody else": signedBy(t, "", key, body, time.Now()),
+		"with another id": signedBy(t, path, "msg_1", body, time.Now()), "without an id": signedBy(t, path, "", body, time.Now()),
 	} {
-		if status := post(body, header); status != http.StatusBadRequest {
+		if status := post(token, body, header); status != http.StatusBadRequest {
 			t.Errorf("signed %s: %d", name, status)
 		}
 	}
 	if n := value[int](t, d.Pool, `SELECT count(*) FROM step_answers`); n != 0 {
 		t.Errorf("%d answers are stored", n)
 	}
-	if status := post(body, signedBy(t, path, body, time.Now())); status != http.StatusOK {
+	signed := signedBy(t, path, key, body, time.Now())
+	if status := post(token, body, signed); status != http.StatusOK {
 		t.Errorf("signed: %d", status)
 	}
-	d.token(t, "reserve")
+	reserve := d.token(t, "reserve")
+
+	// Whoever has seen it can't complete the next step of the order with it, nor another order.
+	d.mu.Lock()
+	delete(d.tokens, "charge")
+	d.mu.Unlock()
+	d.admit(t, request("p"))
+	for step, token := range map[string]string{"reserve of the same order": reserve, "charge of another order": d.token(t, "charge")} {
+		if status := post(token, body, signed); status != http.StatusBadRequest {
+			t.Errorf("signed for a charge, %s: %d", step, status)
+		}
+	}
+	if n := value[int](t, d.Pool, `SELECT count(*) FROM step_answers`); n != 1 {
+		t.Errorf("%d answers are stored", n)
+	}
 }

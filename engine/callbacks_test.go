@@ -59,13 +59,14 @@ type desk struct {
 	mu     sync.Mutex
 	answer func(path string) (status int, body string)
 	tokens map[string]string // of the last call by path
+	keys   map[string]string // likewise
 	calls  []string
 }
 
 // openDesk opens a shop whose charge, reserve and confirm are done by a desk that answers 202.
 func openDesk(t *testing.T, tuning string) *desk {
 	t.Helper()
-	d := &desk{tokens: map[string]string{}, answer: func(string) (int, string) { return 202, `{"reference":"r"}` }}
+	d := &desk{tokens: map[string]string{}, keys: map[string]string{}, answer: func(string) (int, string) { return 202, `{"reference":"r"}` }}
 	server := httptest.NewServer(http.HandlerFunc(d.serve))
 	t.Cleanup(server.Close)
 	d.shop = openShop(t, 1, quick)
@@ -91,6 +92,7 @@ func (d *desk) serve(w http.ResponseWriter, r *http.Request) {
 	d.calls = append(d.calls, of)
 	status, body := http.StatusOK, `{}`
 	if !strings.HasSuffix(of, "/undo") {
+		d.keys[of] = r.Header.Get("Idempotency-Key")
 		d.tokens[of] = call.CallbackURL[strings.LastIndex(call.CallbackURL, "/")+1:]
 		status, body = d.answer(of)
 	}

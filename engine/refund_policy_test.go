@@ -80,5 +80,5 @@ func refundEvent(t *testing.T, s *shop) (payload []byte, header string) {
 	payload = fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"refund.updated","data":{"object":{"object":"refund","id":"re_1","payment_intent":%q,
 		"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"a"}}}}`,
 		text(s.get(t, "o").ChargeReference), value[string](t, s.Pool, `SELECT id::text FROM installation`))
-	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_1", Timestamp: time.Now()}).Header
+	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_of_stripes_hook", Timestamp: time.Now()}).Header
 }

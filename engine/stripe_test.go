@@ -75,11 +75,11 @@ func (b *bank) asked(request string) bool {
 	return slices.Contains(b.requests, request)
 }
 
-// useStripe makes a policy of a bank; the secret of its webhooks is "whsec_1".
+// useStripe makes a policy of a bank; the secret of its webhooks is "whsec_of_stripes_hook".
 func (s *shop) useStripe(t *testing.T, b *bank, tuning string) {
 	t.Helper()
 	folder := t.TempDir()
-	for name, secret := range map[string]string{"key": "sk_test_1", "webhook": "whsec_1"} {
+	for name, secret := range map[string]string{"key": "sk_test_1", "webhook": "whsec_of_stripes_hook"} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(secret), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -124,13 +124,13 @@ func TestStripeEventIsAHint(t *testing.T) {
 		payload, signature := s.event(t, orderID, secret)
 		return s.engine.StripeEvent(t.Context(), payload, signature)
 	}
-	if err := send("o", "whsec_guess"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Seq != held.Seq {
+	if err := send("o", "whsec_of_somebody_else"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Seq != held.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
-	if err := send("another", "whsec_1"); err != nil || s.get(t, "o").Seq != held.Seq {
+	if err := send("another", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != held.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
-	if err := send("o", "whsec_1"); err != nil { // it asks, and is told to wait on
+	if err := send("o", "whsec_of_stripes_hook"); err != nil { // it asks, and is told to wait on
 		t.Fatal(err)
 	}
 	eventually(t, "Stripe is asked", func() bool { return b.asked("GET /pi_1") })
@@ -139,11 +139,11 @@ func TestStripeEventIsAHint(t *testing.T) {
 		return o.Hold != nil && *o.Hold == "callback" && o.Seq > held.Seq+1
 	})
 	b.set("succeeded") // and the event says canceled
-	if err := send("o", "whsec_1"); err != nil {
+	if err := send("o", "whsec_of_stripes_hook"); err != nil {
 		t.Fatal(err)
 	}
 	done := s.until(t, "o", "completed")
-	if err := send("o", "whsec_1"); err != nil || s.get(t, "o").Seq != done.Seq {
+	if err := send("o", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != done.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
 }

@@ -63,7 +63,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 	err = ErrSignature
 	var notRead []string
 	for _, name := range e.policies.webhookSecrets() {
-		secret, unreadable := e.cfg.Bounds.Read(name)
+		secret, unreadable := e.cfg.Bounds.ReadWebhookKey(name)
 		if unreadable != nil {
 			notRead = append(notRead, unreadable.Error())
 			continue

@@ -14,7 +14,7 @@ import (
 var callbackOperation = withBody(huma.Operation{
 	OperationID: "answerStep", Method: http.MethodPost, Path: "/api/callbacks/{token}", Tags: []string{"providers"},
 	Summary: "Answer a step that was called for",
-	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too. " +
+	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too, with the Idempotency-Key of the call as the webhook-id. " +
 		"An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. " +
 		"An effect that is reported too late for the order is undone. An unknown token stores nothing.",
 }, "not_found", "bad_signature", "stopping", "unavailable", "internal")

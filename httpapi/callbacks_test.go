@@ -158,8 +158,8 @@ func TestCalls(t *testing.T) {
 }
 
 func TestStripeEvents(t *testing.T) {
-	t.Setenv("PAWL_SECRET_TEST_WEBHOOK_OLD", "whsec_old")
-	t.Setenv("PAWL_SECRET_TEST_WEBHOOK", "whsec_new")
+	t.Setenv("PAWL_SECRET_TEST_WEBHOOK_OLD", "whsec_of_the_old_hook")
+	t.Setenv("PAWL_SECRET_TEST_WEBHOOK", "whsec_of_the_new_hook")
 	t.Setenv("PAWL_SECRET_TEST_KEY", "sk_test_1")
 	b := setup(t)
 	send := func(payload, secret string) answer {
@@ -167,15 +167,15 @@ func TestStripeEvents(t *testing.T) {
 		return b.call(t, "POST /api/webhooks/stripe", payload, "Stripe-Signature", signed.Header)
 	}
 	event := `{"object":"event","id":"evt_1","type":"any","data":{"object":{"object":"payment_intent","id":"pi_1","metadata":{}}}}`
-	send(event, "whsec_new").wantProblem(t, 400, "bad_signature") // there is no policy that knows it
+	send(event, "whsec_of_the_new_hook").wantProblem(t, 400, "bad_signature") // there is no policy that knows it
 	for _, name := range []string{"PAWL_SECRET_TEST_WEBHOOK_OLD", "PAWL_SECRET_TEST_WEBHOOK"} {
 		b.activate(t, "charge: {executor: stripe, secret: env:PAWL_SECRET_TEST_KEY, webhookSecret: env:"+name+"}")
 	}
 	b.serve(t, b.URL, engine.Config{}, Config{ResponseTimeout: patience})
-	for _, secret := range []string{"whsec_old", "whsec_new"} {
+	for _, secret := range []string{"whsec_of_the_old_hook", "whsec_of_the_new_hook"} {
 		b.accepts(t, send(event, secret), `{"accepted":true}`)
 	}
-	send(event, "whsec_guess").wantProblem(t, 400, "bad_signature")
+	send(event, "whsec_of_the_guess_hook").wantProblem(t, 400, "bad_signature")
 	b.call(t, "POST /api/webhooks/stripe", event).wantProblem(t, 400, "bad_signature")
 	b.call(t, "POST /api/webhooks/stripe", "{}").wantProblem(t, 400, "bad_signature")
 }

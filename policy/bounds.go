@@ -12,6 +12,7 @@ import (
 
 	"pawl/egress"
 	"pawl/fsm"
+	"pawl/signing"
 )
 
 // Bounds is what the service lets its policies name. A policy is a row that somebody else may store: without bounds it
@@ -96,6 +97,20 @@ func (b Bounds) ReadKey(s *Step) (string, error) {
 	if err == nil && s.Executor == Stripe && !atStripe(s.URL) && !testKey(key) {
 		return "", fmt.Errorf("read secret: %s is no test key of Stripe's, and url is not Stripe's", s.Secret)
 	}
+	if err == nil && s.Executor != Stripe { // it signs what is sent
+		if _, err := signing.Key(key); err != nil {
+			return "", fmt.Errorf("use %s: %w", s.Secret, err)
+		}
+	}
+	return key, err
+}
+
+// ReadWebhookKey is Read for the secret that Stripe signs events with. Unlike other keys, it is the text as a whole.
+func (b Bounds) ReadWebhookKey(s Secret) (string, error) {
+	key, err := b.Read(s)
+	if err == nil && len(key) < signing.MinKey {
+		return "", fmt.Errorf("read secret: %s has less than %d bytes", s, signing.MinKey)
+	}
 	return key, err
 }
 
@@ -114,7 +129,7 @@ func (b Bounds) Usable(p *Policy, s fsm.Step) error {
 	how := p.Step(s)
 	_, err := b.ReadKey(how)
 	if err == nil && how.WebhookSecret != "" {
-		_, err = b.Read(how.WebhookSecret)
+		_, err = b.ReadWebhookKey(how.WebhookSecret)
 	}
 	for _, address := range []string{how.URL, how.UndoURL, how.RefundURL, how.LookupURL} {
 		if err == nil {

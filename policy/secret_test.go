@@ -70,8 +70,17 @@ func TestSecrets(t *testing.T) {
 		usable("use stripe of charge: read secret: env:PAWL_SECRET_TEST_KEY is empty or not set")
 		t.Setenv("PAWL_SECRET_TEST_KEY", "sk_live_1")
 		usable("env:PAWL_SECRET_TEST_HOOK")
-		t.Setenv("PAWL_SECRET_TEST_HOOK", "x")
+		t.Setenv("PAWL_SECRET_TEST_HOOK", "whsec_")
+		usable("env:PAWL_SECRET_TEST_HOOK has less than 16 bytes")
+		t.Setenv("PAWL_SECRET_TEST_HOOK", "whsec_of_sixteen")
 		usable("")
+		for _, executor := range []string{"http", "simulator"} { // here it is a key, not a password
+			p = parse(t, "charge: {executor: "+executor+", url: 'https://1.1.1.1', secret: 'env:PAWL_SECRET_TEST_KEY'}")
+			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_")
+			usable("use " + executor + " of charge: use env:PAWL_SECRET_TEST_KEY: read secret: the key has less than 16 bytes")
+			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+			usable("")
+		}
 		if err := within.Usable(p, fsm.Reserve); err != nil {
 			t.Errorf("the ledger needs no secret: %v", err)
 		}

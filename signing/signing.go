@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -18,8 +19,14 @@ import (
 // Prefix stands before a key in base64.
 const Prefix = "whsec_"
 
-// errSecret has no cause: the text of a secret must not get into a log.
-var errSecret = errors.New("read secret: what follows whsec_ is not base64")
+// MinKey is the shortest key, in bytes. A signature under a key that can be guessed, or is empty, proves nothing.
+const MinKey = 16
+
+// The errors for secrets have no cause: the text of a secret must not get into a log.
+var (
+	errSecret = errors.New("read secret: what follows whsec_ is not base64")
+	errShort  = fmt.Errorf("read secret: the key has less than %d bytes", MinKey)
+)
 
 // NewSecret makes a secret: whsec_ and 32 random bytes in base64.
 func NewSecret() string {
@@ -28,15 +35,18 @@ func NewSecret() string {
 	return Prefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// Key reads a secret and returns the key of the HMAC: what follows `whsec_` in base64, or the text itself.
+// Key reads a secret and returns the key of the HMAC: what follows `whsec_` in base64, or the text itself. A key shorter
+// than MinKey is an error.
 func Key(secret string) ([]byte, error) {
-	encoded, ok := strings.CutPrefix(secret, Prefix)
-	if !ok {
-		return []byte(secret), nil
+	key := []byte(secret)
+	if encoded, ok := strings.CutPrefix(secret, Prefix); ok {
+		var err error
+		if key, err = base64.StdEncoding.DecodeString(encoded); err != nil {
+			return nil, errSecret
+		}
 	}
-	key, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		return nil, errSecret
+	if len(key) < MinKey {
+		return nil, errShort
 	}
 	return key, nil
 }
@@ -69,7 +79,7 @@ var errSignature = errors.New("the signature does not fit")
 // Verify returns nil if a message is signed with a secret at about this time. body is the message byte by byte.
 func Verify(secret string, h http.Header, body []byte, now time.Time) error {
 	key, err := Key(secret)
-	if err != nil || secret == "" {
+	if err != nil {
 		return errSignature
 	}
 	id, at := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")

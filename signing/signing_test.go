@@ -1,6 +1,7 @@
 package signing
 
 import (
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -39,6 +40,29 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		} else if err != nil && strings.Contains(err.Error(), strings.TrimPrefix(after, Prefix)) {
 			t.Errorf("%s: the error tells the secret", c.name)
+		}
+	}
+}
+
+// A key that is empty or can be guessed signs nothing, and nothing that is signed with it is believed.
+func TestShortKeys(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1614265330, 0)
+	for secret, good := range map[string]bool{
+		"": false, "whsec_": false, "whsec_AAAA": false, "whsec_" + strings.Repeat("A", 20): false, "fifteen bytes!!": false,
+		"whsec_" + strings.Repeat("A", 22) + "==": true, "sixteen bytes!!!": true, "whsec_?": false,
+	} {
+		if _, err := Key(secret); (err == nil) != good {
+			t.Errorf("key of %q: %v", secret, err)
+		}
+		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, Prefix))
+		if !strings.HasPrefix(secret, Prefix) {
+			key = []byte(secret)
+		}
+		h := http.Header{}
+		Sign(h, Message{"id", []byte("body")}, now, key)
+		if err := Verify(secret, h, []byte("body"), now); (err == nil) != good {
+			t.Errorf("signed with %q: %v", secret, err)
 		}
 	}
 }

@@ -35,14 +35,16 @@ type message struct {
 	sign    func(header http.Header, at time.Time)
 }
 
-// told is the answer to a do as it is told by callback, signed by Standard Webhooks if there is a secret.
+// told is the answer to a do as it is told by callback, signed by Standard Webhooks if there is a secret. Its id is the key
+// that it is about: so nobody can send it for another one.
 func (s *Simulator) told(url string, e *entry) message {
-	id, body := "msg_"+e.Key, encode(e.says()) // the same id whenever the same is told
+	id, body := e.Key, encode(e.says())
 	return message{url, id, body, func(header http.Header, at time.Time) {
-		signing.Sign(header, signing.Message{ID: id, Body: body}, at, s.key)
-		if s.cfg.Secret == "" {
-			header.Del("webhook-signature")
+		if s.key == nil {
+			header["Webhook-Id"] = []string{id}
+			return
 		}
+		signing.Sign(header, signing.Message{ID: id, Body: body}, at, s.key)
 	}}
 }
 

@@ -60,19 +60,21 @@ func (q *request) event(kind string) event {
 	return event{Event: kind, Key: key, UndoKey: undoKey, Body: q.fingerprint, Subject: q.body.Subject}
 }
 
-var errSignature = errors.New("webhook-signature: does not fit, or webhook-timestamp is too far from now")
+var errSignature = errors.New("webhook-signature: does not fit, webhook-id is not the Idempotency-Key, or webhook-timestamp is too far from now")
 
 func (s *Simulator) read(w http.ResponseWriter, r *http.Request, step, operation string) (*request, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return nil, fmt.Errorf("read body: %w", err)
 	}
-	if s.cfg.Secret != "" && signing.Verify(s.cfg.Secret, r.Header, text, time.Now()) != nil {
+	key := r.Header.Get("Idempotency-Key")
+	// The key is signed as the id: under another one, the same request would be done again.
+	if s.cfg.Secret != "" && (r.Header.Get("Webhook-Id") != key || signing.Verify(s.cfg.Secret, r.Header, text, time.Now()) != nil) {
 		return nil, errSignature
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + string(text)))
 	q := &request{
-		key: r.Header.Get("Idempotency-Key"), fingerprint: hex.EncodeToString(sum[:16]),
+		key: key, fingerprint: hex.EncodeToString(sum[:16]),
 		step: step, operation: operation,
 	}
 	if err := json.Unmarshal(text, &q.body); err != nil {

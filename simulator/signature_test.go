@@ -22,15 +22,15 @@ func TestSignature(t *testing.T) {
 	})
 	t.Run("is asked for when there is a secret", func(t *testing.T) {
 		t.Parallel()
-		const secret = "not in base64"
+		const secret = "a secret that is not in base64"
 		p := start(t, simulator.Config{Secret: secret})
-		sign := func(at time.Time, with string) string {
+		sign := func(at time.Time, with, id string) string {
 			r := call{}.request(t.Context(), p.url)
 			body, _ := io.ReadAll(r.Body)
 			stamp := strconv.FormatInt(at.Unix(), 10)
-			signature, _ := simulator.Sign(with, "id", stamp, body)
+			signature, _ := simulator.Sign(with, id, stamp, body)
 			got, err := p.send(call{header: http.Header{
-				"Webhook-Id": {"id"}, "Webhook-Timestamp": {stamp}, "Webhook-Signature": {"v1,b2xk " + signature},
+				"Webhook-Id": {id}, "Webhook-Timestamp": {stamp}, "Webhook-Signature": {"v1,b2xk " + signature},
 			}})
 			if err != nil {
 				t.Error(err)
@@ -39,14 +39,17 @@ func TestSignature(t *testing.T) {
 		}
 		const no = "401 not_done bad_request"
 		p.answers(call{}, no)
-		if got := sign(time.Now(), "another"); got != no {
+		if got := sign(time.Now(), "another secret, just as long", "key"); got != no {
 			t.Error(got)
 		}
-		if got := sign(time.Now().Add(-time.Hour), secret); got != no {
+		if got := sign(time.Now().Add(-time.Hour), secret, "key"); got != no {
+			t.Error(got)
+		}
+		if got := sign(time.Now(), secret, "of another request"); got != no {
 			t.Error(got)
 		}
 		p.stands("key", "")
-		if got := sign(time.Now(), secret); got != "200 ch_1" {
+		if got := sign(time.Now(), secret, "key"); got != "200 ch_1" {
 			t.Error(got)
 		}
 	})
@@ -60,15 +63,15 @@ func TestSignature(t *testing.T) {
 		good := make(chan bool, 1)
 		sim.CallbackTo(func(r *http.Request) (*http.Response, error) {
 			body, _ := io.ReadAll(r.Body)
-			want, _ := simulator.Sign(secret, "msg_key", r.Header.Get("webhook-timestamp"), body)
-			good <- r.Header.Get("webhook-id") == "msg_key" && r.Header.Get("webhook-signature") == want
+			want, _ := simulator.Sign(secret, "key", r.Header.Get("webhook-timestamp"), body)
+			good <- r.Header.Get("webhook-id") == "key" && r.Header.Get("webhook-signature") == want
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 		})
 		r := call{item: "answer-twice", callback: "http://caller/"}.request(t.Context(), "http://provider")
 		body, _ := io.ReadAll(call{item: "answer-twice", callback: "http://caller/"}.request(t.Context(), "http://provider").Body)
 		stamp := strconv.FormatInt(time.Now().Unix(), 10)
-		signature, _ := simulator.Sign(secret, "id", stamp, body)
-		r.Header.Set("webhook-id", "id")
+		signature, _ := simulator.Sign(secret, "key", stamp, body)
+		r.Header.Set("webhook-id", "key")
 		r.Header.Set("webhook-timestamp", stamp)
 		r.Header.Set("webhook-signature", signature)
 		w := httptest.NewRecorder()
@@ -82,8 +85,10 @@ func TestSignature(t *testing.T) {
 	})
 	t.Run("with a secret that can't be read", func(t *testing.T) {
 		t.Parallel()
-		if _, err := simulator.Open(simulator.Config{Secret: "whsec_%"}); err == nil {
-			t.Error("opened")
+		for _, cfg := range []simulator.Config{{Secret: "whsec_%"}, {Secret: "whsec_"}, {Secret: "15 bytes, or so"}, {StripeWebhookSecret: "whsec_"}} {
+			if _, err := simulator.Open(cfg); err == nil {
+				t.Errorf("opened with %q", cfg.Secret+cfg.StripeWebhookSecret)
+			}
 		}
 	})
 }

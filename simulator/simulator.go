@@ -93,8 +93,13 @@ func Open(cfg Config) (*Simulator, error) {
 }
 
 func (s *Simulator) open(cfg Config) (err error) {
-	if s.key, err = signing.Key(cfg.Secret); err != nil {
-		return err
+	if cfg.Secret != "" {
+		if s.key, err = signing.Key(cfg.Secret); err != nil {
+			return err
+		}
+	}
+	if cfg.StripeWebhookSecret != "" && len(cfg.StripeWebhookSecret) < signing.MinKey {
+		return fmt.Errorf("secret of Stripe's events: want at least %d bytes", signing.MinKey)
 	}
 	if err := s.SetFaults(cfg.Faults...); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"pawl/simulator"
 )
 
-const hookSecret = "whsec_simulated"
+const hookSecret = "whsec_of_the_simulator"
 
 // endpoint takes events, if Stripe's own library takes their signatures.
 type endpoint struct {

@@ -132,6 +132,7 @@ func TestASecretThatCantBeReadSendsNothing(t *testing.T) {
 	for name, secret := range map[string]policy.Secret{
 		"is missing":    "file:/does/not/exist",
 		"is not base64": secretOf(t, "whsec_%%%hidden%%%"),
+		"has no key":    secretOf(t, "whsec_"),
 	} {
 		e := atURL(url, fsm.Charge, secret)
 		result, ok := e.Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
@@ -147,7 +148,7 @@ func TestASecretThatCantBeReadSendsNothing(t *testing.T) {
 func TestASecretIsReadWithEveryCall(t *testing.T) {
 	t.Parallel()
 	w, url := lay(t, done)
-	secret := secretOf(t, "another")
+	secret := secretOf(t, "another secret, just as long")
 	e := atURL(url, fsm.Charge, secret)
 	e.Do(t.Context(), aCall(fsm.Charge))
 	rewrite(t, secret, secretText)

@@ -89,7 +89,7 @@ func (a *api) send(ctx context.Context, c *provider.Call, request func(context.C
 	}
 	withheld := []string{secret}
 	if a.how.WebhookSecret != "" {
-		hook, _ := a.bounds.Read(a.how.WebhookSecret) // it is not needed here, and empty if it can't be read
+		hook, _ := a.bounds.ReadWebhookKey(a.how.WebhookSecret) // it is not needed here, and empty if it can't be read
 		withheld = append(withheld, hook)
 	}
 	var r reply
