@@ -1448,7 +1448,7 @@ type ProcessBody struct {
 	// Metadata Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
 
-	// OrderID The name of the order: any Unicode text, without blanks at its ends and without control or invisible characters. Not one or two dots, nor a slash, alone.
+	// OrderID The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone.
 	//
 	// Examples: order-123
 	OrderID string `json:"orderId"`

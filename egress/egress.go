@@ -40,10 +40,10 @@ func Dialer(private bool) *net.Dialer {
 // cloud's machine that asks who it is.
 func Check(address netip.Addr, private bool) error {
 	address = address.Unmap().WithZone("")
-	if slices.Contains(metadataServices, address) {
+	if isMetadataService(address) {
 		return fmt.Errorf("%w: %s is the metadata service of a cloud", ErrRefused, address)
 	}
-	if slices.ContainsFunc(privateNetworks, func(network netip.Prefix) bool { return network.Contains(address) }) {
+	if isListed(privateNetworks, address) {
 		if private {
 			return nil
 		}
@@ -61,13 +61,33 @@ var public = ssrf.New(ssrf.WithAnyPort(), ssrf.WithAnyNetwork())
 // privateNetworks are this machine's own addresses and those that anybody may use at home.
 var privateNetworks = prefixes("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 
-// metadataServices are those that a list of special addresses does not have, or that are among the private ones.
-// Most clouds have theirs at 169.254.169.254, which is neither public nor private.
-var metadataServices = []netip.Addr{
-	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
-	netip.MustParseAddr("168.63.129.16"),   // Azure
-	netip.MustParseAddr("fd00:ec2::254"),   // AWS
-	netip.MustParseAddr("fd20:ce::254"),    // Google Cloud
+// metadataServices are those that a list of special addresses does not have, that are among the private ones, or that an
+// IPv6 address can lead to.
+var metadataServices = prefixes(
+	"169.254.169.254/32",                    // AWS, Azure, Google Cloud, Oracle Cloud, OpenStack and most others
+	"169.254.170.2/32", "169.254.170.23/32", // AWS: tasks of ECS, pods of EKS
+	"fd00:ec2::/32",                               // AWS: all of these
+	"168.63.129.16/32",                            // Azure
+	"fd20:ce::254/128",                            // Google Cloud
+	"192.0.0.192/32",                              // Oracle Cloud
+	"100.100.100.200/32", "fd00:100::100:200/128", // Alibaba Cloud
+	"169.254.0.23/32", "169.254.10.10/32", // Tencent Cloud
+	"169.254.42.42/32", "fd00:42::42/128", // Scaleway
+	"fd00:a9fe:a9fe::1/128", // Akamai
+)
+
+// isMetadataService also knows an IPv6 address that ends with the IPv4 address of one: Oracle Cloud and OpenStack have such
+// ones, and networks of their own for NAT64 (RFC 6052) lead there.
+func isMetadataService(address netip.Addr) bool {
+	if isListed(metadataServices, address) {
+		return true
+	}
+	bytes := address.As16()
+	return address.Is6() && isListed(metadataServices, netip.AddrFrom4([4]byte(bytes[12:])))
+}
+
+func isListed(networks []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
 func prefixes(texts ...string) (all []netip.Prefix) {

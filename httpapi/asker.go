@@ -60,7 +60,7 @@ func idempotencyKey(h http.Header) (string, error) {
 		}
 	}
 	if len(given) > 1 || bare && strings.Contains(key, `"`) || !possible(key) {
-		return "", badIdempotencyKey("must be given once, in quotes or without, in UTF-8 of 1 to 255 characters, without control or invisible ones")
+		return "", badIdempotencyKey("must be given once, in quotes or without, in UTF-8 of 1 to 255 characters, all of which can be seen")
 	}
 	return key, nil
 }

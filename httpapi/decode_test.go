@@ -61,7 +61,7 @@ func TestDecodeAccepts(t *testing.T) {
 		{"white space of all sorts", " \t\r\n{ \"orderId\" : \"o\" ,\n\"amount\":1,\"item\":\"i\" } \n", engine.Input{OrderID: "o", Item: "i"}, "1"},
 		{"escapes", body("orderId", `"\u0061\/\"\\\ud83d\ude00"`), engine.Input{OrderID: `a/"\😀`, Item: "i"}, "1"},
 		{"a name with escapes", `{"order\u0049d":"o","amount":1,"item":"i"}`, engine.Input{OrderID: "o", Item: "i"}, "1"},
-		{"any Unicode in ids", body("orderId", `"日本- é�…"`), engine.Input{OrderID: "日本- é\ufffd…", Item: "i"}, "1"},
+		{"any Unicode in ids", body("orderId", `"日本- é… 👩🏽‍💻❤️"`), engine.Input{OrderID: "日本- é… 👩🏽\u200d💻❤\ufe0f", Item: "i"}, "1"},
 		{"blanks at the ends of what is no name", body("paymentMethod", `" pm "`), engine.Input{OrderID: "o", Item: "i", Terms: engine.Terms{PaymentMethod: " pm "}}, "1"},
 		{"255 characters", body("orderId", `"`+long+`"`), engine.Input{OrderID: long, Item: "i"}, "1"},
 		{"unknown fields, whatever is in them", body("more", `{"a":[1,-2.5e3,{"b":null}],"c":"\u0000","d":true}`), engine.Input{OrderID: "o", Item: "i"}, "1"},
@@ -201,6 +201,9 @@ func TestDecodeRefusesValues(t *testing.T) {
 		{"a soft hyphen", body("item", `"a\u00adb"`), "/item invisible_character"},
 		{"a filler", body("item", `"a\u3164b"`), "/item invisible_character"},
 		{"a tag", body("item", `"a\udb40\udc41"`), "/item invisible_character"},
+		{"a line separator", body("orderId", `"a\u2028b"`), "/orderId invisible_character"},
+		{"a private character in an item", body("item", `"a\ue000b"`), "/item invisible_character"},
+		{"an emoji's style behind a letter", body("item", `"a\ufe0f"`), "/item invisible_character"},
 		{"a blank behind a customer", body("customerId", `"c "`), "/customerId outer_blank"},
 		{"a zero-width space behind a concurrency key", body("concurrencyKey", `"k\u200b"`), "/concurrencyKey invisible_character"},
 		{"one dot", body("orderId", `"."`), "/orderId reserved"},
@@ -252,6 +255,38 @@ func TestDecodeRefusesValues(t *testing.T) {
 				t.Errorf("%d %q, want 422 with %q", status, got, c.faults)
 			}
 		})
+	}
+}
+
+// Two names that look the same must not be two.
+func TestNamesThatCanBeTold(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"widget": "", "a b": "", "Ångström": "", "שלום": "", "नमस्ते": "", "日本語": "", "한국어": "", "e\u0301": "", "5 € ≤ 6 ½": "", "\u0605١": "",
+		"\U0001f600": "", "❤\ufe0f": "", "©\ufe0f": "", "1\ufe0f\u20e3": "", "#\ufe0f\u20e3": "", "👍🏽": "", "🇩🇪": "",
+		"👩\u200d💻": "", "👩🏽\u200d💻": "", "❤\ufe0f\u200d🔥": "", "🏳\ufe0f\u200d🌈": "", "👨\u200d👩\u200d👧": "",
+
+		" a": "outer_blank", "a\u00a0": "outer_blank", "\u2003a": "outer_blank",
+		"a\u2028b": "invisible_character", "a\u2029b": "invisible_character", // lines
+		"a\u00a0b": "invisible_character", "a\u1680b": "invisible_character", "a\u2003b": "invisible_character", "a\u202fb": "invisible_character",
+		"a\u205fb": "invisible_character", "a\u3000b": "invisible_character", "a\u2800b": "invisible_character", // blanks
+		"a\ufffdb": "invisible_character", "a\ufffcb": "invisible_character", "a\xff": "invisible_character", "\xf0\x9f": "invisible_character", // lost
+		"a\ue000": "invisible_character", "\U000f0000": "invisible_character", "\U0010fffd": "invisible_character", // private
+		"a\u0378": "invisible_character", "a\ufdd0": "invisible_character", "a\uffff": "invisible_character", "\U000e0fff": "invisible_character", // unassigned
+		"a\u200bb": "invisible_character", "a\u2060": "invisible_character", "\u202ea": "invisible_character", "a\u00ad": "invisible_character",
+		"a\u034fb": "invisible_character", "a\u115f": "invisible_character", "a\u3164": "invisible_character", "\U0001d159": "invisible_character",
+		"\ufe0f": "invisible_character", "a\ufe0f": "invisible_character", "1\ufe0f": "invisible_character", "a\ufe0f\u20e3": "invisible_character",
+		"❤\ufe0e": "invisible_character", "❤\ufe0f\ufe0f": "invisible_character", "❤\ufe00": "invisible_character", "\u2800\ufe0f": "invisible_character",
+		"👩\u200d": "invisible_character", "\u200d👩": "invisible_character", "👩\u200d\u200d💻": "invisible_character", "a\u200d💻": "invisible_character",
+		"👩\u200da": "invisible_character", "1\u200d2": "invisible_character", "\u0915\u094d\u200d\u0937": "invisible_character",
+		"🏴\U000e0067\U000e007f": "invisible_character",
+	} {
+		if got, _ := checkVisible(text); got != want {
+			t.Errorf("%+q: %q, want %q", text, got, want)
+		}
+		if possible(text) != (want == "") {
+			t.Errorf("%+q in a path: %t", text, possible(text))
+		}
 	}
 }
 

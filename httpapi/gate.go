@@ -13,6 +13,9 @@ import (
 
 // admit refuses what is not answered at all, whatever it asks for. Nothing of the request was looked at before.
 func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
+	if unclearEnd(r) {
+		w.Header().Set("Connection", "close")
+	}
 	if !s.hosts.allow(r, fromOf(w).local) {
 		return newProblem("misdirected_request", "")
 	}
@@ -24,6 +27,12 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 	}
 	return nil
 }
+
+// unclearEnd reports whether a proxy may see the request end elsewhere than we do. What follows it on the connection could then
+// be the body of one request to the proxy, and another request to us, with the rights of the next caller (RFC 9112, 6.1).
+// A Content-Length beside a Transfer-Encoding is dropped by net/http, as is a Transfer-Encoding of HTTP/1.0: neither can be
+// told from a request without it, so all of these are the last of their connection.
+func unclearEnd(r *http.Request) bool { return len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) }
 
 // vital are the paths that are answered by spare connections, too: whoever gets no answer there ends the process.
 var vital = map[string]bool{"/livez": true, "/health": true, "/metrics": true}

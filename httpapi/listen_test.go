@@ -8,7 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -193,6 +196,63 @@ func TestConnectionsWithTooMuch(t *testing.T) {
 			t.Error(a)
 		}
 	})
+}
+
+// What follows a request whose end a proxy may see elsewhere is no request: it could be one that somebody hid in a body, and
+// would be answered as the next caller's.
+func TestRequestsWithAnUnclearEnd(t *testing.T) {
+	t.Parallel()
+	address := listen(t, withoutEngine().api, patience)
+	const hidden = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+	length := "Content-Length: " + strconv.Itoa(len("0\r\n\r\n"+hidden)) + "\r\n"
+	const chunked, chunks = "Transfer-Encoding: chunked\r\n", "0\r\n\r\n"
+	for _, c := range []struct {
+		name, version, head, body string
+		want                      []int // the answers, from that to the request on
+	}{
+		{"a length", "1.1", "Content-Length: 2\r\n", "{}", []int{422, 200}},
+		{"the same length twice", "1.1", "Content-Length: 2\r\nContent-Length: 2\r\n", "{}", []int{422, 200}},
+		{"a length and chunks", "1.1", length + chunked, chunks, []int{400}},
+		{"chunks and a length", "1.1", chunked + length, chunks, []int{400}},
+		{"a length and chunks, folded", "1.1", length + "transfer-encoding:\r\n  Chunked\r\n", chunks, []int{400}},
+		{"a length and chunks, by bare line feeds", "1.1", "Content-Length: 2\nTransfer-Encoding: chunked\n", chunks, []int{400}},
+		{"chunks", "1.1", chunked, chunks, []int{400}},
+		{"two lengths", "1.1", "Content-Length: 2\r\nContent-Length: 3\r\n", "{} ", []int{400}},
+		{"two lengths in one line", "1.1", "Content-Length: 2, 2\r\n", "{}", []int{400}},
+		{"a length with a sign", "1.1", "Content-Length: +2\r\n", "{}", []int{400}},
+		{"a length before a blank", "1.1", "Content-Length : 2\r\n", "{}", []int{400}},
+		{"chunks twice", "1.1", length + "Transfer-Encoding: chunked, chunked\r\n", chunks, []int{501}},
+		{"chunks in two lines", "1.1", length + chunked + chunked, chunks, []int{501}},
+		{"an unknown encoding", "1.1", length + "Transfer-Encoding: \vchunked\r\n", chunks, []int{400}},
+		{"no encoding", "1.1", "Content-Length: 2\r\nTransfer-Encoding: identity\r\n", "{}", []int{501}},
+		{"chunks behind a blank", "1.1", length + "Transfer-Encoding : chunked\r\n", chunks, []int{400}},
+		{"an old version with chunks", "1.0", "Connection: keep-alive\r\n" + chunked, "2\r\n{}\r\n" + chunks, []int{400}},
+		{"an old version with both", "1.0", "Connection: keep-alive\r\nContent-Length: 2\r\n" + chunked, "{}", []int{422}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, address)
+			r := bufio.NewReader(conn)
+			write(t, conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n") // it is one that was used before
+			if a := readAnswer(t, r); a.status != http.StatusOK {
+				t.Fatal(a)
+			}
+			write(t, conn, "POST /api/orders/process HTTP/"+c.version+"\r\nHost: localhost\r\n"+c.head+"\r\n"+c.body+hidden)
+			var got []int
+			for {
+				if _, err := r.Peek(1); err != nil {
+					if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("the connection is left open: %v", err)
+					}
+					break
+				}
+				got = append(got, readAnswer(t, r).status)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("answers %d, want %d", got, c.want)
+			}
+		})
+	}
 }
 
 func TestACallerWhoHangsUpAtAnyByte(t *testing.T) {

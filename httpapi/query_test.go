@@ -173,7 +173,7 @@ func TestEveryBodyCanBeReadStrictly(t *testing.T) {
 func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, name := range []string{" widget", "widget ", "wid\u200bget", "\u202ewidget", "widget\u00ad", "widget\u3000"} {
+	for _, name := range []string{" widget", "widget ", "wid\u200bget", "\u202ewidget", "widget\u00ad", "widget\u3000", "wid\u00a0get", "wid\u2028get", "widget\ufe0f", "wid\ue000get", "widget\ufffd"} {
 		b.stock(t, name, `{"onHand":1}`).wantProblem(t, 422, "invalid_parameter")
 		b.get(t, "/api/orders?item="+url.QueryEscape(name)).wantProblem(t, 422, "invalid_parameter")
 	}

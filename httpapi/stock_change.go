@@ -88,7 +88,7 @@ func checkAdjustment(d *decoder, got fields) {
 func readStockChange(w http.ResponseWriter, r *http.Request, got fields) (q engine.StockChange, err error) {
 	q = engine.StockChange{Item: r.PathValue("item"), OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason")}
 	if !possible(q.Item) {
-		return q, invalidParameter("item", "invalid", "must have 1 to 255 characters, without blanks at its ends and without control or invisible ones")
+		return q, invalidParameter("item", "invalid", "must have 1 to 255 characters, all of which can be seen, and no blank at its ends")
 	}
 	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
 		q.RequestID, err = requestIDOf(r, got.text("requestId"))

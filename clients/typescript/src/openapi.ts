@@ -155,7 +155,7 @@ export interface paths {
         put?: never;
         /**
          * Answer a step that was called for
-         * @description For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too. An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. An effect that is reported too late for the order is undone. An unknown token stores nothing.
+         * @description For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too, with the Idempotency-Key of the call as the webhook-id. An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. An effect that is reported too late for the order is undone. An unknown token stores nothing.
          */
         post: operations["answerStep"];
         delete?: never;
@@ -2002,7 +2002,7 @@ export interface components {
                 [key: string]: string;
             };
             /**
-             * @description The name of the order: any Unicode text, without blanks at its ends and without control or invisible characters. Not one or two dots, nor a slash, alone.
+             * @description The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone.
              * @example order-123
              */
             orderId: string;

@@ -134,6 +134,8 @@ test("it needs nothing that only Node has", async () => {
     assert.equal((await pawl.events().next()).value?.id, "1");
     Reflect.deleteProperty(globalThis, "Buffer"); // the fetch of Node needs it
     assert.throws(() => verifyWebhook("whsec_b25lIHNlY3JldCBvZiAyNCBieXRlcyE=", new Headers(), new Uint8Array()), SignatureError);
+    assert.throws(() => verifyWebhook("whsec_", new Headers(), ""), /at least 16 bytes/);
+    assert.throws(() => verifyWebhook("whsec_AAAAAAAAAAAAAAAAAAAAAA==", new Headers(), ""), SignatureError);
     assert.match(newId(), /^.{36}$/);
   } finally {
     for (const [name, descriptor] of kept) Object.defineProperty(globalThis, name, descriptor);
