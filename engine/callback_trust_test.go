@@ -22,6 +22,7 @@ import (
 	"pawl/engine"
 	"pawl/orders"
 	"pawl/provider"
+	"pawl/signing"
 )
 
 // A token that is not ours is known before anything is asked of the database: here nobody waits for its answer.
@@ -160,8 +161,8 @@ func TestWebhookSecretsEnd(t *testing.T) {
 	}
 }
 
-// signedBy are the headers of a callback with an id that is signed with the secret of a file, or with another one.
-func signedBy(t *testing.T, path, id, body string, at time.Time) http.Header {
+// signedBy are the headers of a callback that is signed with the secret of a file, or with another one.
+func signedBy(t *testing.T, path string, m signing.Message, at time.Time) http.Header {
 	t.Helper()
 	key := []byte("of somebody else")
 	if path != "" {
@@ -175,9 +176,10 @@ func signedBy(t *testing.T, path, id, body string, at time.Time) http.Header {
 	}
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(id + "." + stamp + "." + body))
+	mac.Write([]byte(m.ID + "." + stamp + "."))
+	mac.Write(m.Body)
 	header := http.Header{}
-	header.Set("Webhook-Id", id)
+	header.Set("Webhook-Id", m.ID)
 	header.Set("Webhook-Timestamp", stamp)
 	header.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	return header
@@ -208,10 +210,12 @@ func TestSignedCallbacks(t *testing.T) {
 		return response.StatusCode
 	}
 	body := `{"outcome":"done","reference":"r"}`
+	m, now := signing.Message{ID: key, Body: []byte(body)}, time.Now()
 	for name, header := range map[string]http.Header{
-		"not at all": {}, "for another body": signedBy(t, path, key, body+" ", time.Now()), "long ago": signedBy(t, path, key, body, time.Now().Add(-6*time.Minute)),
-		"ahead of time": signedBy(t, path, key, body, time.Now().Add(6*time.Minute)), "by somebody else": signedBy(t, "", key, body, time.Now()),
-		"with another id": signedBy(t, path, "msg_1", body, time.Now()), "without an id": signedBy(t, path, "", body, time.Now()),
+		"not at all": {}, "for another body": signedBy(t, path, signing.Message{ID: key, Body: []byte(body + " ")}, now),
+		"long ago": signedBy(t, path, m, now.Add(-6*time.Minute)), "ahead of time": signedBy(t, path, m, now.Add(6*time.Minute)),
+		"by somebody else": signedBy(t, "", m, now), "with another id": signedBy(t, path, signing.Message{ID: "msg_1", Body: m.Body}, now),
+		"without an id": signedBy(t, path, signing.Message{Body: m.Body}, now),
 	} {
 		if status := post(token, body, header); status != http.StatusBadRequest {
 			t.Errorf("signed %s: %d", name, status)
@@ -220,7 +224,7 @@ func TestSignedCallbacks(t *testing.T) {
 	if n := value[int](t, d.Pool, `SELECT count(*) FROM step_answers`); n != 0 {
 		t.Errorf("%d answers are stored", n)
 	}
-	signed := signedBy(t, path, key, body, time.Now())
+	signed := signedBy(t, path, m, time.Now())
 	if status := post(token, body, signed); status != http.StatusOK {
 		t.Errorf("signed: %d", status)
 	}

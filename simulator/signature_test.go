@@ -39,14 +39,13 @@ func TestSignature(t *testing.T) {
 		}
 		const no = "401 not_done bad_request"
 		p.answers(call{}, no)
-		if got := sign(time.Now(), "another secret, just as long", "key"); got != no {
-			t.Error(got)
-		}
-		if got := sign(time.Now().Add(-time.Hour), secret, "key"); got != no {
-			t.Error(got)
-		}
-		if got := sign(time.Now(), secret, "of another request"); got != no {
-			t.Error(got)
+		for _, got := range []string{
+			sign(time.Now(), "another secret, just as long", "key"), sign(time.Now().Add(-time.Hour), secret, "key"),
+			sign(time.Now(), secret, "of another request"),
+		} {
+			if got != no {
+				t.Error(got)
+			}
 		}
 		p.stands("key", "")
 		if got := sign(time.Now(), secret, "key"); got != "200 ch_1" {
