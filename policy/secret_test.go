@@ -74,8 +74,8 @@ func TestSecrets(t *testing.T) {
 		usable("env:PAWL_SECRET_TEST_HOOK has less than 16 bytes")
 		t.Setenv("PAWL_SECRET_TEST_HOOK", "whsec_of_sixteen")
 		usable("")
-		for _, executor := range []string{"http", "simulator"} { // here it is a key, not a password
-			p = parse(t, "charge: {executor: "+executor+", url: 'https://1.1.1.1', secret: 'env:PAWL_SECRET_TEST_KEY'}")
+		for executor, more := range map[string]string{"http": ", undoUrl: 'https://1.1.1.1/undo'", "simulator": ""} { // here it is a key, not a password
+			p = parse(t, "charge: {executor: "+executor+", url: 'https://1.1.1.1', secret: 'env:PAWL_SECRET_TEST_KEY'"+more+"}")
 			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_")
 			usable("use " + executor + " of charge: use env:PAWL_SECRET_TEST_KEY: read secret: the key has less than 16 bytes")
 			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
