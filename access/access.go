@@ -45,7 +45,8 @@ type Limits struct {
 
 // Principal is who sends a request. It is not changed once it was handed out.
 type Principal struct {
-	Name   string // in the history: token:shop-web, oidc:maria@example.com, local or anonymous
+	Name   string // in the history: token:shop-web, oidc:https://id.example.com#u-17, local or anonymous
+	Email  string // of an OpenID Connect caller, verified by the issuer; people are shown it, nothing is compared with it
 	Roles  Roles
 	Limits Limits
 }

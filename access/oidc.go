@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +21,9 @@ import (
 
 // Issuer says whose OpenID Connect tokens count, and what their holders may do. The zero Issuer is none.
 type Issuer struct {
-	URL      string // as its tokens name it (iss), byte by byte: https, or http on this machine
-	Audience string // what its tokens must be for (aud)
+	URL      string   // as its tokens name it (iss), byte by byte: https, or http on this machine
+	Audience string   // what its tokens must be for (aud)
+	Clients  []string // the other clients that its tokens may be issued to (azp); the audience always may
 
 	// RoleClaim is the claim that says what a caller is: a text or a list of texts. A dot leads into an object, as in
 	// realm_access.roles, unless a claim has the whole name.
@@ -36,15 +38,24 @@ var ErrIssuerAway = errors.New("the OpenID Connect issuer does not answer")
 const (
 	askIssuerEvery = 30 * time.Second // at most one question in this time, whatever callers send
 	askIssuerLimit = 5 * time.Second
-	maxNameLength  = 200
+
+	issuedLeeway = time.Minute // how far the issuer's clock may be ahead of ours
+
+	// A principal is part of the keys of indexes, beside ids of up to 1,020 bytes each: together they must fit into an
+	// entry of 2,704 bytes.
+	maxIssuerLength  = 255
+	maxSubjectLength = 255 // OpenID Connect Core, section 2
+	maxEmailLength   = 254 // RFC 5321
 )
 
 // Check says what is wrong with the settings of an issuer.
 func (i *Issuer) Check() error {
 	u, err := url.Parse(i.URL)
 	switch {
-	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Host == "" || u.User != nil || strings.ContainsAny(i.URL, "?#") || !isPrintableASCII(i.URL):
 		return errors.New("issuer: not an absolute URL without query and fragment")
+	case len(i.URL) > maxIssuerLength:
+		return fmt.Errorf("issuer: longer than %d bytes", maxIssuerLength)
 	case u.Scheme != "https" && (u.Scheme != "http" || !isThisMachine(u.Hostname())):
 		return errors.New("issuer: must be https: whoever can change its answers can make tokens")
 	case i.Audience == "":
@@ -126,14 +137,68 @@ func (i *issuer) identify(ctx context.Context, token string) (*Principal, error)
 	if err := verified.Claims(&claims); err != nil {
 		return nil, errForeign
 	}
-	name := nameOf(verified.Subject, claims)
-	if name == "" {
-		return nil, invalid("The subject of the token is missing, too long, or has characters that can't be shown.")
+	if err := i.judge(claims, verified.IssuedAt); err != nil {
+		return nil, err
 	}
-	p := &Principal{Name: "oidc:" + name, Roles: i.rolesOf(claims)}
+	p := &Principal{Name: i.principalOf(verified.Subject), Email: emailOf(claims), Roles: i.rolesOf(claims)}
 	i.good.add(token, p, verified.Expiry)
 	return p, nil
 }
+
+// judge checks what the verifier does not: it is made for the tokens that a client asked for itself, and a caller may send
+// any that the issuer has signed. Errors: *NotIdentified.
+func (i *issuer) judge(claims map[string]any, issued time.Time) error {
+	subject, _ := claims["sub"].(string)
+	client, _ := claims["azp"].(string)
+	_, hasClient := claims["azp"]
+	_, isEvent := claims["events"] // a logout token (Back-Channel Logout, section 2.4), or another security event
+	switch {
+	case ambiguous(claims), isEvent, hasClient && client != i.Audience && !slices.Contains(i.Clients, client):
+		return errForeign
+	case issued.After(time.Now().Add(issuedLeeway)):
+		return invalid("The token is issued in the future.")
+	case len(subject) > maxSubjectLength || !isPrintableASCII(subject):
+		return invalid("The subject of the token is missing, longer than 255 characters, or not printable ASCII.")
+	}
+	return nil
+}
+
+// judged are the claims that decide whether a token counts, and whose it is.
+var judged = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "azp", "events"}
+
+// ambiguous reports whether the verifier, to which case does not matter in names, may have read another claim than it should.
+func ambiguous(claims map[string]any) bool {
+	for name := range claims {
+		if slices.ContainsFunc(judged, func(j string) bool { return name != j && strings.EqualFold(name, j) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// principalOf is issuer and subject, which together are one account for ever (OpenID Connect Core, section 5.7). An issuer
+// has no #, so what follows the first one is the subject, whatever is in it.
+func (i *issuer) principalOf(subject string) string { return "oidc:" + i.URL + "#" + subject }
+
+// emailOf is the address that the issuer has verified, empty if there is none. People are shown it. It identifies nobody:
+// accounts change their address, and addresses change hands.
+func emailOf(claims map[string]any) string {
+	email, _ := claims["email"].(string)
+	if verified, _ := claims["email_verified"].(bool); !verified || len(email) > maxEmailLength || !isShown(email) {
+		return ""
+	}
+	return email
+}
+
+// isShown reports whether people see all of a text.
+func isShown(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r == unicode.ReplacementChar || r == ' ' || !unicode.IsPrint(r) })
+}
+
+var printableASCII = regexp.MustCompile(`^[!-~]+( [!-~]+)*$`)
+
+// isPrintableASCII reports whether no other text looks like this one: it has no blanks at its ends, nor two together.
+func isPrintableASCII(text string) bool { return printableASCII.MatchString(text) }
 
 // errForeign says no more, because what a token claims was written by whoever made it.
 var errForeign = invalid("The token is not one of the issuer for this service.")
@@ -222,23 +287,4 @@ func claimTexts(claim any) (out []string) {
 		}
 	}
 	return out
-}
-
-// nameOf is what the history calls the holder of a token: the e-mail address if the issuer has verified it, else the
-// subject.
-func nameOf(subject string, claims map[string]any) string {
-	email, _ := claims["email"].(string)
-	if verified, _ := claims["email_verified"].(bool); verified && isName(email) {
-		return email
-	}
-	if isName(subject) {
-		return subject
-	}
-	return ""
-}
-
-func isName(text string) bool {
-	return text != "" && len(text) <= maxNameLength && !strings.ContainsFunc(text, func(r rune) bool {
-		return r == unicode.ReplacementChar || !unicode.IsGraphic(r)
-	})
 }

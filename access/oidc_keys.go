@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +45,10 @@ func newKeySet(url string, client *http.Client, m *metrics) *keySet {
 	return &keySet{url: url, client: client, now: time.Now, metrics: m, ask: rate.NewLimiter(rate.Every(askIssuerEvery), 1)}
 }
 
-var errSignature = errors.New("not signed with a key of the issuer")
+var (
+	errSignature = errors.New("not signed with a key of the issuer")
+	errType      = errors.New("neither an ID token nor an access token")
+)
 
 // ready returns ErrIssuerAway if the issuer has not told its keys, and does not now.
 func (k *keySet) ready(ctx context.Context) error {
@@ -67,12 +71,26 @@ func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 	if err != nil {
 		return nil, fmt.Errorf("parse token: %w", err)
 	}
+	if !isIdentity(signed.Signatures[0].Protected.ExtraHeaders[jose.HeaderType]) {
+		return nil, errType
+	}
 	for _, key := range k.candidates(ctx, signed.Signatures[0].Header.KeyID) {
 		if payload, err := signed.Verify(&key); err == nil {
 			return payload, nil
 		}
 	}
 	return nil, errSignature
+}
+
+// isIdentity reports whether a token of that type (typ) says who somebody is: an ID token or an access token (RFC 9068). An issuer
+// signs others with the same keys, such as logout+jwt. Keycloak and others give none, or just JWT, to both.
+func isIdentity(typ any) bool {
+	if typ == nil {
+		return true
+	}
+	text, _ := typ.(string)
+	text = strings.ToLower(text) // a media type, of which "application/" may be left out (RFC 7515, section 4.1.9)
+	return text == "jwt" || strings.TrimPrefix(text, "application/") == "at+jwt"
 }
 
 // candidates are the keys that may have signed a token. The issuer is asked for one that is not known, and now and then

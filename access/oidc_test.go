@@ -2,6 +2,7 @@ package access
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
+	"github.com/go-jose/go-jose/v4"
 )
 
 // testIssuer is an OpenID Connect provider: discovery and keys over HTTP.
@@ -112,10 +114,31 @@ func (i *testIssuer) token(k testKey, changes map[string]any) string {
 	return oidctest.SignIDToken(k.private, k.id, k.algorithm, i.claims(changes))
 }
 
+// tokenWith is a token whose head says more.
+func (i *testIssuer) tokenWith(k testKey, header, changes map[string]any) string {
+	options := &jose.SignerOptions{ExtraHeaders: map[jose.HeaderKey]any{"kid": k.id}}
+	for name, value := range header {
+		options.ExtraHeaders[jose.HeaderKey(name)] = value
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(k.algorithm), Key: k.private}, options)
+	if err != nil {
+		panic(err)
+	}
+	signed, err := signer.Sign([]byte(i.claims(changes)))
+	if err != nil {
+		panic(err)
+	}
+	token, err := signed.CompactSerialize()
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
 // trusting is what a service has that trusts the issuer.
 func (i *testIssuer) trusting(t *testing.T) *issuer {
 	t.Helper()
-	settings := Issuer{URL: i.URL, Audience: "pawl", RoleClaim: "groups", Roles: map[string]Roles{"ops": {Read, Operate}, "shop": {Submit, Read}}}
+	settings := Issuer{URL: i.URL, Audience: "pawl", Clients: []string{"shop-app"}, RoleClaim: "groups", Roles: map[string]Roles{"ops": {Read, Operate}, "shop": {Submit, Read}}}
 	if err := settings.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,34 +160,78 @@ func TestOIDC(t *testing.T) {
 	t.Parallel()
 	i := startIssuer(t, firstKey, otherKey)
 	trusting := i.trusting(t)
-	shop := []string{"shop", "ops"}
 	for _, c := range []struct {
 		name    string
 		key     testKey
 		changes map[string]any
+		header  map[string]any
 		want    string
 	}{
-		{"an address that was verified", firstKey, nil, "oidc:maria@example.com [read, operate]"},
-		{"ES256", otherKey, nil, "oidc:maria@example.com [read, operate]"},
-		{"an address that was not verified", firstKey, map[string]any{"email_verified": false}, "oidc:u-17 [read, operate]"},
-		{"an address of which nothing is said", firstKey, map[string]any{"email_verified": nil}, "oidc:u-17 [read, operate]"},
-		{"one audience of several", firstKey, map[string]any{"aud": []string{"other", "pawl"}}, "oidc:maria@example.com [read, operate]"},
-		{"several groups", firstKey, map[string]any{"groups": shop}, "oidc:maria@example.com [submit, read, operate]"},
-		{"a claim that is a text", firstKey, map[string]any{"groups": "shop"}, "oidc:maria@example.com [submit, read]"},
-		{"no group that counts", firstKey, map[string]any{"groups": []string{"admin", "OPS", "read"}}, "oidc:maria@example.com []"},
-		{"no claim", firstKey, map[string]any{"groups": nil}, "oidc:maria@example.com []"},
-		{"a claim that is something else", firstKey, map[string]any{"groups": map[string]any{"ops": true}}, "oidc:maria@example.com []"},
+		{name: "RS256", key: firstKey, want: "maria@example.com [read, operate]"},
+		{name: "ES256", key: otherKey, want: "maria@example.com [read, operate]"},
+		{name: "another address", changes: map[string]any{"email": "eve@example.com"}, want: "eve@example.com [read, operate]"},
+		{name: "an address that was not verified", changes: map[string]any{"email_verified": false}, want: "[read, operate]"},
+		{name: "an address of which nothing is said", changes: map[string]any{"email_verified": nil}, want: "[read, operate]"},
+		{name: "an address that hides something", changes: map[string]any{"email": "ma\u200bria@example.com"}, want: "[read, operate]"},
+		{name: "an endless address", changes: map[string]any{"email": strings.Repeat("m", 255)}, want: "[read, operate]"},
+		{name: "one audience of several", changes: map[string]any{"aud": []string{"other", "pawl"}}, want: "maria@example.com [read, operate]"},
+		{name: "issued to us", changes: map[string]any{"azp": "pawl"}, want: "maria@example.com [read, operate]"},
+		{name: "issued to a client of ours", changes: map[string]any{"azp": "shop-app"}, want: "maria@example.com [read, operate]"},
+		{name: "issued by a clock that is a bit ahead", changes: map[string]any{"iat": time.Now().Add(30 * time.Second).Unix()}, want: "maria@example.com [read, operate]"},
+		{name: "JWT", header: map[string]any{"typ": "JWT"}, want: "maria@example.com [read, operate]"},
+		{name: "an access token", header: map[string]any{"typ": "at+jwt"}, want: "maria@example.com [read, operate]"},
+		{name: "an access token by its whole type", header: map[string]any{"typ": "application/at+JWT"}, want: "maria@example.com [read, operate]"},
+		{name: "several groups", changes: map[string]any{"groups": []string{"shop", "ops"}, "email": nil}, want: "[submit, read, operate]"},
+		{name: "a claim that is a text", changes: map[string]any{"groups": "shop", "email": nil}, want: "[submit, read]"},
+		{name: "no group that counts", changes: map[string]any{"groups": []string{"admin", "OPS", "read"}, "email": nil}, want: "[]"},
+		{name: "no claim", changes: map[string]any{"groups": nil, "email": nil}, want: "[]"},
+		{name: "a claim that is something else", changes: map[string]any{"groups": map[string]any{"ops": true}, "email": nil}, want: "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p, err := trusting.identify(t.Context(), i.token(c.key, c.changes))
+			p, err := trusting.identify(t.Context(), i.tokenWith(cmp.Or(c.key, firstKey), c.header, c.changes))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := fmt.Sprintf("%s [%s]", p.Name, p.Roles); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
+			if got := strings.TrimSpace(fmt.Sprintf("%s [%s]", p.Email, p.Roles)); p.Name != "oidc:"+i.URL+"#u-17" || got != c.want {
+				t.Errorf("%s %s, want u-17 %s", p.Name, got, c.want)
 			}
 		})
+	}
+}
+
+// TestOIDCSubjects: whatever an account is called at the issuer, it is nobody else here.
+func TestOIDCSubjects(t *testing.T) {
+	t.Parallel()
+	i := startIssuer(t, firstKey)
+	trusting := i.trusting(t)
+	others := []string{"local", "anonymous", "system", "token:shop-web", "maria@example.com", "oidc:maria@example.com", "u-17", "#", "a#b", "#a#b",
+		i.URL + "#u-17", "oidc:" + i.URL + "#u-17", "U-17", "u 17", strings.Repeat("u", maxSubjectLength)}
+	seen := map[string]string{Local.Name: "", Anonymous.Name: "", "system": "", "token:shop-web": ""}
+	for _, subject := range others {
+		p, err := trusting.identify(t.Context(), i.token(firstKey, map[string]any{"sub": subject}))
+		if err != nil {
+			t.Errorf("%q: %v", subject, err)
+			continue
+		}
+		if other, taken := seen[p.Name]; taken {
+			t.Errorf("%q is %s, which is %q", subject, p.Name, other)
+		}
+		seen[p.Name] = subject
+		if issuer, rest, _ := strings.Cut(strings.TrimPrefix(p.Name, "oidc:"), "#"); issuer != i.URL || rest != subject {
+			t.Errorf("%s is read as %q of %s", p.Name, rest, issuer)
+		}
+	}
+	for name, subject := range map[string]any{
+		"none": nil, "empty": "", "a number": 17, "a list": []string{"u-17"}, "too long": strings.Repeat("u", maxSubjectLength+1),
+		"a line": "u-17\n", "a NUL": "u-17\x00", "DEL": "u-17\x7f", "a blank before": " u-17", "a blank behind": "u-17 ", "two blanks": "u  17", "a tab": "u\t17",
+		"right to left": "u\u202e71", "a zero-width blank": "u\u200b-17", "a line separator": "u\u2028", "a blank that does not break": "u\u00a0",
+		"a letter of another script": "\u0443-17", "a full-width letter": "\uff55-17", "U+FFFD": "\ufffd", "private": "\ue000",
+	} {
+		_, err := trusting.identify(t.Context(), i.token(firstKey, map[string]any{"sub": subject}))
+		if refused, ok := errors.AsType[*NotIdentified](err); !ok || !refused.Invalid {
+			t.Errorf("a subject that is %s: %v", name, err)
+		}
 	}
 }
 
@@ -184,19 +251,37 @@ func TestOIDCRefuses(t *testing.T) {
 		"expired":                    i.token(firstKey, map[string]any{"exp": time.Now().Add(-time.Second).Unix()}),
 		"no expiry":                  i.token(firstKey, map[string]any{"exp": nil}),
 		"not yet":                    i.token(firstKey, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}),
-		"no subject":                 i.token(firstKey, map[string]any{"sub": nil, "email": nil}),
-		"a subject that is a screen": i.token(firstKey, map[string]any{"sub": "u\u202e17\n", "email": nil}),
-		"a subject that is long":     i.token(firstKey, map[string]any{"sub": strings.Repeat("u", 201), "email": nil}),
-		"a key of somebody else":     i.token(forged, nil),
-		"no key of the issuer":       i.token(newECDSA("third"), nil),
-		"other claims":               cut[0] + "." + changed + "." + cut[2],
-		"no signature":               cut[0] + "." + cut[1] + ".",
-		"none":                       unsigned(i, "none"),
-		"None":                       unsigned(i, "None"),
-		"HS256 with the public key":  hmacWithPublicKey(i),
-		"RS512":                      oidctest.SignIDToken(firstKey.private, firstKey.id, oidc.RS512, i.claims(nil)),
-		"nothing":                    "..",
-		"no JWT":                     "hello",
+		"issued in the future":       i.token(firstKey, map[string]any{"iat": time.Now().Add(issuedLeeway + time.Minute).Unix()}),
+		"issued at no time":          i.token(firstKey, map[string]any{"iat": "now"}),
+		"of another client":          i.token(firstKey, map[string]any{"azp": "game"}),
+		"of a client and another":    i.token(firstKey, map[string]any{"azp": []string{"pawl", "game"}}),
+		"of no client":               i.token(firstKey, map[string]any{"azp": ""}),
+		"an audience in an audience": i.token(firstKey, map[string]any{"aud": []any{[]string{"pawl"}}}),
+		"an audience that begins so": i.token(firstKey, map[string]any{"aud": []string{"pawl-test"}}),
+		"a claim in other letters":   i.token(firstKey, map[string]any{"aud": "shop", "AUD": "pawl"}),
+		"a subject in other letters": i.token(firstKey, map[string]any{"Sub": "u-18"}),
+		"a logout token":             i.tokenWith(firstKey, map[string]any{"typ": "logout+jwt"}, nil),
+		"a security event":           i.tokenWith(firstKey, map[string]any{"typ": "secevent+jwt"}, nil),
+		"a client's assertion":       i.tokenWith(firstKey, map[string]any{"typ": "client-authentication+jwt"}, nil),
+		"a type that is no text":     i.tokenWith(firstKey, map[string]any{"typ": []string{"JWT"}}, nil),
+		"an empty type":              i.tokenWith(firstKey, map[string]any{"typ": ""}, nil),
+		"a logout token without type": i.token(firstKey, map[string]any{"events": map[string]any{
+			"http://schemas.openid.net/event/backchannel-logout": map[string]any{}}}),
+		"what nobody understands":       i.tokenWith(firstKey, map[string]any{"crit": []string{"exp"}, "exp": 1}, nil),
+		"another key's name":            i.token(testKey{otherKey.id, firstKey.algorithm, firstKey.private}, nil),
+		"another key's name, and ES256": i.token(testKey{firstKey.id, otherKey.algorithm, otherKey.private}, nil),
+		"a key that it brings":          i.tokenWith(forged, map[string]any{"jwk": jose.JSONWebKey{Key: forged.private.Public(), KeyID: forged.id, Algorithm: forged.algorithm}}, nil),
+		"a key that it links to":        i.tokenWith(forged, map[string]any{"jku": stranger.URL + "/keys"}, nil),
+		"a key of somebody else":        i.token(forged, nil),
+		"no key of the issuer":          i.token(newECDSA("third"), nil),
+		"other claims":                  cut[0] + "." + changed + "." + cut[2],
+		"no signature":                  cut[0] + "." + cut[1] + ".",
+		"none":                          unsigned(i, "none"),
+		"None":                          unsigned(i, "None"),
+		"HS256 with the public key":     hmacWithPublicKey(i),
+		"RS512":                         oidctest.SignIDToken(firstKey.private, firstKey.id, oidc.RS512, i.claims(nil)),
+		"nothing":                       "..",
+		"no JWT":                        "hello",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -322,7 +407,7 @@ func TestOIDCRemembers(t *testing.T) {
 	t.Parallel()
 	var g good
 	now := time.Now()
-	maria := &Principal{Name: "oidc:maria@example.com"}
+	maria := &Principal{Name: "oidc:https://id.example.com#u-17"}
 	g.add("long", maria, now.Add(time.Hour))
 	g.add("short", maria, now.Add(time.Second))
 	for _, c := range []struct {
@@ -373,14 +458,19 @@ func TestIssuerSettings(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Issuer){
-		"no URL":      func(i *Issuer) { i.URL = "" },
-		"not https":   func(i *Issuer) { i.URL = "http://id.example.com" },
-		"no host":     func(i *Issuer) { i.URL = "https:///x" },
-		"a password":  func(i *Issuer) { i.URL = "https://me:secret@id.example.com" },
-		"a query":     func(i *Issuer) { i.URL += "?a=b" },
-		"no audience": func(i *Issuer) { i.Audience = "" },
-		"no claim":    func(i *Issuer) { i.RoleClaim = "" },
-		"no roles":    func(i *Issuer) { i.Roles = nil },
+		"no URL":       func(i *Issuer) { i.URL = "" },
+		"not https":    func(i *Issuer) { i.URL = "http://id.example.com" },
+		"no host":      func(i *Issuer) { i.URL = "https:///x" },
+		"a password":   func(i *Issuer) { i.URL = "https://me:secret@id.example.com" },
+		"a query":      func(i *Issuer) { i.URL += "?a=b" },
+		"a bare ?":     func(i *Issuer) { i.URL += "?" },
+		"a fragment":   func(i *Issuer) { i.URL += "#a" },
+		"a bare #":     func(i *Issuer) { i.URL += "#" },
+		"a look-alike": func(i *Issuer) { i.URL += "\u2028" },
+		"too long":     func(i *Issuer) { i.URL += strings.Repeat("a", maxIssuerLength) },
+		"no audience":  func(i *Issuer) { i.Audience = "" },
+		"no claim":     func(i *Issuer) { i.RoleClaim = "" },
+		"no roles":     func(i *Issuer) { i.Roles = nil },
 	} {
 		bad := good
 		change(&bad)

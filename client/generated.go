@@ -753,7 +753,10 @@ type CallbackBodyOutcome string
 
 // Caller defines model for Caller.
 type Caller struct {
-	// Name As the history has it: token:NAME, oidc:NAME, local or anonymous.
+	// Email Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing.
+	Email string `json:"email,omitempty,omitzero"`
+
+	// Name As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
 	Name string `json:"name"`
 
 	// Open Whether the service is open to this machine without a token, because none was ever made.
@@ -1258,7 +1261,7 @@ type Order struct {
 	// StopRequested Somebody asked to stop the order.
 	StopRequested OrderStopRequested `json:"stopRequested,omitempty,omitzero"`
 
-	// SubmittedBy Who sent the order first: token:NAME or oidc:NAME. Absent where nobody was identified.
+	// SubmittedBy Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified.
 	//
 	// Examples: token:shop-web
 	SubmittedBy string `json:"submittedBy,omitempty,omitzero"`
@@ -1789,7 +1792,7 @@ type TestOutcome struct {
 
 // Transition defines model for Transition.
 type Transition struct {
-	// Actor Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
+	// Actor Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
 	//
 	// Examples: system
 	Actor string    `json:"actor"`

@@ -21,7 +21,8 @@ var getCallerOperation = failing(huma.Operation{
 
 type getCallerAnswer struct {
 	Body struct {
-		Name       string   `json:"name" doc:"As the history has it: token:NAME, oidc:NAME, local or anonymous."`
+		Name       string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
+		Email      string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
 		Roles      []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate and admin."`
 		Open       bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
 		Operations []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`
@@ -44,7 +45,7 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 
 func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {
 	out := &getCallerAnswer{}
-	out.Body.Name, out.Body.Open, out.Body.Operations = p.Name, open, operations
+	out.Body.Name, out.Body.Email, out.Body.Open, out.Body.Operations = p.Name, p.Email, open, operations
 	out.Body.Roles = each(p.Roles, func(role *access.Role) string { return string(*role) })
 	return out
 }

@@ -27,7 +27,7 @@ type order struct {
 	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
 	CreatedAt   time.Time  `json:"createdAt"`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
-	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who sent the order first: token:NAME or oidc:NAME. Absent where nobody was identified." example:"token:shop-web"`
+	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified." example:"token:shop-web"`
 	*OrderTerms
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
@@ -97,7 +97,7 @@ type transition struct {
 	At    time.Time `json:"at"`
 	Fence int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
 	Verb  string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
-	Actor string    `json:"actor" doc:"Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself." example:"system"`
+	Actor string    `json:"actor" doc:"Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself." example:"system"`
 
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it was done."`
 	Reason     string `json:"reason,omitempty"`

@@ -1317,7 +1317,9 @@ export interface components {
             [key: string]: unknown;
         };
         Caller: {
-            /** @description As the history has it: token:NAME, oidc:NAME, local or anonymous. */
+            /** @description Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing. */
+            email?: string;
+            /** @description As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous. */
             name: string;
             /** @description Whether the service is open to this machine without a token, because none was ever made. */
             open: boolean;
@@ -1829,7 +1831,7 @@ export interface components {
              */
             stopRequested?: "cancel" | "pause" | "deadline";
             /**
-             * @description Who sent the order first: token:NAME or oidc:NAME. Absent where nobody was identified.
+             * @description Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified.
              * @example token:shop-web
              */
             submittedBy?: string;
@@ -2333,7 +2335,7 @@ export interface components {
         };
         Transition: {
             /**
-             * @description Who did it. token:NAME or oidc:NAME: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
+             * @description Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
              * @example system
              */
             actor: string;
