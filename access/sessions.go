@@ -12,10 +12,7 @@ import (
 	"pawl/db"
 )
 
-const (
-	linkLifetime    = 10 * time.Minute
-	sessionLifetime = 12 * time.Hour // it ends with its token, too
-)
+const linkLifetime = 10 * time.Minute
 
 // ErrLink is the error of a link that opens nothing: it was opened, has expired or never was, or its token has ended.
 var ErrLink = errors.New("the link opens nothing")
@@ -25,7 +22,7 @@ var ErrLink = errors.New("the link opens nothing")
 func MakeLink(ctx context.Context, query *db.Queries, name, actor string) (link string, expires time.Time, err error) {
 	link = randomDigits(secretLength)
 	hash := hashOf(link)
-	expires, err = query.SessionLink(ctx, db.SessionLinkParams{Name: name, Sha256: hash[:], LifetimeSeconds: linkLifetime.Seconds(), Actor: actor})
+	expires, err = query.SessionLink(ctx, db.SessionLinkParams{Name: name, LinkSha256: hash[:], LifetimeSeconds: linkLifetime.Seconds(), Actor: actor})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", time.Time{}, ErrNotFound
@@ -42,19 +39,18 @@ type Session struct {
 	ExpiresAt time.Time
 }
 
-// OpenSession opens a link, once. before is the cookie that the browser has, if any: its session ends. Errors: ErrLink,
+// OpenSession opens a link, once. previous is the cookie that the browser has, if any: its session ends. Errors: ErrLink,
 // *Exceeded, ErrUnavailable.
-func (c *Control) OpenSession(ctx context.Context, link, before string, address netip.Addr) (*Session, error) {
+func (c *Control) OpenSession(ctx context.Context, link, previous string, address netip.Addr) (*Session, error) {
 	if c == nil || len(link) != secretLength {
 		return nil, ErrLink
 	}
 	cookie := randomDigits(secretLength)
-	hash, linkHash, beforeHash := hashOf(cookie), hashOf(link), hashOf(before)
+	hash, linkHash, previousHash := hashOf(cookie), hashOf(link), hashOf(previous)
 	opened := db.SessionOpenRow{}
 	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) { // shared with nobody: of two who open a link one does
 		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
-			CookieSha256: hash[:], LinkSha256: linkHash[:], BeforeSha256: beforeHash[:],
-			LifetimeSeconds: sessionLifetime.Seconds(), Address: addressText(address),
+			CookieSha256: hash[:], LinkSha256: linkHash[:], PreviousCookieSha256: previousHash[:], Address: addressText(address),
 		})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil, &NotIdentified{Reason: ErrLink.Error(), Invalid: true}
@@ -70,7 +66,7 @@ func (c *Control) OpenSession(ctx context.Context, link, before string, address 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	c.sessions.forget(before)
+	c.sessions.forget(previous)
 	return &Session{Cookie: cookie, Name: "token:" + opened.Name, ExpiresAt: opened.ExpiresAt}, nil
 }
 
@@ -80,7 +76,7 @@ func (c *Control) EndSession(ctx context.Context, cookie string, address netip.A
 		return nil
 	}
 	hash := hashOf(cookie)
-	if err := c.query.SessionEnd(ctx, db.SessionEndParams{Sha256: hash[:], Address: addressText(address)}); err != nil {
+	if err := c.query.SessionEnd(ctx, db.SessionEndParams{CookieSha256: hash[:], Address: addressText(address)}); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	c.sessions.forget(cookie)

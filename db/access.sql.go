@@ -169,8 +169,7 @@ func (q *Queries) TokenRotate(ctx context.Context, arg TokenRotateParams) (time.
 }
 
 const tokenUsed = `-- name: TokenUsed :exec
-UPDATE pawl.tokens AS t SET used_at = now()
-WHERE t.id = $1 AND (t.used_at IS NULL OR t.used_at < now() - interval '1 hour')
+SELECT pawl.note_token_use($1::text)
 `
 
 // Notes that a token was used, at most once in an hour, however many replicas see it used.

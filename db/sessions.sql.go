@@ -11,24 +11,17 @@ import (
 )
 
 const sessionEnd = `-- name: SessionEnd :exec
-WITH ended AS (
-  UPDATE pawl.sessions AS s SET expires_at = now()
-  FROM pawl.tokens AS t
-  WHERE s.sha256 = $2 AND s.opened_at IS NOT NULL AND s.expires_at > now() AND t.id = s.token_id
-  RETURNING t.name, t.id
-)
-INSERT INTO pawl.access_log (event, actor, address, subject, detail)
-SELECT 'session_ended', 'token:' || e.name, nullif($1::text, '')::inet, e.name, e.id FROM ended AS e
+SELECT pawl.end_session($1::bytea, nullif($2::text, '')::inet)
 `
 
 type SessionEndParams struct {
-	Address string
-	Sha256  []byte
+	CookieSha256 []byte
+	Address      string
 }
 
 // Ends a session.
 func (q *Queries) SessionEnd(ctx context.Context, arg SessionEndParams) error {
-	_, err := q.db.Exec(ctx, sessionEnd, arg.Address, arg.Sha256)
+	_, err := q.db.Exec(ctx, sessionEnd, arg.CookieSha256, arg.Address)
 	return err
 }
 
@@ -72,7 +65,7 @@ WITH holder AS (
   WHERE t.name = $1 AND t.replaced_at IS NULL AND t.revoked_at IS NULL AND t.expires_at > now()
 ), made AS (
   INSERT INTO pawl.sessions (sha256, token_id, expires_at)
-  SELECT $2, h.id, now() + make_interval(secs => $3::double precision) FROM holder AS h
+  SELECT sha256($2::bytea), h.id, now() + make_interval(secs => $3::double precision) FROM holder AS h
   RETURNING sessions.expires_at
 ), logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
@@ -83,7 +76,7 @@ SELECT m.expires_at::timestamptz AS expires_at FROM made AS m
 
 type SessionLinkParams struct {
 	Name            string
-	Sha256          []byte
+	LinkSha256      []byte
 	LifetimeSeconds float64
 	Actor           string
 }
@@ -92,7 +85,7 @@ type SessionLinkParams struct {
 func (q *Queries) SessionLink(ctx context.Context, arg SessionLinkParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, sessionLink,
 		arg.Name,
-		arg.Sha256,
+		arg.LinkSha256,
 		arg.LifetimeSeconds,
 		arg.Actor,
 	)
@@ -102,29 +95,15 @@ func (q *Queries) SessionLink(ctx context.Context, arg SessionLinkParams) (time.
 }
 
 const sessionOpen = `-- name: SessionOpen :one
-WITH opened AS (
-  UPDATE pawl.sessions AS s SET sha256 = $1, opened_at = now(),
-    expires_at = least(t.expires_at, now() + make_interval(secs => $2::double precision))
-  FROM pawl.tokens AS t
-  WHERE s.sha256 = $3 AND s.opened_at IS NULL AND s.expires_at > now()
-    AND t.id = s.token_id AND t.revoked_at IS NULL AND t.expires_at > now()
-  RETURNING t.name, s.token_id, s.expires_at
-), ended AS (
-  UPDATE pawl.sessions AS s SET expires_at = now()
-  WHERE s.sha256 = $4 AND s.opened_at IS NOT NULL AND s.expires_at > now() AND EXISTS (SELECT FROM opened)
-), logged AS (
-  INSERT INTO pawl.access_log (event, actor, address, subject, detail)
-  SELECT 'session_opened', 'token:' || o.name, nullif($5::text, '')::inet, o.name, o.token_id FROM opened AS o
-)
-SELECT o.name, o.expires_at::timestamptz AS expires_at FROM opened AS o
+SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
+FROM pawl.open_session($1::bytea, $2::bytea, $3::bytea, nullif($4::text, '')::inet) AS o (name, expires_at)
 `
 
 type SessionOpenParams struct {
-	CookieSha256    []byte
-	LifetimeSeconds float64
-	LinkSha256      []byte
-	BeforeSha256    []byte
-	Address         string
+	LinkSha256           []byte
+	CookieSha256         []byte
+	PreviousCookieSha256 []byte
+	Address              string
 }
 
 type SessionOpenRow struct {
@@ -136,10 +115,9 @@ type SessionOpenRow struct {
 // its token is no longer good.
 func (q *Queries) SessionOpen(ctx context.Context, arg SessionOpenParams) (SessionOpenRow, error) {
 	row := q.db.QueryRow(ctx, sessionOpen,
-		arg.CookieSha256,
-		arg.LifetimeSeconds,
 		arg.LinkSha256,
-		arg.BeforeSha256,
+		arg.CookieSha256,
+		arg.PreviousCookieSha256,
 		arg.Address,
 	)
 	var i SessionOpenRow

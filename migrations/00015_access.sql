@@ -26,6 +26,13 @@ CREATE TABLE pawl.tokens (
 CREATE UNIQUE INDEX tokens_current ON pawl.tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.tokens FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
+-- Notes that a token was used, at most once in an hour, however many replicas see it used. It runs with the rights of the owner:
+-- the role of the service may change no token.
+CREATE FUNCTION pawl.note_token_use(token_id text) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE pawl.tokens AS t SET used_at = now()
+  WHERE t.id = note_token_use.token_id AND (t.used_at IS NULL OR t.used_at < now() - interval '1 hour')
+$$;
+
 -- What was done with tokens, and what was denied. The verbs of orders, the changes of stock and the activations of policies
 -- have a history of their own.
 CREATE TABLE pawl.access_log (
@@ -60,4 +67,5 @@ SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.
 -- +goose Down
 DROP VIEW books.access_log;
 DROP TABLE pawl.access_log;
+DROP FUNCTION pawl.note_token_use(text);
 DROP TABLE pawl.tokens;

@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"pawl/access"
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm"
@@ -54,10 +58,14 @@ func makeRoles(t *testing.T) *shopRoles {
 	return r
 }
 
+func (r *shopRoles) urlAs(role string) string {
+	return strings.Replace(r.AdminURL, "options=", "options=-crole%3D"+r.prefix+"_"+role+"%09", 1)
+}
+
 // as connects with one of the roles.
 func (r *shopRoles) as(t *testing.T, role string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), strings.Replace(r.AdminURL, "options=", "options=-crole%3D"+r.prefix+"_"+role+"%09", 1))
+	conn, err := pgx.Connect(t.Context(), r.urlAs(role))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +109,22 @@ func TestRolesAreDenied(t *testing.T) {
 			`UPDATE pawl.installation SET callback_secret = ''`: noRight, `UPDATE pawl.policies SET source = ''`: noRight,
 			`UPDATE pawl.policy_activations SET actor = 'x'`: noRight, `DELETE FROM pawl.policies`: noRight,
 			`INSERT INTO pawl.tokens (id, name, sha256, roles, created_by, expires_at) VALUES ('0123456789', 'mine', sha256(''), '{admin}', 'me', now())`: noRight,
-			`UPDATE pawl.tokens SET roles = '{admin}'`: noRight, `DELETE FROM public.goose_db_version`: noRight,
+			`UPDATE pawl.tokens SET roles = '{admin}'`: noRight, `UPDATE pawl.tokens SET used_at = now()`: noRight, `DELETE FROM public.goose_db_version`: noRight,
+			`SELECT FROM pawl.tokens FOR UPDATE`: noRight, `UPDATE pawl.tokens SET revoked_at = NULL`: noRight, `UPDATE pawl.tokens SET sha256 = sha256('')`: noRight,
+			`UPDATE pawl.sessions SET sha256 = sha256('')`: noRight, `UPDATE pawl.sessions SET token_id = ''`: noRight, `UPDATE pawl.sessions SET opened_at = now()`: noRight,
+			`UPDATE pawl.sessions SET expires_at = 'infinity'`: noRight, `SELECT FROM pawl.sessions FOR UPDATE`: noRight, `DELETE FROM pawl.sessions`: noRight,
+			`INSERT INTO pawl.sessions (sha256, token_id, opened_at, expires_at) SELECT sha256(''), t.id, now(), now() FROM pawl.tokens AS t`: noRight,
+			`INSERT INTO pawl.access_log (at, event, actor) VALUES ('2020-01-01', 'token_created', 'maria')`:                                  noRight,
+			`INSERT INTO pawl.access_log (entry_no, event, actor) OVERRIDING SYSTEM VALUE VALUES (1, 'token_created', 'maria')`:               noRight,
+			`UPDATE pawl.orders SET submitted_by = 'token:maria'`:                                                                             noRight, `UPDATE pawl.orders SET customer_id = 'maria'`: noRight, `UPDATE pawl.orders SET amount = 0`: noRight,
+			`UPDATE pawl.orders SET order_id = 'x'`: noRight, `UPDATE pawl.orders SET metadata = '{}'`: noRight, `UPDATE pawl.charges SET amount = 0`: noRight,
+			`UPDATE pawl.charges SET currency = 'USD'`: noRight, `UPDATE pawl.charges SET executor = NULL`: noRight, `UPDATE pawl.charges SET reference = ''`: noRight,
+			`UPDATE pawl.refunds SET amount = 0`: noRight, `UPDATE pawl.reservations SET quantity = 1`: noRight, `UPDATE pawl.inventory SET item = 'x'`: noRight,
+			`UPDATE pawl.step_calls SET started_at = now()`: noRight, `UPDATE pawl.idempotency_keys SET principal = 'token:maria'`: noRight,
+			`UPDATE pawl.idempotency_keys SET fingerprint = ''`: noRight, `UPDATE pawl.webhook_endpoints SET created_by = 'token:maria'`: noRight,
+			`UPDATE pawl.webhook_deliveries SET body = ''`: noRight, `UPDATE pawl.webhook_changes SET actor = 'token:maria'`: noRight,
+			`DO $$ BEGIN LOCK TABLE pawl.tokens; END $$`: noRight, `DO $$ BEGIN LOCK TABLE pawl.sessions; END $$`: noRight, `DO $$ BEGIN LOCK TABLE pawl.orders; END $$`: noRight,
+			`CREATE FUNCTION pawl.sha256(bytea) RETURNS bytea LANGUAGE sql AS 'SELECT $1'`: noRight, `ALTER FUNCTION pawl.end_session(bytea, inet) SECURITY INVOKER`: noRight,
 			`DELETE FROM pawl.migration_checksums`: noRight,
 		},
 		"read": {
@@ -125,6 +148,65 @@ func TestRolesAreDenied(t *testing.T) {
 				t.Errorf("%s sends %s: %v", role, sql, err)
 			}
 		}
+	}
+}
+
+// TestServiceBecomesNobody: whoever is in the service has its role, and reads every hash. It opens no session with them, and makes
+// none last longer.
+func TestServiceBecomesNobody(t *testing.T) {
+	t.Parallel()
+	r := makeRoles(t)
+	query := db.New(r.Pool) // of the owner, who makes tokens and links
+	if _, err := access.Create(t.Context(), query, access.Template{Name: "maria", Roles: access.AllRoles, Lifetime: time.Hour, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	conn := r.as(t, "serve")
+	pool, err := pgxpool.New(t.Context(), r.urlAs("serve"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	control, err := access.New(t.Context(), db.New(pool), access.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Stop()
+	link, _, err := access.MakeLink(t.Context(), query, "maria", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := func(what, sql string) {
+		t.Helper()
+		var opened int
+		if err := conn.QueryRow(t.Context(), sql).Scan(&opened); err != nil || opened != 0 {
+			t.Errorf("%s opens %d sessions, %v", what, opened, err)
+		}
+	}
+	const chosen = `, sha256('mine'), '', NULL)`
+	stolen("the hash of a link", `SELECT count(*) FROM pawl.sessions AS s, pawl.open_session(s.sha256`+chosen)
+	stolen("the hash of a token", `SELECT count(*) FROM pawl.tokens AS t, pawl.open_session(t.sha256`+chosen)
+	session, err := control.OpenSession(t.Context(), link, "", netip.MustParseAddr("192.0.2.1"))
+	if err != nil || session.Name != "token:maria" || time.Until(session.ExpiresAt) > time.Hour {
+		t.Fatal(session, err) // it ends with its token
+	}
+	stolen("the hash of a cookie", `SELECT count(*) FROM pawl.sessions AS s, pawl.open_session(s.sha256`+chosen)
+	if _, err := control.OpenSession(t.Context(), link, "", netip.Addr{}); !errors.Is(err, access.ErrLink) {
+		t.Error("a link that was opened:", err)
+	}
+	by := access.Request{Session: session.Cookie}
+	if p, err := control.Identify(t.Context(), by); err != nil || p.Name != session.Name {
+		t.Error(p, err)
+	}
+	if err := control.EndSession(t.Context(), session.Cookie, netip.Addr{}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := control.Identify(t.Context(), by); err == nil {
+		t.Error("the session goes on as", p.Name)
+	}
+	want := "link_made test - maria, session_opened token:maria 192.0.2.1 maria, session_ended token:maria - maria"
+	got := ask(t, r.URL, `SELECT string_agg(concat_ws(' ', event, actor, coalesce(host(address), '-'), subject), ', ' ORDER BY entry_no) FROM access_log WHERE event <> 'token_created'`)
+	if got != want {
+		t.Errorf("the access log has %s", got)
 	}
 }
 

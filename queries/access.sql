@@ -12,8 +12,7 @@ FROM pawl.tokens AS t WHERE t.id = @id;
 
 -- name: TokenUsed :exec
 -- Notes that a token was used, at most once in an hour, however many replicas see it used.
-UPDATE pawl.tokens AS t SET used_at = now()
-WHERE t.id = @id AND (t.used_at IS NULL OR t.used_at < now() - interval '1 hour');
+SELECT pawl.note_token_use(@id::text);
 
 -- name: TokenCreate :one
 -- Makes a token. No row: there is one of that name.

@@ -5,7 +5,7 @@ WITH holder AS (
   WHERE t.name = @name AND t.replaced_at IS NULL AND t.revoked_at IS NULL AND t.expires_at > now()
 ), made AS (
   INSERT INTO pawl.sessions (sha256, token_id, expires_at)
-  SELECT @sha256, h.id, now() + make_interval(secs => @lifetime_seconds::double precision) FROM holder AS h
+  SELECT sha256(@link_sha256::bytea), h.id, now() + make_interval(secs => @lifetime_seconds::double precision) FROM holder AS h
   RETURNING sessions.expires_at
 ), logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
@@ -16,21 +16,8 @@ SELECT m.expires_at::timestamptz AS expires_at FROM made AS m;
 -- name: SessionOpen :one
 -- Opens a link, once, and ends the session that the browser had. No row: the link was opened, has expired, or never was, or
 -- its token is no longer good.
-WITH opened AS (
-  UPDATE pawl.sessions AS s SET sha256 = @cookie_sha256, opened_at = now(),
-    expires_at = least(t.expires_at, now() + make_interval(secs => @lifetime_seconds::double precision))
-  FROM pawl.tokens AS t
-  WHERE s.sha256 = @link_sha256 AND s.opened_at IS NULL AND s.expires_at > now()
-    AND t.id = s.token_id AND t.revoked_at IS NULL AND t.expires_at > now()
-  RETURNING t.name, s.token_id, s.expires_at
-), ended AS (
-  UPDATE pawl.sessions AS s SET expires_at = now()
-  WHERE s.sha256 = @before_sha256 AND s.opened_at IS NOT NULL AND s.expires_at > now() AND EXISTS (SELECT FROM opened)
-), logged AS (
-  INSERT INTO pawl.access_log (event, actor, address, subject, detail)
-  SELECT 'session_opened', 'token:' || o.name, nullif(@address::text, '')::inet, o.name, o.token_id FROM opened AS o
-)
-SELECT o.name, o.expires_at::timestamptz AS expires_at FROM opened AS o;
+SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
+FROM pawl.open_session(@link_sha256::bytea, @cookie_sha256::bytea, @previous_cookie_sha256::bytea, nullif(@address::text, '')::inet) AS o (name, expires_at);
 
 -- name: SessionGet :one
 -- A session by the hash of its cookie, with its token, and how long both are still good by the clock of the database.
@@ -42,11 +29,4 @@ WHERE s.sha256 = @sha256 AND s.opened_at IS NOT NULL;
 
 -- name: SessionEnd :exec
 -- Ends a session.
-WITH ended AS (
-  UPDATE pawl.sessions AS s SET expires_at = now()
-  FROM pawl.tokens AS t
-  WHERE s.sha256 = @sha256 AND s.opened_at IS NOT NULL AND s.expires_at > now() AND t.id = s.token_id
-  RETURNING t.name, t.id
-)
-INSERT INTO pawl.access_log (event, actor, address, subject, detail)
-SELECT 'session_ended', 'token:' || e.name, nullif(@address::text, '')::inet, e.name, e.id FROM ended AS e;
+SELECT pawl.end_session(@cookie_sha256::bytea, nullif(@address::text, '')::inet);

@@ -61,20 +61,34 @@ GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
 GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint) TO pawl_serve;
--- What only grows: history, and what orders refer to.
-GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.access_log, pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
-GRANT INSERT, UPDATE ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
+-- Who a caller is and what it may do is the owner's to say: tokens, links and sessions are changed by these functions alone.
+GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, bytea, bytea, inet), pawl.end_session(bytea, inet) TO pawl_serve;
+-- What only grows: history, and what orders refer to. The time of an entry of the access log is the server's.
+GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
+GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
+-- Orders and their effects: what a move, a verb or an answer changes, and not what they are about (amount, item, customer, submitter).
+GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
--- The answers of repeated requests are forgotten after a month.
-GRANT INSERT, UPDATE, DELETE ON pawl.idempotency_keys TO pawl_serve;
+GRANT UPDATE (action, approval_until, approved_at, calls, complete_by, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
+  finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, refunds, reserved_until, retries,
+  retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
+GRANT UPDATE (refunded_at, captured_at) ON pawl.charges TO pawl_serve;
+GRANT UPDATE (state, claims, due_at, sent_at, finished_at, reference, code, detail) ON pawl.refunds TO pawl_serve;
+GRANT UPDATE (released_at) ON pawl.reservations TO pawl_serve;
+GRANT UPDATE (on_hand, reserved, sold, version, tracked) ON pawl.inventory TO pawl_serve;
+GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.step_calls TO pawl_serve;
+GRANT UPDATE (source, outcome, code, detail, reference, data, answered_at, consumed_at) ON pawl.step_answers TO pawl_serve;
+GRANT UPDATE (claims, due_at, finished_at, reason, reference, code, detail) ON pawl.late_undos TO pawl_serve;
+GRANT UPDATE (version) ON pawl.concurrency_keys TO pawl_serve;
+-- The answers of repeated requests are forgotten after a month. To lock rows takes a right to change some column of them.
+GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
 -- Deliveries are forgotten with the events.
-GRANT INSERT, UPDATE, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
+GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
+GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,
+  state, disabled_reason, secret, previous_secret, url, description, types) ON pawl.webhook_endpoints TO pawl_serve;
+GRANT UPDATE (due_at, attempted_at, finished_at, attempts, state, log) ON pawl.webhook_deliveries TO pawl_serve;
 -- Numbers of events are given, and forgotten with time.
 GRANT INSERT, DELETE ON pawl.event_batches, pawl.early_events TO pawl_serve;
 GRANT INSERT ON pawl.event_epochs TO pawl_serve;
 GRANT UPDATE (owner, fence, due_at, wanted_until, system_identifier, history, epoch) ON pawl.event_relay TO pawl_serve;
--- A token is made and ended by the owner alone: whoever gets into the service makes himself none.
-GRANT UPDATE (used_at) ON pawl.tokens TO pawl_serve;
--- Nor a link: the service opens those that there are, and ends sessions.
-GRANT UPDATE (sha256, opened_at, expires_at) ON pawl.sessions TO pawl_serve;
 COMMIT;
