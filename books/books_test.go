@@ -330,6 +330,11 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 		{"a late effect of nobody", "INSERT INTO late_undos (order_no, generation, step, reason) VALUES (999, 0, 'charge', 'test')",
 			found{"orphans": {"order_no 999"}}},
 
+		{"a token that was never made", "INSERT INTO access_log (entry_no, event, actor, subject, detail) OVERRIDING SYSTEM VALUE VALUES (900, 'token_created', 'maria', 'eve', '0123456789 for admin')",
+			found{"access_log": {"900"}}},
+		{"a session that nobody ended", "INSERT INTO access_log (entry_no, event, actor, subject) OVERRIDING SYSTEM VALUE VALUES (900, 'session_ended', 'token:maria', 'maria')",
+			found{"access_log": {"900"}}},
+
 		{"due, and nobody picks it up", "UPDATE orders SET due_at = now() - interval '10 minutes' WHERE" + of("reserving"),
 			found{"stuck": {"reserving"}}},
 	} {

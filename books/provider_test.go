@@ -339,7 +339,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)
 			}
-			if len(report.Checks) != 13 || !report.OK() {
+			if len(report.Checks) != 14 || !report.OK() {
 				t.Errorf("of our own books: %+v", report.Checks)
 			}
 		})

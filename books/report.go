@@ -42,6 +42,7 @@ const (
 	AboutCurrencies About = "currencies"
 	AboutNumbers    About = "numbers" // "order_no" and the number: there is no order
 	AboutKeys       About = "keys"    // order ids as the provider has them, or its keys
+	AboutEntries    About = "entries" // entry_no of the access log
 )
 
 // Offender is one violation.
@@ -89,6 +90,7 @@ const (
 	numbers   = "numbers"
 	calls     = "calls"
 	late      = "late"
+	entries   = "access_log"
 	stuck     = "stuck"
 )
 
@@ -141,6 +143,7 @@ func newLedger(most int32) *ledger {
 			{Name: numbers, About: AboutNumbers, Proves: "Every order that another one was admitted after is there."},
 			{Name: calls, Proves: "Every remote step that was done has its call and its answer, and what was answered done is in the books."},
 			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone, and no refund has been open for as long."},
+			{Name: entries, About: AboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},
 			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
 		},
 	}

@@ -71,7 +71,7 @@ type Database interface {
 func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	start := time.Now()
-	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.stuck} {
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.access, v.stuck} {
 		if err := part(ctx); err != nil {
 			return Report{}, err
 		}
@@ -175,6 +175,11 @@ const lateAfter = time.Hour
 func (v *verifier) late(ctx context.Context) error {
 	found, err := read(ctx, db.New(v.pool).VerifyLate, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
 	return v.ledger.enter(late, finding(found), err)
+}
+
+func (v *verifier) access(ctx context.Context) error {
+	found, err := read(ctx, db.New(v.pool).VerifyAccess, v.opt.MaxOffenders)
+	return v.ledger.enter(entries, finding(found), err)
 }
 
 func (v *verifier) stuck(ctx context.Context) error {

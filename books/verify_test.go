@@ -24,7 +24,7 @@ func TestVerify(t *testing.T) {
 	t.Run("an empty database is in order", func(t *testing.T) {
 		t.Parallel()
 		report := newShop(t).verify(books.Options{})
-		if !report.OK() || len(report.Checks) != 13 || len(report.Orders) != 0 || len(report.Money) != 0 {
+		if !report.OK() || len(report.Checks) != 14 || len(report.Orders) != 0 || len(report.Money) != 0 {
 			t.Errorf("report %+v", report)
 		}
 	})
@@ -130,7 +130,7 @@ func checkTotals(t *testing.T, report books.Report) {
 	}
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
-		"money": 10, "stock": 3, "orphans": 71, "numbers": 10, "calls": 0, "late": 0, "stuck": 6,
+		"money": 10, "stock": 3, "orphans": 71, "numbers": 10, "calls": 0, "late": 0, "access_log": 0, "stuck": 6,
 	}
 	for _, check := range report.Checks {
 		if check.Checked != want[check.Name] {

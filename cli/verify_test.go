@@ -80,7 +80,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `13 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `14 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
@@ -92,7 +92,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM charges")
 		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
-		if err == nil || !strings.Contains(err.Error(), "2 of 13 checks") || exitCode(err) != exitFailure {
+		if err == nil || !strings.Contains(err.Error(), "2 of 14 checks") || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{
@@ -180,7 +180,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		if err == nil || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
-		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `21 checks in`} {
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `22 checks in`} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}

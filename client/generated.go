@@ -355,6 +355,7 @@ const (
 // Defines values for VerificationCheckAbout.
 const (
 	VerificationCheckAboutCurrencies VerificationCheckAbout = "currencies"
+	VerificationCheckAboutEntries    VerificationCheckAbout = "entries"
 	VerificationCheckAboutItems      VerificationCheckAbout = "items"
 	VerificationCheckAboutKeys       VerificationCheckAbout = "keys"
 	VerificationCheckAboutNumbers    VerificationCheckAbout = "numbers"
@@ -1877,7 +1878,7 @@ type VerificationState string
 
 // VerificationCheck defines model for VerificationCheck.
 type VerificationCheck struct {
-	// About What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+	// About What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
 	About VerificationCheckAbout `json:"about"`
 
 	// Checked How many rows were judged.
@@ -1897,7 +1898,7 @@ type VerificationCheck struct {
 	Warning bool `json:"warning"`
 }
 
-// VerificationCheckAbout What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+// VerificationCheckAbout What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
 type VerificationCheckAbout string
 
 // VerificationMoney defines model for VerificationMoney.

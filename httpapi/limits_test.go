@@ -26,9 +26,12 @@ import (
 )
 
 // guardedBy is the API with a control of its own over its database.
-func guardedBy(t testing.TB, cfg access.Config) *bundle {
+func guardedBy(t *testing.T, cfg access.Config, policies ...string) *bundle {
 	t.Helper()
 	b := &bundle{Database: dbtest.New(t), grace: patience}
+	for _, policy := range policies {
+		b.activate(t, policy)
+	}
 	pool := open(t, b.URL)
 	control, err := access.New(t.Context(), db.New(pool), cfg)
 	if err != nil {
@@ -169,33 +172,99 @@ func TestTokensWithLimits(t *testing.T) {
 	})
 }
 
-// TestOIDCCallers have tokens of an issuer over HTTP.
-func TestOIDCCallers(t *testing.T) {
-	t.Parallel()
+// account is what an OpenID Connect issuer says of a caller.
+type account struct{ subject, email, group string }
+
+// withIssuer is the API for the accounts of an issuer at a path, and what they send.
+func withIssuer(t *testing.T, path string, policies ...string) (b *bundle, issuerURL string, bearer func(audience string, of account) string) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	provider := &oidctest.Server{PublicKeys: []oidctest.PublicKey{{PublicKey: key.Public(), KeyID: "k", Algorithm: oidc.ES256}}}
-	issuer := httptest.NewServer(provider)
-	t.Cleanup(issuer.Close)
-	provider.SetIssuer(issuer.URL)
-	b := guardedBy(t, access.Config{Issuer: access.Issuer{
-		URL: issuer.URL, Audience: "pawl", RoleClaim: "realm_access.roles", Roles: map[string]access.Roles{"support": {access.Read, access.Operate}},
-	}})
-	bearer := func(audience, group string) string {
-		return "Bearer " + oidctest.SignIDToken(key, "k", oidc.ES256, fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":"u-17","exp":%d,
-			"email":"maria@example.com","email_verified":true,"realm_access":{"roles":[%q]}}`, issuer.URL, audience, time.Now().Add(time.Hour).Unix(), group))
+	server := httptest.NewServer(http.StripPrefix(path, provider))
+	t.Cleanup(server.Close)
+	issuerURL = server.URL + path
+	provider.SetIssuer(issuerURL)
+	b = guardedBy(t, access.Config{Issuer: access.Issuer{
+		URL: issuerURL, Audience: "pawl", RoleClaim: "realm_access.roles", Roles: map[string]access.Roles{
+			"support": {access.Read, access.Operate}, "shop": {access.Submit, access.Approve}, "warehouse": {access.Stock},
+		},
+	}}, policies...)
+	return b, issuerURL, func(audience string, of account) string {
+		return "Bearer " + oidctest.SignIDToken(key, "k", oidc.ES256, fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":%q,"exp":%d,
+			"email":%q,"email_verified":true,"realm_access":{"roles":[%q]}}`, issuerURL, audience, of.subject, time.Now().Add(time.Hour).Unix(), of.email, of.group))
 	}
+}
+
+// TestOIDCCallers have tokens of an issuer over HTTP.
+func TestOIDCCallers(t *testing.T) {
+	t.Parallel()
+	b, issuer, bearer := withIssuer(t, "")
+	maria := account{"u-17", "maria@example.com", "support"}
 	b.held(t, "held", nil)
-	b.get(t, "/api/orders", "Authorization", bearer("pawl", "support")).wantStatus(t, 200)
-	b.get(t, "/api/orders", "Authorization", bearer("shop", "support")).wantProblem(t, 401, "unauthenticated")
-	lacking := b.get(t, "/api/orders", "Authorization", bearer("pawl", "read")).wantProblem(t, 403, "forbidden")
-	if !strings.Contains(lacking.Detail, "oidc:maria@example.com") {
+	b.get(t, "/api/orders", "Authorization", bearer("pawl", maria)).wantStatus(t, 200)
+	b.get(t, "/api/orders", "Authorization", bearer("shop", maria)).wantProblem(t, 401, "unauthenticated")
+	lacking := b.get(t, "/api/orders", "Authorization", bearer("pawl", account{"u-17", "maria@example.com", "read"})).wantProblem(t, 403, "forbidden")
+	if !strings.Contains(lacking.Detail, "oidc:"+issuer+"#u-17") {
 		t.Error(lacking.Detail)
 	}
 	b.get(t, "/api/orders").wantProblem(t, 401, "unauthenticated") // an issuer ends openness, on this machine, too
-	b.call(t, "POST /api/orders/held/approve", "", "Authorization", bearer("pawl", "support")).wantProblem(t, 403, "forbidden")
+	b.call(t, "POST /api/orders/held/approve", "", "Authorization", bearer("pawl", maria)).wantProblem(t, 403, "forbidden")
+	me := b.get(t, "/api/me", "Authorization", bearer("pawl", maria))
+	if !strings.Contains(me.body, `"name":"oidc:`+issuer+`#u-17","email":"maria@example.com"`) {
+		t.Error(me.body)
+	}
+}
+
+// TestOIDCAddressIsNobody: who has, had or claims an address of somebody else, or the name of a token, does nothing in that one's
+// name; and who changes an address stays who it was.
+func TestOIDCAddressIsNobody(t *testing.T) {
+	t.Parallel()
+	b, issuer, bearer := withIssuer(t, "", "approval:\n  - {approver: another}\n")
+	as := func(of account) []string { return []string{"Authorization", bearer("pawl", of)} }
+	maria := account{"m-1", "maria@shop.example", "shop"}
+	order := func(id string) string { return fmt.Sprintf(`{"orderId":%q,"amount":1,"item":"i"}`, id) }
+	b.process(t, order("marias"), append(as(maria), "Idempotency-Key", "k", "Prefer", "wait=0")...).wantStatus(t, 202)
+
+	for _, moved := range []account{maria, {"m-1", "eve@shop.example", "shop"}, {"m-1", "", "shop"}} {
+		b.get(t, "/api/orders/marias", as(moved)...).wantStatus(t, 200)
+		b.call(t, "POST /api/orders/marias/approve", "", as(moved)...).wantProblem(t, 403, "own_order")
+	}
+	for _, eve := range []account{
+		{"e-2", "maria@shop.example", "shop"}, {"maria@shop.example", "", "shop"}, {"oidc:" + issuer + "#m-1", "", "shop"}, {issuer + "#m-1", "", "shop"},
+		{"#m-1", "", "shop"}, {"M-1", "", "shop"}, {"local", "", "shop"}, {"token:shop-web", "", "shop"},
+	} {
+		b.get(t, "/api/orders/marias", as(eve)...).wantProblem(t, 404, "not_found")
+		b.process(t, order("marias"), append(as(eve), "Prefer", "wait=0")...).wantProblem(t, 409, "order_conflict")
+		b.process(t, order("of "+eve.subject+eve.email), append(as(eve), "Idempotency-Key", "k", "Prefer", "wait=0")...).wantStatus(t, 202) // a key of her own
+	}
+	if n := b.count(t, `SELECT count(DISTINCT submitted_by) FROM orders`); n != 9 {
+		t.Errorf("%d principals have sent orders", n)
+	}
+	b.call(t, "POST /api/orders/marias/approve", "", as(account{"e-2", "maria@shop.example", "shop"})...).wantStatus(t, 200)
+	if by := b.text(t, `SELECT string_agg(actor, ' ') FROM transitions WHERE verb = 'approve'`); by != "oidc:"+issuer+"#e-2" {
+		t.Errorf("approved by %s", by)
+	}
+}
+
+// TestOIDCLongest: the longest principal, item and request id fit together into the index by which a repeated request is known.
+func TestOIDCLongest(t *testing.T) {
+	t.Parallel()
+	b, _, bearer := withIssuer(t, "/"+strings.Repeat("r", 255-len("http://127.0.0.1:65535/")))
+	var subject, wide strings.Builder
+	for n := range 255 { // nothing that the database could compress
+		subject.WriteByte("0123456789abcdefghijklmnopqrstuvwxyz"[n*n*7%36])
+		wide.WriteRune(rune(0x20000 + n*97))
+	}
+	by := bearer("pawl", account{subject.String(), "", "warehouse"})
+	for range 2 {
+		b.adjust(t, wide.String(), fmt.Sprintf(`{"change":10,"reason":"delivery","requestId":%q}`, wide.String()), "Authorization", by).wantStatus(t, 200)
+	}
+	if n := b.count(t, `SELECT count(*) FROM stock_movements WHERE length(actor) > 500`); n != 1 {
+		t.Errorf("%d movements", n)
+	}
 }
 
 func TestOIDCIssuerIsAway(t *testing.T) {

@@ -70,7 +70,7 @@ type verificationReport struct {
 type verificationCheck struct {
 	Name       string                 `json:"name" example:"completed"`
 	Proves     string                 `json:"proves" doc:"One sentence. It is true where there are no violations."`
-	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys" doc:"What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider."`
+	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log."`
 	Checked    int64                  `json:"checked" minimum:"0" doc:"How many rows were judged."`
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/access"
+	"pawl/books"
 	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm"
@@ -208,6 +209,30 @@ func TestServiceBecomesNobody(t *testing.T) {
 	if got != want {
 		t.Errorf("the access log has %s", got)
 	}
+	rotated, err := access.Rotate(t.Context(), query, access.Template{Name: "maria", Lifetime: time.Hour, Actor: "test"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := access.Revoke(t.Context(), query, rotated.ID, "test"); err != nil {
+		t.Fatal(err)
+	}
+	wantInvented := func(want int64) {
+		t.Helper()
+		report, err := books.Verify(t.Context(), pool, books.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := report.Checks[slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "access_log" })]
+		if log.Checked != 6+want || log.Violations != want {
+			t.Errorf("of %d entries %d are invented, want %d: %v", log.Checked, log.Violations, want, log.Offenders)
+		}
+	}
+	wantInvented(0) // all six kinds of them
+	if _, err := conn.Exec(t.Context(), `INSERT INTO pawl.access_log (event, actor, subject, detail)
+		SELECT l.event, l.actor, l.subject, l.detail FROM pawl.access_log AS l`); err != nil {
+		t.Fatal(err)
+	}
+	wantInvented(6)
 }
 
 // TestReadersSeeTheBooks: all views, in which nothing is withheld by accident, and no column of what is secret.

@@ -539,6 +539,28 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.fault ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
+-- name: VerifyAccess :one
+-- Entries of the access log about tokens, links and sessions that nothing was done for. One statement writes the entry and does it, so both
+-- have one time, which the role of the service can't choose.
+WITH done AS (
+  SELECT 'token_created' AS event, t.id, t.created_at AS at FROM pawl.tokens AS t
+  UNION ALL SELECT 'token_rotated', t.id, t.created_at FROM pawl.tokens AS t
+  UNION ALL SELECT 'token_revoked', t.id, t.revoked_at FROM pawl.tokens AS t
+  UNION ALL SELECT 'link_made', s.token_id, s.created_at FROM pawl.sessions AS s
+  UNION ALL SELECT 'session_opened', s.token_id, s.opened_at FROM pawl.sessions AS s
+  UNION ALL SELECT 'session_ended', s.token_id, s.expires_at FROM pawl.sessions AS s
+), judged AS (
+  SELECT l.entry_no, CASE WHEN NOT EXISTS (
+      SELECT FROM done AS d WHERE d.event = l.event AND d.at = l.at AND d.id = split_part(l.detail, ' ', 1))
+    THEN concat(l.event, ' of ', l.subject, ' by ', l.actor, ' at ', l.at, ', and nothing of it was done') END AS fault
+  FROM pawl.access_log AS l
+  WHERE l.event IN ('token_created', 'token_rotated', 'token_revoked', 'link_made', 'session_opened', 'session_ended')
+)
+SELECT count(*) AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.entry_no ORDER BY j.entry_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.entry_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
 -- name: VerifyStuck :one
 -- Orders that anybody may pick up and nobody does.
 WITH judged AS (

@@ -2418,10 +2418,10 @@ export interface components {
         };
         VerificationCheck: {
             /**
-             * @description What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider.
+             * @description What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
              * @enum {string}
              */
-            about: "orders" | "items" | "currencies" | "numbers" | "keys";
+            about: "orders" | "items" | "currencies" | "numbers" | "keys" | "entries";
             /**
              * Format: int64
              * @description How many rows were judged.
