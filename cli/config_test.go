@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -236,5 +237,21 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	}
 	if strings.Contains(log.String(), "hunter2") {
 		t.Error(&log)
+	}
+}
+
+func TestOIDCSettings(t *testing.T) {
+	bare(t)
+	t.Setenv("PAWL_OIDC_CLIENTS", "shop-app, shop-jobs")
+	cfg, _, err := settings(t, "--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit")
+	if err != nil || cfg.OIDC.check() != nil {
+		t.Fatal(err, cfg.OIDC.check())
+	}
+	if got := cfg.OIDC.checked.Clients; !slices.Equal(got, []string{"shop-app", "shop-jobs"}) {
+		t.Errorf("clients %q", got)
+	}
+	cfg, _, err = settings(t)
+	if err != nil || cfg.OIDC.check() == nil {
+		t.Error("clients without an issuer are taken:", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 type oidcConfig struct {
 	Issuer    string
 	Audience  string
-	Clients   []string
+	Clients   string
 	RoleClaim string
 	Roles     string
 
@@ -24,14 +24,14 @@ type oidcConfig struct {
 func (o *oidcConfig) addTo(f *pflag.FlagSet) {
 	f.StringVar(&o.Issuer, "oidc-issuer", "", "OpenID Connect issuer whose tokens count, as they name it; empty: none")
 	f.StringVar(&o.Audience, "oidc-audience", "", "what these tokens must be for (aud)")
-	f.StringSliceVar(&o.Clients, "oidc-clients", nil, "clients, besides the audience, that these tokens may be issued to (azp)")
+	f.StringVar(&o.Clients, "oidc-clients", "", "clients, with commas, that these tokens may be issued to (azp), besides the audience")
 	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that says what the caller is; dots lead into objects")
 	f.StringVar(&o.Roles, "oidc-roles", "", "what each value of the claim may do, such as 'shop=submit; support=read,operate'")
 }
 
 // check reads the settings.
 func (o *oidcConfig) check() error {
-	if o.Issuer == "" && (o.Audience+o.Roles != "" || len(o.Clients) > 0) {
+	if o.Issuer == "" && o.Audience+o.Clients+o.Roles != "" {
 		return errors.New("oidc-issuer: missing: without it the other settings of OpenID Connect have no effect")
 	}
 	if o.Issuer == "" {
@@ -41,7 +41,7 @@ func (o *oidcConfig) check() error {
 	if err != nil {
 		return fmt.Errorf("oidc-roles: %w", err)
 	}
-	o.checked = access.Issuer{URL: o.Issuer, Audience: o.Audience, Clients: o.Clients, RoleClaim: o.RoleClaim, Roles: roles}
+	o.checked = access.Issuer{URL: o.Issuer, Audience: o.Audience, Clients: strings.FieldsFunc(o.Clients, func(r rune) bool { return r == ',' || r == ' ' }), RoleClaim: o.RoleClaim, Roles: roles}
 	if err := o.checked.Check(); err != nil {
 		return fmt.Errorf("oidc-%w", err)
 	}
