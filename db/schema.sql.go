@@ -67,7 +67,8 @@ SELECT
     SELECT n.privilege || ' on ' || n.name
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS n(privilege, name)
     WHERE NOT coalesce(CASE n.privilege WHEN 'EXECUTE' THEN has_function_privilege(to_regprocedure(n.name), n.privilege)
-      ELSE has_table_privilege(to_regclass(n.name), n.privilege) END, false)
+      WHEN 'DELETE' THEN has_table_privilege(to_regclass(n.name), n.privilege)
+      ELSE has_any_column_privilege(to_regclass(n.name), n.privilege) END, false)
   )::text[] AS lacking
 `
 
@@ -83,7 +84,7 @@ type SchemaStateRow struct {
 
 // The newest migration that was applied, 0 for none: goose keeps a row for each. And the
 // privileges on tables and functions that this role has not, or can't have because they are not
-// there, whatever that row says.
+// there, whatever that row says. To write some columns is enough: which of them follows from the statements.
 func (q *Queries) SchemaState(ctx context.Context, arg SchemaStateParams) (SchemaStateRow, error) {
 	row := q.db.QueryRow(ctx, schemaState, arg.Privileges, arg.Names)
 	var i SchemaStateRow

@@ -15,12 +15,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/access"
 	"pawl/books"
 	"pawl/db"
 	"pawl/dbtest"
+	"pawl/engine"
 	"pawl/fsm"
 	"pawl/migrations"
 )
@@ -162,11 +162,14 @@ func TestServiceBecomesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := r.as(t, "serve")
-	pool, err := pgxpool.New(t.Context(), r.urlAs("serve"))
+	pool, err := db.Open(t.Context(), r.urlAs("serve"), db.Options{MaxConns: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
+	if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
+		t.Fatal("the service does not start:", err)
+	}
 	control, err := access.New(t.Context(), db.New(pool), access.Config{})
 	if err != nil {
 		t.Fatal(err)

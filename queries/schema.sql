@@ -1,14 +1,15 @@
 -- name: SchemaState :one
 -- The newest migration that was applied, 0 for none: goose keeps a row for each. And the
 -- privileges on tables and functions that this role has not, or can't have because they are not
--- there, whatever that row says.
+-- there, whatever that row says. To write some columns is enough: which of them follows from the statements.
 SELECT
   coalesce((SELECT max(g.version_id) FROM public.goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
   ARRAY(
     SELECT n.privilege || ' on ' || n.name
     FROM ROWS FROM (unnest(@privileges::text[]), unnest(@names::text[])) AS n(privilege, name)
     WHERE NOT coalesce(CASE n.privilege WHEN 'EXECUTE' THEN has_function_privilege(to_regprocedure(n.name), n.privilege)
-      ELSE has_table_privilege(to_regclass(n.name), n.privilege) END, false)
+      WHEN 'DELETE' THEN has_table_privilege(to_regclass(n.name), n.privilege)
+      ELSE has_any_column_privilege(to_regclass(n.name), n.privilege) END, false)
   )::text[] AS lacking;
 
 -- name: SchemaMade :one
