@@ -212,29 +212,49 @@ func TestServiceBecomesNobody(t *testing.T) {
 	if got != want {
 		t.Errorf("the access log has %s", got)
 	}
-	rotated, err := access.Rotate(t.Context(), query, access.Template{Name: "maria", Lifetime: time.Hour, Actor: "test"}, time.Hour)
+}
+
+// TestInventedEntries: the service's role writes into the access log what was never done, and a proof of the books finds it.
+func TestInventedEntries(t *testing.T) {
+	t.Parallel()
+	r := makeRoles(t)
+	query := db.New(r.Pool)
+	control, err := access.New(t.Context(), query, access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := access.Revoke(t.Context(), query, rotated.ID, "test"); err != nil {
-		t.Fatal(err)
-	}
-	wantInvented := func(want int64) {
+	defer control.Stop()
+	must := func(err error) {
 		t.Helper()
-		report, err := books.Verify(t.Context(), pool, books.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	maria := access.Template{Name: "maria", Roles: access.AllRoles, Lifetime: time.Hour, Actor: "test"}
+	_, err = access.Create(t.Context(), query, maria)
+	must(err)
+	link, _, err := access.MakeLink(t.Context(), query, "maria", "test")
+	must(err)
+	session, err := control.OpenSession(t.Context(), link, "", netip.Addr{})
+	must(err)
+	must(control.EndSession(t.Context(), session.Cookie, netip.Addr{}))
+	rotated, err := access.Rotate(t.Context(), query, maria, time.Hour)
+	must(err)
+	_, err = access.Revoke(t.Context(), query, rotated.ID, "test")
+	must(err)
+	wantInvented := func(want int64) {
+		t.Helper()
+		report, err := books.Verify(t.Context(), r.Pool, books.Options{})
+		must(err)
 		log := report.Checks[slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "access_log" })]
 		if log.Checked != 6+want || log.Violations != want {
 			t.Errorf("of %d entries %d are invented, want %d: %v", log.Checked, log.Violations, want, log.Offenders)
 		}
 	}
-	wantInvented(0) // all six kinds of them
-	if _, err := conn.Exec(t.Context(), `INSERT INTO pawl.access_log (event, actor, subject, detail)
-		SELECT l.event, l.actor, l.subject, l.detail FROM pawl.access_log AS l`); err != nil {
-		t.Fatal(err)
-	}
+	wantInvented(0) // one of each kind
+	_, err = r.as(t, "serve").Exec(t.Context(), `INSERT INTO pawl.access_log (event, actor, subject, detail)
+		SELECT l.event, l.actor, l.subject, l.detail FROM pawl.access_log AS l`)
+	must(err)
 	wantInvented(6)
 }
 
