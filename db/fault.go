@@ -50,7 +50,7 @@ func FaultOf(err error) Fault {
 	if err == nil {
 		return None
 	}
-	if errors.Is(err, ErrNotSent) {
+	if errors.Is(err, ErrNotSent) || errors.Is(err, ErrAway) {
 		return Again
 	}
 	code := CodeOf(err)

@@ -47,7 +47,8 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
 	harden(config.ConnConfig)
-	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, options.Tracer
+	gate := newGate(options.Tracer)
+	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, gate
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
 	if options.Serves {
 		named := config.ConnConfig.RuntimeParams
@@ -64,10 +65,37 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	return &Pool{pool: pool, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
+	return &Pool{pool: pool, gate: gate, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
 
-// BeginTx starts a transaction, for those who read several statements in one snapshot. Nobody watches over it.
+// BeginTx starts a transaction, to read several statements in one snapshot. Its statements are not looked after: see silence.
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
-	return p.pool.BeginTx(ctx, options)
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.BeginTx(ctx, options)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return transaction{tx, conn}, nil
+}
+
+// transaction releases its connection when it ends.
+type transaction struct {
+	pgx.Tx
+	conn *pgxpool.Conn
+}
+
+// Commit commits, and releases the connection.
+func (t transaction) Commit(ctx context.Context) error {
+	defer t.conn.Release()
+	return t.Tx.Commit(ctx)
+}
+
+// Rollback rolls back, and releases the connection. After Commit it does nothing.
+func (t transaction) Rollback(ctx context.Context) error {
+	defer t.conn.Release()
+	return t.Tx.Rollback(ctx)
 }

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 // ends a statement that the server works on. Its methods are safe for concurrent use.
 type Pool struct {
 	pool             *pgxpool.Pool
+	gate             *gate
 	silence          *silence
 	observe          func(statement string, took time.Duration)
 	schemaMismatches atomic.Int64
@@ -77,16 +79,37 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
+// acquireUntil waits for a connection until ctx ends. Errors: ErrAway, if none can be made for a while and none becomes free.
 func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
-	for {
-		short, cancel := context.WithTimeout(ctx, acquireTry)
-		conn, err := p.pool.Acquire(short)
-		tooLong := short.Err() != nil
-		cancel()
-		if err == nil || !tooLong || ctx.Err() != nil {
-			return conn, err
+	for began := time.Now(); ; {
+		conn, again, err := p.acquireOnce(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		switch away := p.gate.away(); {
+		case ctx.Err() != nil && away == nil:
+			return nil, ctx.Err()
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: %w: %w", ErrAway, ctx.Err(), away)
+		case !again:
+			return nil, err
+		case away != nil && time.Since(began) >= repeatFor:
+			return nil, fmt.Errorf("%w: %w", ErrAway, away)
 		}
 	}
+}
+
+// acquireOnce asks the pool for a connection. Again reports that it may have one later.
+func (p *Pool) acquireOnce(ctx context.Context) (conn *pgxpool.Conn, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireTry)
+	defer cancel()
+	wait := ctx
+	if p.gate.away() != nil {
+		wait = context.WithValue(ctx, waiterKey{}, ctx)
+	}
+	conn, err = p.pool.Acquire(wait)
+	_, refused := errors.AsType[*pgconn.ConnectError](err)
+	return conn, refused || ctx.Err() != nil, err
 }
 
 // Query runs a statement that returns rows. It ends, and its connection is released, when the rows are closed.
