@@ -48,6 +48,9 @@ func (p *Pool) Check(ctx context.Context) error {
 // made for us may be to somebody who does not answer, while another becomes free.
 const acquireTry = 400 * time.Millisecond
 
+// acquireTryAway is acquireTry while no connections can be made: only one that becomes free helps.
+const acquireTryAway = 100 * time.Millisecond
+
 // ErrNotSent: whoever wanted the statement had gone before there was a connection for it. FaultOf calls it Again.
 var ErrNotSent = errors.New("not sent: nobody waits for it any more")
 
@@ -101,13 +104,16 @@ func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 
 // acquireOnce asks the pool for a connection. Again reports that it may have one later.
 func (p *Pool) acquireOnce(ctx context.Context) (conn *pgxpool.Conn, again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, acquireTry)
-	defer cancel()
-	wait := ctx
-	if p.gate.away() != nil {
-		wait = context.WithValue(ctx, waiterKey{}, ctx)
+	try, away := acquireTry, p.gate.away() != nil
+	if away {
+		try = acquireTryAway
 	}
-	conn, err = p.pool.Acquire(wait)
+	ctx, cancel := context.WithTimeout(ctx, try)
+	defer cancel()
+	if away {
+		ctx = context.WithValue(ctx, waiterKey{}, ctx)
+	}
+	conn, err = p.pool.Acquire(ctx)
 	_, refused := errors.AsType[*pgconn.ConnectError](err)
 	return conn, refused || ctx.Err() != nil, err
 }

@@ -45,6 +45,7 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	decide func(statement string) Fate
+	admit  func() bool
 	lost   func()
 	links  map[*link]bool
 	closed bool
@@ -75,6 +76,29 @@ func (p *Proxy) On(decide func(statement string) Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.decide = decide
+}
+
+// OnConnect asks admit about every new connection from now on. One that is not admitted is closed at once. Nil admits all.
+func (p *Proxy) OnConnect(admit func() bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.admit = admit
+}
+
+func (p *Proxy) admits() bool {
+	p.mu.Lock()
+	admit := p.admit
+	p.mu.Unlock()
+	return admit == nil || admit()
+}
+
+// Cut closes all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
 }
 
 // OnLost calls do for every request or reply that is lost from now on, before its client can learn of it; where the client
@@ -109,6 +133,10 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
+		if !p.admits() {
+			client.Close()
+			continue
+		}
 		server, err := net.Dial(p.network, p.address)
 		if err != nil {
 			client.Close()
@@ -131,9 +159,7 @@ func (p *Proxy) close() {
 	p.listener.Close()
 	p.mu.Lock()
 	p.closed = true
-	for l := range p.links {
-		l.close()
-	}
 	p.mu.Unlock()
+	p.Cut()
 	p.wg.Wait()
 }
