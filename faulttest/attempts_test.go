@@ -45,7 +45,7 @@ func TestAttemptsWhileAway(t *testing.T) {
 		answered.Go(func() {
 			r := request{method: http.MethodPost, url: urls[i%3] + "/api/orders/process", body: order{id: fmt.Sprintf("new-%d", i), amount: "1", item: "widget"}.body()}
 			if i%2 == 0 {
-				r.url, r.body = urls[i%3]+fmt.Sprintf("/api/orders/sold-%d/refund", i/2), `{"reason":"broken","requestId":"ticket"}`
+				r.url, r.body = urls[i%3]+fmt.Sprintf("/api/orders/sold-%d/refunds", i/2), `{"reason":"broken","requestId":"ticket"}`
 			}
 			for end := time.Now().Add(patience); ; <-time.After(pace) {
 				a := c.send(t.Context(), r)
