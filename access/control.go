@@ -66,17 +66,18 @@ const openFor = time.Second
 func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 	c := &Control{
 		query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor},
-		attempts: newAttempts(), metrics: newMetrics(cfg.Registerer),
+		attempts: newAttempts(),
 	}
 	c.tokens.control, c.tokens.read = c, c.readToken
 	c.sessions.control, c.sessions.read = c, c.readSession
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
-	if cfg.Issuer.URL != "" {
-		c.trust(cfg.Issuer)
-	}
 	if _, err := c.isOpen(ctx); err != nil {
 		c.Stop()
 		return nil, err
+	}
+	c.metrics = newMetrics(cfg.Registerer) // once it can't fail any more: a metric can be registered once
+	if cfg.Issuer.URL != "" {
+		c.trust(cfg.Issuer)
 	}
 	return c, nil
 }

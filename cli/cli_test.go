@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +17,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"pawl/cli/remote"
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/fsm/diagram"
 	"pawl/migrations"
@@ -152,7 +153,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				admitted(t, database)
 			}
 			if c.serve {
-				pool, err := openPool(t.Context(), &config{MaxConns: 1}, database.URL, prometheus.NewRegistry())
+				pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 1, Serves: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -259,6 +260,7 @@ func TestMigrationErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "57P01"}, exitUnavailable}, // admin_shutdown
 		{&pgconn.PgError{Code: "53300"}, exitUnavailable}, // too_many_connections
 		{io.ErrUnexpectedEOF, exitUnavailable},
+		{fmt.Errorf("%w; %w", driver.ErrBadConn, errors.New("conn closed")), exitUnavailable},
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
 		{unreachable, exitUnavailable},
 	} {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -140,7 +141,8 @@ func databaseError(err error) error {
 	case errors.Is(err, db.ErrUntrusted):
 		return configError{err}
 	case errors.Is(err, orders.ErrUnavailable), errors.Is(err, access.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
-	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)):
+	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, driver.ErrBadConn)):
 	default:
 		return err
 	}

@@ -3,12 +3,15 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
@@ -69,23 +72,12 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 			log.Error("stop database", "error", err)
 		}
 	}()
-	if err := migrate(ctx, cfg, database.url, log); err != nil {
-		return err
-	}
 	registry := prometheus.NewRegistry()
-	pool, err := openPool(ctx, cfg, database.url, registry)
+	pool, control, err := startDatabase(ctx, cfg, database.url, newPolicy{source, cfg.Bounds}, telemetry{registry, log})
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := usePolicy(ctx, db.New(pool), newPolicy{source, cfg.Bounds}, log); err != nil {
-		return err
-	}
-
-	control, err := access.New(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: registry, Log: log})
-	if err != nil {
-		return databaseError(err)
-	}
 	defer control.Stop()
 	if err := tellOpen(cfg, control, registry, log); err != nil {
 		return err
@@ -130,24 +122,82 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// migrate brings the schema of a database that keeps what it has acknowledged to that of this program.
-func migrate(ctx context.Context, cfg *config, url string, log *slog.Logger) error {
-	if err := checkDurable(ctx, url, cfg.AllowDataLoss, log); err != nil {
-		return err
+// startDatabase does what a start needs the database for: its settings, its schema, the connections of the service, its policy,
+// and who may use it.
+func startDatabase(ctx context.Context, cfg *config, url string, policy newPolicy, told telemetry) (pool *db.Pool, control *access.Control, err error) {
+	observe := observeStatements(told.registry)
+	for _, step := range []struct {
+		doing string
+		do    func(context.Context) error
+	}{
+		{"check the settings of the database", func(ctx context.Context) error { return checkDurable(ctx, url, cfg.AllowDataLoss, told.log) }},
+		{"migrate the schema", func(context.Context) error { return migrate(ctx, url, told.log) }}, // as long as that takes
+		{"prepare statements", func(ctx context.Context) (err error) {
+			pool, err = openPool(ctx, url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observe})
+			return err
+		}},
+		{"store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), policy, told.log) }},
+		{"look for tokens", func(ctx context.Context) (err error) {
+			control, err = access.New(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: told.registry, Log: told.log})
+			return databaseError(err)
+		}},
+	} {
+		if err := patiently(ctx, step.doing, told.log, step.do); err != nil {
+			if pool != nil {
+				pool.Close()
+			}
+			return nil, nil, err
+		}
 	}
+	return pool, control, nil
+}
+
+// startPatience is how long each step of a start waits for the database. Supervisors start things together, in no order, and wait about as
+// long. It is also how long one try may take.
+const startPatience = 30 * time.Second
+
+// patiently does a step of a start, again and again while the database is away or connections are lost.
+func patiently(ctx context.Context, doing string, log *slog.Logger, do func(context.Context) error) error {
+	try := func() error {
+		ctx, cancel := context.WithTimeout(ctx, startPatience)
+		defer cancel()
+		return do(ctx)
+	}
+	err := try()
+	if comesBack(err) {
+		log.Warn("waiting for the database", "step", doing, "error", err)
+	}
+	for began, tries := time.Now(), 0; comesBack(err) && ctx.Err() == nil; tries++ {
+		if time.Since(began) >= startPatience {
+			return fmt.Errorf("%s: waited %s for the database: %w", doing, startPatience, err)
+		}
+		db.Sleep(ctx, min(50*time.Millisecond<<min(tries, 5), time.Second))
+		err = try()
+	}
+	return err
+}
+
+// comesBack reports whether an error of the database may go away by itself. A server that knows neither the role nor the database, or does not
+// let the role in, says the same again.
+func comesBack(err error) bool {
+	_, misspelt := errors.AsType[*pgconn.ParseConfigError](err)
+	code := db.CodeOf(err)
+	refused := strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "42")
+	return errors.Is(err, errUnavailable) && !misspelt && !refused
+}
+
+// migrate brings the schema to that of this program.
+func migrate(ctx context.Context, url string, log *slog.Logger) error {
 	applied, err := migrations.Up(ctx, url)
-	if err != nil {
-		return databaseError(err)
-	}
 	if len(applied) > 0 {
 		log.Info("the schema was migrated", "applied", applied)
 	}
-	return nil
+	return databaseError(err)
 }
 
 // openPool opens the connections of the service to a database with the schema of this program.
-func openPool(ctx context.Context, cfg *config, url string, registry prometheus.Registerer) (*db.Pool, error) {
-	pool, err := db.Open(ctx, url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observeStatements(registry)})
+func openPool(ctx context.Context, url string, options db.Options) (*db.Pool, error) {
+	pool, err := db.Open(ctx, url, options)
 	if err != nil {
 		return nil, notOpened(err)
 	}

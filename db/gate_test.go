@@ -25,9 +25,12 @@ type entrance struct {
 func newEntrance(t *testing.T, databaseURL string) *entrance {
 	t.Helper()
 	e := &entrance{Proxy: dbtest.NewProxy(t, databaseURL)}
-	e.OnConnect(func() bool {
+	e.OnConnect(func() int64 {
 		e.attempts.Add(1)
-		return !e.closed.Load()
+		if e.closed.Load() {
+			return 0
+		}
+		return dbtest.Unlimited
 	})
 	return e
 }

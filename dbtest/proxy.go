@@ -1,6 +1,8 @@
 package dbtest
 
 import (
+	"io"
+	"math"
 	"net"
 	"net/url"
 	"sync"
@@ -45,7 +47,7 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	decide func(statement string) Fate
-	admit  func() bool
+	admit  func() int64
 	lost   func()
 	links  map[*link]bool
 	closed bool
@@ -78,18 +80,25 @@ func (p *Proxy) On(decide func(statement string) Fate) {
 	p.decide = decide
 }
 
-// OnConnect asks admit about every new connection from now on. One that is not admitted is closed at once. Nil admits all.
-func (p *Proxy) OnConnect(admit func() bool) {
+// Unlimited is what OnConnect's admit answers for a connection that lasts.
+const Unlimited = math.MaxInt64
+
+// OnConnect asks admit about every new connection from now on: the connection ends when its client has sent so many bytes, with 0
+// at once. Nil admits all.
+func (p *Proxy) OnConnect(admit func() (bytes int64)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.admit = admit
 }
 
-func (p *Proxy) admits() bool {
+func (p *Proxy) admits() int64 {
 	p.mu.Lock()
 	admit := p.admit
 	p.mu.Unlock()
-	return admit == nil || admit()
+	if admit == nil {
+		return Unlimited
+	}
+	return admit()
 }
 
 // Cut closes all connections.
@@ -133,7 +142,8 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		if !p.admits() {
+		most := p.admits()
+		if most == 0 {
 			client.Close()
 			continue
 		}
@@ -142,7 +152,7 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		l := &link{proxy: p, client: client, server: server, prepared: map[string]string{}}
+		l := &link{proxy: p, client: client, server: server, heard: io.LimitReader(client, most), prepared: map[string]string{}}
 		p.mu.Lock()
 		p.links[l] = true
 		if p.closed {

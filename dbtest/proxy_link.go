@@ -13,6 +13,7 @@ import (
 type link struct {
 	proxy          *Proxy
 	client, server net.Conn
+	heard          io.Reader         // what the client sends, as far as it is let through
 	prepared       map[string]string // name of the prepared statement → name of the query
 	deaf           atomic.Bool       // no reply goes to the client any more
 	hushed         atomic.Bool       // deaf, and the client is not to learn of it
@@ -30,12 +31,12 @@ const cancelRequest = 80877102
 // fromClient forwards whole exchanges: what the client sends until it waits for an answer.
 func (l *link) fromClient() {
 	var startup [4]byte
-	if _, err := io.ReadFull(l.client, startup[:]); err != nil {
+	if _, err := io.ReadFull(l.heard, startup[:]); err != nil {
 		l.close()
 		return
 	}
 	rest := make([]byte, binary.BigEndian.Uint32(startup[:])-4)
-	if _, err := io.ReadFull(l.client, rest); err != nil || binary.BigEndian.Uint32(rest) == cancelRequest {
+	if _, err := io.ReadFull(l.heard, rest); err != nil || binary.BigEndian.Uint32(rest) == cancelRequest {
 		l.close()
 		return
 	}
@@ -76,7 +77,7 @@ func (l *link) fromClient() {
 func (l *link) exchange() (statement string, exchange []byte, err error) {
 	bound := ""
 	for {
-		kind, body, message, err := readMessage(l.client)
+		kind, body, message, err := readMessage(l.heard)
 		if err != nil {
 			return "", nil, err
 		}

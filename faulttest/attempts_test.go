@@ -22,9 +22,9 @@ func TestAttemptsWhileAway(t *testing.T) {
 	var urls []string
 	for i := range attempts {
 		proxy := dbtest.NewProxy(t, server.url)
-		proxy.OnConnect(func() bool {
+		proxy.OnConnect(func() int64 {
 			attempts[i].Add(1)
-			return true
+			return dbtest.Unlimited
 		})
 		urls = append(urls, startReplicas(t, 1, proxy.URL, "--lease", "2s", "--recovery-interval", "250ms", "--max-conns", fmt.Sprint(most)).addresses()[0])
 	}
