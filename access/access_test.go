@@ -49,7 +49,7 @@ func TestOpenService(t *testing.T) {
 			t.Errorf("%s: %+v, %v", q.name, p, err)
 		}
 	}
-	if !c.Open() {
+	if !c.Open(t.Context()) {
 		t.Error("not open")
 	}
 }

@@ -137,11 +137,11 @@ func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 }
 
 // Open reports whether no token was ever made. It is at most a second behind, unless the database does not answer.
-func (c *Control) Open() bool {
+func (c *Control) Open(ctx context.Context) bool {
 	if c == nil {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(c.life, readLimit)
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	open, err := c.isOpen(ctx)
 	return open && err == nil

@@ -197,7 +197,7 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	if _, err := c.Identify(t.Context(), bearer(token)); !errors.Is(err, access.ErrUnavailable) {
 		t.Errorf("with a token: %v", err)
 	}
-	if c.Open() {
+	if c.Open(t.Context()) {
 		t.Error("it is open")
 	}
 }

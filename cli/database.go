@@ -91,7 +91,7 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *db.Pool, place 
 		return notOpened(err)
 	}
 	defer pool.Close()
-	return unmigrated(do(pool, database.place))
+	return unmigrated(cmd.Context(), pool, do(pool, database.place))
 }
 
 // notOpened is why there is no connection: a database that is away, for which a supervisor waits, or one that can't be
@@ -103,10 +103,12 @@ func notOpened(err error) error {
 	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
-// unmigrated says what to do about a database without tables.
-func unmigrated(err error) error {
-	if db.CodeOf(err) == "42P01" { // undefined_table
-		return fmt.Errorf("the database has no tables yet, run pawl migrate up: %w", err)
+// unmigrated says what to do about a database on which a command failed because it has no schema of ours.
+func unmigrated(ctx context.Context, pool *db.Pool, err error) error {
+	if db.SchemaMismatch(err) {
+		if missing, ok := errors.AsType[*db.NoSchema](db.FindSchema(ctx, pool)); ok {
+			return fmt.Errorf("%w (%w)", missing, err)
+		}
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 
@@ -12,18 +13,18 @@ import (
 )
 
 // tellOpen warns of a service that is open, and refuses one that must not be.
-func tellOpen(cfg *config, control *access.Control, registry *prometheus.Registry, log *slog.Logger) error {
+func tellOpen(ctx context.Context, cfg *config, control *access.Control, registry *prometheus.Registry, log *slog.Logger) error {
 	promauto.With(registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pawl_open",
 		Help: "1 while no token was made and no issuer is set: everybody on the machine may do everything, and others may process and read orders.",
 	}, func() float64 {
-		if control.Open() {
+		if control.Open(context.WithoutCancel(ctx)) {
 			return 1
 		}
 		return 0
 	})
 	switch {
-	case !control.Open():
+	case !control.Open(ctx):
 	case cfg.Auth == authRequired:
 		return configError{errors.New("auth is required, and no token was made yet: " + httpapi.HowToClose + " makes one")}
 	default:

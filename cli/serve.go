@@ -79,7 +79,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	defer pool.Close()
 	defer control.Stop()
-	if err := tellOpen(cfg, control, registry, log); err != nil {
+	if err := tellOpen(ctx, cfg, control, registry, log); err != nil {
 		return err
 	}
 	edge, err := openEdge(ctx, cfg)

@@ -35,6 +35,43 @@ func Check(ctx context.Context, conn *pgx.Conn) error {
 	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(refused), len(statements), listed(refused))
 }
 
+// NoSchema is the error of a database that has no schema of Pawl's, or only a part of it.
+type NoSchema struct {
+	Found  string // what is there instead
+	Advice string // what to do about it
+	Empty  bool   // nothing is in the way of a migration
+}
+
+func (n *NoSchema) Error() string { return n.Found + ": " + n.Advice }
+
+const ownDatabase = "give Pawl a database of its own: createdb NAME, and name it in --database-url"
+
+// FindSchema returns nil for a database that has a schema of Pawl's, of whatever version. Errors: *NoSchema.
+func FindSchema(ctx context.Context, on DBTX) error {
+	found, err := New(on).SchemaFound(ctx)
+	if err != nil {
+		return fmt.Errorf("look for schema pawl: %w", err)
+	}
+	switch {
+	case found.Ours && found.Recorded:
+		return nil
+	case found.Ours:
+		return &NoSchema{Found: "schema pawl is there, but not public.goose_db_version, the table of the migrations that were applied",
+			Advice: "restore it from the backup that the schema is from"}
+	case found.Made:
+		return &NoSchema{Found: "the database has a schema pawl that Pawl did not make", Advice: ownDatabase}
+	case found.Recorded && !found.Readable:
+		return &NoSchema{Found: "schema pawl is missing, and the table public.goose_db_version is another program's", Advice: ownDatabase}
+	case found.Recorded:
+		state, err := New(on).SchemaState(ctx, SchemaStateParams{})
+		if err == nil && state.Version > 0 {
+			return &NoSchema{Found: "schema pawl is missing, although public.goose_db_version says that migrations were applied", Advice: "if that table is another program's, " + ownDatabase +
+				". If somebody dropped schema pawl, restore a backup, or to begin without data DROP SCHEMA IF EXISTS books CASCADE, DROP TABLE public.goose_db_version, and run pawl migrate up"}
+		}
+	}
+	return &NoSchema{Found: "schema pawl is missing", Advice: "run pawl migrate up", Empty: true}
+}
+
 // allStatements calls every method of the queries that sends a statement, with zero values for its arguments, and notes
 // the statement. One that is added is noted without anybody having to list it.
 func allStatements(ctx context.Context) []string {

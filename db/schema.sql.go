@@ -9,6 +9,38 @@ import (
 	"context"
 )
 
+const schemaFound = `-- name: SchemaFound :one
+SELECT
+  (to_regnamespace('pawl') IS NOT NULL)::boolean AS made,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'pawl' AND c.relname = 'installation') AS ours,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'public' AND c.relname = 'goose_db_version') AS recorded,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid
+    WHERE n.nspname = 'public' AND c.relname = 'goose_db_version' AND a.attname = 'is_applied') AS readable
+`
+
+type SchemaFoundRow struct {
+	Made     bool
+	Ours     bool
+	Recorded bool
+	Readable bool
+}
+
+// What there is of a schema, and whose. Only catalogs are read: that works for every role, and on every database.
+func (q *Queries) SchemaFound(ctx context.Context) (SchemaFoundRow, error) {
+	row := q.db.QueryRow(ctx, schemaFound)
+	var i SchemaFoundRow
+	err := row.Scan(
+		&i.Made,
+		&i.Ours,
+		&i.Recorded,
+		&i.Readable,
+	)
+	return i, err
+}
+
 const schemaMade = `-- name: SchemaMade :one
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made
 `

@@ -112,6 +112,10 @@ func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
 // when it starts.
 func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) {
 	list, err := migrations.Status(ctx, p.url)
+	if missing, ok := errors.AsType[*db.NoSchema](err); ok {
+		p.pending = true
+		return []Finding{{"migrations", Wrong, missing.Found, missing.Advice}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -87,21 +87,27 @@ func (e *Engine) Ready(ctx context.Context) error {
 // newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
 // orders.ErrUnavailable.
 func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
-	if err := checkSchema(ctx, db.New(pool), version); err != nil {
+	if err := checkSchema(ctx, pool, version); err != nil {
 		return err
 	}
 	return checkStatements(ctx, pool)
 }
 
-func checkSchema(ctx context.Context, query *db.Queries, version int64) error {
+func checkSchema(ctx context.Context, pool *db.Pool, version int64) error {
+	query := db.New(pool)
 	state, err := orders.Read(ctx, orders.NewReader(ctx, query), query.SchemaState, neededGrants)
+	if db.SchemaMismatch(err) || err == nil && (state.Version < version || len(state.Lacking) > 0) {
+		if missing, ok := errors.AsType[*db.NoSchema](db.FindSchema(ctx, pool)); ok {
+			return fmt.Errorf("%w: %w", ErrNotMigrated, missing)
+		}
+	}
 	switch {
 	case db.SchemaMismatch(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
 	case err != nil:
 		return orders.Unavailable("read state of schema", err)
 	case state.Version < version:
-		return fmt.Errorf("%w: it is at version %d, this program needs %d", ErrNotMigrated, state.Version, version)
+		return fmt.Errorf("%w: it is at version %d, this program needs %d: run pawl migrate up", ErrNotMigrated, state.Version, version)
 	case len(state.Lacking) > 0:
 		return fmt.Errorf("%w: not there, or not granted: %s", ErrNotMigrated, strings.Join(state.Lacking, ", "))
 	}

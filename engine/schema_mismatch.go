@@ -137,7 +137,7 @@ func (h *schemaHealth) proved(pool *db.Pool) bool {
 
 // fit proves that orders can be taken and moved, and ends a standstill when they can.
 func (e *Engine) fit(ctx context.Context) error {
-	err := checkSchema(ctx, e.query, e.cfg.SchemaVersion)
+	err := checkSchema(ctx, e.pool, e.cfg.SchemaVersion)
 	if err == nil {
 		err = e.schemaHealth.prove(ctx, e.pool)
 	}

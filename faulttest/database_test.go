@@ -64,7 +64,11 @@ func awaitHealth(t *testing.T, r *replicas, code int) {
 	c := newClient(1, false)
 	for _, url := range r.addresses() {
 		eventually(t, startLimit, "GET /health tells how the database is", func() bool {
+			began := time.Now()
 			a := c.get(t.Context(), url+"/health")
+			if took := time.Since(began); took > 15*time.Second { // the database has ten, for all that has to be known
+				t.Errorf("GET /health took %s", took)
+			}
 			if a.err != nil || a.code != http.StatusOK && a.code != http.StatusServiceUnavailable {
 				t.Fatalf("GET /health: %s", a)
 			}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -34,6 +35,9 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		})
 	case len(rule.roles) > 0:
 		return func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), readLimit) // to find out who asks, and for the answer
+			defer cancel()
+			r = r.WithContext(ctx)
 			_, _ = s.identify(w, r) // whoever it is may ask
 			next(w, r)
 		}

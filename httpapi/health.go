@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/access"
+	"pawl/db"
 	"pawl/engine"
 	"pawl/orders"
 )
@@ -29,25 +31,34 @@ type health struct {
 	Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made." example:"The service is open: no token was made yet."`
 }
 
-// health gives the database the time that every read has. A machine that is busy for some seconds is no reason to take a
-// replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask, so those who ask at the same time
-// cost the database one check.
+// health gives the database the time that every read has, for all that has to be known: guarded has begun to count it. A machine that
+// is busy for some seconds is no reason to take a replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask,
+// so those who ask at the same time cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
-	_, err, _ := s.checks.Do("", func() (any, error) {
+	checked := s.checks.DoChan("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
 		defer cancel()
 		return nil, s.engine.Ready(check)
 	})
+	err := error(orders.ErrUnavailable)
+	select {
+	case result := <-checked:
+		err = result.Err
+	case <-ctx.Done():
+	}
+	missing, unmade := errors.AsType[*db.NoSchema](err)
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return health{}, err
+	case unmade: // then nobody can be identified as one who may read
+		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
 		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
 	case err != nil:
 		return health{}, orders.ErrUnavailable
 	}
 	out, err := s.livez(ctx, nil)
-	if s.Access.Open() {
+	if s.Access.Open(ctx) {
 		out.Warning = s.forOperations(ctx, "The service is open: no token was made yet. To close it: "+HowToClose)
 	}
 	return out, err

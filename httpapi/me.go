@@ -40,7 +40,7 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	return callerOf(p, s.Access.Open(), s.operationsAt(recordOf(w).mux, p)), nil
+	return callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p)), nil
 }
 
 func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {

@@ -169,7 +169,7 @@ var kinds = []kind{
 		Title:  "This server is shutting down.",
 		Advice: "Send the same request again: another server, or this one after its start, takes it. Nothing is done twice."},
 	{Code: "unavailable", Status: http.StatusServiceUnavailable, matches: isUnavailable, retryAfter: "1",
-		Title:  "The database did not answer in time.",
+		Title:  "The service can't use its database now.",
 		Advice: "It is not known whether the request took effect. Send the same request again: that finds out, and nothing is done twice."},
 	{Code: "issuer_unavailable", Status: http.StatusServiceUnavailable, matches: is(access.ErrIssuerAway), retryAfter: "30",
 		Title:  "The OpenID Connect issuer did not say with which keys it signs.",

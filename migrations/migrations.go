@@ -69,6 +69,15 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 		if err := forgetChecksums(ctx, conn, sums); err != nil {
 			return err
 		}
+		made, err := db.New(conn).SchemaMade(ctx)
+		if err != nil {
+			return fmt.Errorf("look for migrations: %w", err)
+		}
+		if !made { // goose would try to make its table
+			if err := refuseOthers(ctx, conn); err != nil {
+				return err
+			}
+		}
 		pending, err := p.HasPending(ctx)
 		if err != nil {
 			return err
@@ -176,10 +185,22 @@ func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *
 	if err := refuseUntrusted(ctx, conn); err != nil {
 		return err
 	}
+	if err := refuseForeign(ctx, conn); err != nil {
+		return err
+	}
 	if err := do(provider, conn); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// refuseForeign: goose knows migrations by their numbers, and would take those of another program for ours.
+func refuseForeign(ctx context.Context, conn *pgx.Conn) error {
+	err := db.FindSchema(ctx, conn)
+	if missing, ok := errors.AsType[*db.NoSchema](err); ok && missing.Empty {
+		return nil
+	}
+	return err
 }
 
 // refuseUntrusted: a table of goose's that somebody else has made could run his triggers with our rights. So could one in

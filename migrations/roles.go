@@ -44,6 +44,9 @@ func Roles(ctx context.Context, url, prefix string) error {
 		return fmt.Errorf("connect to make roles: %w", err)
 	}
 	defer conn.Close(ctx)
+	if err := db.FindSchema(ctx, conn); err != nil {
+		return err
+	}
 	if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("make the roles %s_owner, %[1]s_serve and %[1]s_read: %w", prefix, err)
 	}

@@ -16,6 +16,18 @@ SELECT
 -- Whether a migration was ever applied: goose makes its table where somebody only asks what was applied.
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made;
 
+-- name: SchemaFound :one
+-- What there is of a schema, and whose. Only catalogs are read: that works for every role, and on every database.
+SELECT
+  (to_regnamespace('pawl') IS NOT NULL)::boolean AS made,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'pawl' AND c.relname = 'installation') AS ours,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'public' AND c.relname = 'goose_db_version') AS recorded,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid
+    WHERE n.nspname = 'public' AND c.relname = 'goose_db_version' AND a.attname = 'is_applied') AS readable;
+
 -- name: SchemaOrders :one
 -- How many orders would go with the schema.
 SELECT count(*) AS orders FROM pawl.orders;
