@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -153,7 +152,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				admitted(t, database)
 			}
 			if c.serve {
-				pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 1, Serves: true})
+				pool, err := openPool(t.Context(), database.URL, db.Options{MaxConns: 1, Serves: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -260,7 +259,7 @@ func TestMigrationErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "57P01"}, exitUnavailable}, // admin_shutdown
 		{&pgconn.PgError{Code: "53300"}, exitUnavailable}, // too_many_connections
 		{io.ErrUnexpectedEOF, exitUnavailable},
-		{fmt.Errorf("%w; %w", driver.ErrBadConn, errors.New("conn closed")), exitUnavailable},
+		{pgconn.ErrConnClosed, exitUnavailable},
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
 		{unreachable, exitUnavailable},
 	} {

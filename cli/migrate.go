@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -141,8 +140,7 @@ func databaseError(err error) error {
 	case errors.Is(err, db.ErrUntrusted):
 		return configError{err}
 	case errors.Is(err, orders.ErrUnavailable), errors.Is(err, access.ErrUnavailable), errors.As(err, &connect), errors.As(err, &refused) && leavesConnection(refused.Code):
-	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, driver.ErrBadConn)):
+	case refused == nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed)):
 	default:
 		return err
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -13,8 +12,8 @@ import (
 )
 
 // tellOpen warns of a service that is open, and refuses one that must not be.
-func tellOpen(ctx context.Context, cfg *config, control *access.Control, registry *prometheus.Registry, log *slog.Logger) error {
-	promauto.With(registry).NewGaugeFunc(prometheus.GaugeOpts{
+func tellOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
+	promauto.With(to.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pawl_open",
 		Help: "1 while no token was made and no issuer is set: everybody on the machine may do everything, and others may process and read orders.",
 	}, func() float64 {
@@ -28,7 +27,7 @@ func tellOpen(ctx context.Context, cfg *config, control *access.Control, registr
 	case cfg.Auth == authRequired:
 		return configError{errors.New("auth is required, and no token was made yet: " + httpapi.HowToClose + " makes one")}
 	default:
-		log.Warn("the service is open: no token was made yet", "this_machine", "may do everything",
+		to.log.Warn("the service is open: no token was made yet", "this_machine", "may do everything",
 			"others", "may process orders and read them", "to_close", httpapi.HowToClose)
 	}
 	return nil

@@ -73,13 +73,14 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		}
 	}()
 	registry := prometheus.NewRegistry()
-	pool, control, err := startDatabase(ctx, cfg, database.url, newPolicy{source, cfg.Bounds}, telemetry{registry, log})
+	start := opening{cfg: cfg, url: database.url, policy: newPolicy{source, cfg.Bounds}, telemetry: telemetry{registry, log}}
+	pool, control, err := start.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	defer control.Stop()
-	if err := tellOpen(ctx, cfg, control, registry, log); err != nil {
+	if err := tellOpen(ctx, cfg, control, telemetry{registry, log}); err != nil {
 		return err
 	}
 	edge, err := openEdge(ctx, cfg)
@@ -122,27 +123,33 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// startDatabase does what a start needs the database for: its settings, its schema, the connections of the service, its policy,
-// and who may use it.
-func startDatabase(ctx context.Context, cfg *config, url string, policy newPolicy, told telemetry) (pool *db.Pool, control *access.Control, err error) {
-	observe := observeStatements(told.registry)
+// opening is what a start needs the database for: its settings, its schema, the connections of the service, its policy, and who may use it.
+type opening struct {
+	cfg    *config
+	url    string
+	policy newPolicy
+	telemetry
+}
+
+func (o *opening) open(ctx context.Context) (pool *db.Pool, control *access.Control, err error) {
+	options := db.Options{MaxConns: int32(o.cfg.MaxConns), Serves: true, Observe: observeStatements(o.registry)}
 	for _, step := range []struct {
 		doing string
 		do    func(context.Context) error
 	}{
-		{"check the settings of the database", func(ctx context.Context) error { return checkDurable(ctx, url, cfg.AllowDataLoss, told.log) }},
-		{"migrate the schema", func(context.Context) error { return migrate(ctx, url, told.log) }}, // as long as that takes
+		{"check the settings of the database", func(ctx context.Context) error { return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log) }},
+		{"migrate the schema", func(context.Context) error { return migrate(ctx, o.url, o.log) }}, // as long as that takes
 		{"prepare statements", func(ctx context.Context) (err error) {
-			pool, err = openPool(ctx, url, db.Options{MaxConns: int32(cfg.MaxConns), Serves: true, Observe: observe})
+			pool, err = openPool(ctx, o.url, options)
 			return err
 		}},
-		{"store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), policy, told.log) }},
+		{"store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) }},
 		{"look for tokens", func(ctx context.Context) (err error) {
-			control, err = access.New(ctx, db.New(pool), access.Config{Issuer: cfg.OIDC.checked, Registerer: told.registry, Log: told.log})
+			control, err = access.New(ctx, db.New(pool), access.Config{Issuer: o.cfg.OIDC.checked, Registerer: o.registry, Log: o.log})
 			return databaseError(err)
 		}},
 	} {
-		if err := patiently(ctx, step.doing, told.log, step.do); err != nil {
+		if err := patiently(ctx, step.doing, o.log, step.do); err != nil {
 			if pool != nil {
 				pool.Close()
 			}

@@ -57,11 +57,12 @@ type waiterKey struct{}
 // TraceConnectStart waits until the attempt may be made. When nothing waits for the connection any more, the context that it
 // returns has ended, and nothing is sent.
 func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
-	var left <-chan struct{}
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
 	if waiter, ok := ctx.Value(waiterKey{}).(context.Context); ok {
-		left = waiter.Done()
+		defer context.AfterFunc(waiter, stop)()
 	}
-	for {
+	for waiting.Err() == nil {
 		chosen, pause, changed := g.ask()
 		switch {
 		case chosen:
@@ -73,17 +74,11 @@ func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartDat
 		select {
 		case <-changed:
 		case <-again.C:
-		case <-ctx.Done():
-		case <-left:
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx)
-			cancel()
+		case <-waiting.Done():
 		}
 		again.Stop()
-		if ctx.Err() != nil {
-			return ctx
-		}
 	}
+	return waiting
 }
 
 // ask reports whether the caller makes the next attempt of a closed gate, or how long to wait at most before it asks again.

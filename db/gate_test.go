@@ -66,7 +66,7 @@ func (e *entrance) attemptsBounded(t *testing.T, most int64, passed time.Duratio
 }
 
 // together has many callers send a statement until it is answered, and returns when all were.
-func together(ctx context.Context, t *testing.T, callers int, pool *db.Pool, read func(context.Context) (int32, error)) *sync.WaitGroup {
+func together(ctx context.Context, t *testing.T, callers int, read func(context.Context) (int32, error)) *sync.WaitGroup {
 	t.Helper()
 	var answered sync.WaitGroup
 	for range callers {
@@ -100,7 +100,7 @@ func TestOneAttemptAtATime(t *testing.T) {
 	server.close()
 	server.attempts.Store(0)
 	began := time.Now()
-	answered := together(t.Context(), t, callers, pool, query.BackendPID)
+	answered := together(t.Context(), t, callers, query.BackendPID)
 	for server.attempts.Load() < seen {
 		<-time.After(10 * time.Millisecond)
 	}
@@ -177,7 +177,7 @@ func TestFullServer(t *testing.T) {
 	server.closed.Store(true)
 	began := time.Now()
 	for range 10 {
-		together(t.Context(), t, 16, pool, query.BackendPID).Wait()
+		together(t.Context(), t, 16, query.BackendPID).Wait()
 	}
 	server.attemptsBounded(t, 8, time.Since(began))
 }

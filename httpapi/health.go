@@ -40,11 +40,12 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 		defer cancel()
 		return nil, s.engine.Ready(check)
 	})
-	err := error(orders.ErrUnavailable)
+	var err error
 	select {
 	case result := <-checked:
 		err = result.Err
 	case <-ctx.Done():
+		err = orders.ErrUnavailable
 	}
 	missing, unmade := errors.AsType[*db.NoSchema](err)
 	switch {

@@ -9,9 +9,11 @@ package migrations
 
 import (
 	"context"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"time"
@@ -189,6 +191,9 @@ func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *
 		return err
 	}
 	if err := do(provider, conn); err != nil {
+		if errors.Is(err, driver.ErrBadConn) { // what database/sql calls a lost connection
+			err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
+		}
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
