@@ -37,7 +37,7 @@ func newEntrance(t *testing.T, databaseURL string) *entrance {
 
 func (e *entrance) pool(t *testing.T, most int32) *db.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), e.URL, db.Options{MaxConns: most})
+	pool, err := db.Open(t.Context(), e.URL, db.Options{MaxConns: most, Patience: time.Hour}) // no connection looks for lost statements
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,11 +114,16 @@ func checkSchema(ctx context.Context, pool *db.Pool, version int64) error {
 	return nil
 }
 
-// checkStatements has the server parse every statement of this program.
+// checkStatements has the server parse every statement of this program, and once more if the connection is lost.
 func checkStatements(ctx context.Context, pool *db.Pool) error {
-	err := pool.Check(ctx)
-	if errors.Is(err, db.ErrSchemaMismatch) {
-		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+	refused, err := db.Repeat(ctx, ctx, func(ctx context.Context) (refused, err error) {
+		if err = pool.Check(ctx); errors.Is(err, db.ErrSchemaMismatch) {
+			return err, nil
+		}
+		return nil, err
+	})
+	if refused != nil {
+		return fmt.Errorf("%w: %w", ErrNotMigrated, refused)
 	}
-	return orders.Unavailable("prepare statements", err)
+	return orders.Unavailable("check statements", err)
 }

@@ -38,9 +38,7 @@ func TestStartOnBrokenConnections(t *testing.T) {
 			if a := c.insist(t.Context(), address, order{id: "one", amount: "1", item: "widget"}); a.state() != "completed" {
 				t.Error(a)
 			}
-			if a := c.get(t.Context(), address+"/health"); a.code != http.StatusOK {
-				t.Error(a)
-			}
+			eventually(t, patience, "GET /health is 200", func() bool { return c.get(t.Context(), address+"/health").code == http.StatusOK })
 			t.Logf("%d connections were made\n%s", made.Load(), p.stderr())
 			p.terminate()
 		})
