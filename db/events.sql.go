@@ -293,7 +293,8 @@ WITH here AS MATERIALIZED (
     system_identifier = h.system_identifier, history = h.history,
     epoch = CASE WHEN r.history = h.history THEN r.epoch ELSE greatest(r.epoch + 1, (extract(epoch FROM now()) / 60)::integer) END
   FROM here AS h
-  WHERE (r.owner = $1::uuid OR r.due_at IS NULL OR r.due_at <= now())
+  WHERE (r.owner = $1::uuid OR r.due_at IS NULL OR r.due_at <= now()
+      OR r.due_at > now() + 2 * make_interval(secs => $2::float8)) -- the clock was set back since it was written
     AND (r.system_identifier IS NULL OR r.system_identifier = h.system_identifier) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING r.fence, r.epoch
 ), begun AS (

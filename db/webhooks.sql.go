@@ -163,6 +163,53 @@ func (q *Queries) WebhookDeliveriesDue(ctx context.Context, arg WebhookDeliverie
 	return items, nil
 }
 
+const webhookDeliveriesPullForward = `-- name: WebhookDeliveriesPullForward :one
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1,
+    paused_until = CASE WHEN e.paused_until <= now() + make_interval(secs => $1::float8) THEN e.paused_until END
+  WHERE e.endpoint_no = $2 AND e.owner = $3::uuid AND e.fence = $4 AND e.seq = $5
+  RETURNING e.endpoint_no
+), pulled AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
+  FROM endpoint AS e
+  WHERE d.endpoint_no = e.endpoint_no AND d.endpoint_no = $2 AND d.due_at > now() AND (
+    (d.log -> -(d.attempts::integer) ->> 'at')::timestamptz >= $6::timestamptz - make_interval(secs => $7::float8)
+    OR d.due_at > now() + make_interval(secs => ($8::float8[])[least(d.attempts + 1, cardinality($8::float8[]))]))
+  RETURNING d.delivery_no
+)
+SELECT (SELECT count(*) FROM pulled)::integer AS pulled FROM endpoint AS e
+`
+
+type WebhookDeliveriesPullForwardParams struct {
+	LongestPause   float64
+	EndpointNo     int32
+	Owner          uuid.UUID
+	Fence          int64
+	Seq            int64
+	DownSince      *time.Time
+	AttemptSeconds float64
+	LongestPauses  []float64
+}
+
+// Makes deliveries due that wait for their next attempt: those whose attempts all failed since the endpoint went down. A delivery
+// that failed before that, too, is refused for what it is, and keeps its pauses. Also those that wait for longer than any pause
+// after so many attempts lasts: the clock of the database was set back since. A pause of the endpoint ends in the same way.
+func (q *Queries) WebhookDeliveriesPullForward(ctx context.Context, arg WebhookDeliveriesPullForwardParams) (int32, error) {
+	row := q.db.QueryRow(ctx, webhookDeliveriesPullForward,
+		arg.LongestPause,
+		arg.EndpointNo,
+		arg.Owner,
+		arg.Fence,
+		arg.Seq,
+		arg.DownSince,
+		arg.AttemptSeconds,
+		arg.LongestPauses,
+	)
+	var pulled int32
+	err := row.Scan(&pulled)
+	return pulled, err
+}
+
 const webhookDeliveriesPurge = `-- name: WebhookDeliveriesPurge :one
 WITH looked_at AS MATERIALIZED (
   SELECT d.delivery_no, d.created_at, d.finished_at FROM pawl.webhook_deliveries AS d
@@ -339,7 +386,7 @@ WITH locked AS MATERIALIZED (
   UPDATE pawl.webhook_endpoints AS e SET state = 'disabled', disabled_at = now(), disabled_reason = $1::text, paused_until = NULL,
     seq = e.seq + 1, version = e.version + 1
   WHERE e.endpoint_no = $2 AND e.endpoint_no = ANY(ARRAY(SELECT l.endpoint_no FROM locked AS l)) AND e.state = 'enabled'
-    AND e.owner = $3::uuid AND e.fence = $4
+    AND e.owner = $3::uuid AND e.fence = $4 AND e.version = $5 -- else a person has changed or enabled it since
   RETURNING e.endpoint_no
 ), others AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, delivery_no = e.delivery_no + 1
@@ -348,7 +395,7 @@ WITH locked AS MATERIALIZED (
   RETURNING e.endpoint_no, e.delivery_no
 ), told AS (
   INSERT INTO pawl.webhook_deliveries (endpoint_no, delivery_no, event_id, type, subject, body, due_at)
-  SELECT o.endpoint_no, o.delivery_no, $5::text, $6::text, $5::text, $7::text, now() FROM others AS o
+  SELECT o.endpoint_no, o.delivery_no, $6::text, $7::text, $6::text, $8::text, now() FROM others AS o
 ), logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
   SELECT 'webhook_endpoint_disabled', 'system', 'whe_' || d.endpoint_no, $1::text FROM disabled AS d
@@ -361,6 +408,7 @@ type WebhookEndpointDisableParams struct {
 	EndpointNo int32
 	Owner      uuid.UUID
 	Fence      int64
+	Version    int32
 	EventID    string
 	Type       string
 	Body       string
@@ -378,6 +426,7 @@ func (q *Queries) WebhookEndpointDisable(ctx context.Context, arg WebhookEndpoin
 		arg.EndpointNo,
 		arg.Owner,
 		arg.Fence,
+		arg.Version,
 		arg.EventID,
 		arg.Type,
 		arg.Body,
@@ -495,6 +544,17 @@ type WebhookEndpointsRenewParams struct {
 
 func (q *Queries) WebhookEndpointsRenew(ctx context.Context, arg WebhookEndpointsRenewParams) error {
 	_, err := q.db.Exec(ctx, webhookEndpointsRenew, arg.LeaseSeconds, arg.Owner, arg.EndpointNos)
+	return err
+}
+
+const webhookEndpointsShortenLeases = `-- name: WebhookEndpointsShortenLeases :exec
+UPDATE pawl.webhook_endpoints AS e SET due_at = now() + make_interval(secs => $1::float8)
+WHERE e.due_at > now() + 2 * make_interval(secs => $1::float8)
+`
+
+// Shortens leases that were written before the clock of the database was set back. Their owners renew them, if they live.
+func (q *Queries) WebhookEndpointsShortenLeases(ctx context.Context, leaseSeconds float64) error {
+	_, err := q.db.Exec(ctx, webhookEndpointsShortenLeases, leaseSeconds)
 	return err
 }
 

@@ -23,6 +23,11 @@ WHERE e.endpoint_no = (
 UPDATE pawl.webhook_endpoints AS e SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
 WHERE e.owner = @owner::uuid AND e.endpoint_no = ANY(@endpoint_nos::integer[]);
 
+-- name: WebhookEndpointsShortenLeases :exec
+-- Shortens leases that were written before the clock of the database was set back. Their owners renew them, if they live.
+UPDATE pawl.webhook_endpoints AS e SET due_at = now() + make_interval(secs => @lease_seconds::float8)
+WHERE e.due_at > now() + 2 * make_interval(secs => @lease_seconds::float8);
+
 -- name: WebhookEndpointsRelease :exec
 -- Hands endpoints back, due at once.
 UPDATE pawl.webhook_endpoints AS e SET due_at = now(), owner = NULL WHERE e.owner = @owner::uuid;
@@ -106,6 +111,25 @@ SELECT coalesce(e.failing_since < now() - interval '5 days', false)::boolean AS 
   coalesce(w.type, '')::text AS type, coalesce(w.event_id, '')::text AS event_id, coalesce(w.subject, '')::text AS subject, w.body
 FROM endpoint AS e LEFT JOIN woken AS w ON true;
 
+-- name: WebhookDeliveriesPullForward :one
+-- Makes deliveries due that wait for their next attempt: those whose attempts all failed since the endpoint went down. A delivery
+-- that failed before that, too, is refused for what it is, and keeps its pauses. Also those that wait for longer than any pause
+-- after so many attempts lasts: the clock of the database was set back since. A pause of the endpoint ends in the same way.
+WITH endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1,
+    paused_until = CASE WHEN e.paused_until <= now() + make_interval(secs => @longest_pause::float8) THEN e.paused_until END
+  WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
+  RETURNING e.endpoint_no
+), pulled AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = now()
+  FROM endpoint AS e
+  WHERE d.endpoint_no = e.endpoint_no AND d.endpoint_no = @endpoint_no AND d.due_at > now() AND (
+    (d.log -> -(d.attempts::integer) ->> 'at')::timestamptz >= sqlc.narg('down_since')::timestamptz - make_interval(secs => @attempt_seconds::float8)
+    OR d.due_at > now() + make_interval(secs => (@longest_pauses::float8[])[least(d.attempts + 1, cardinality(@longest_pauses::float8[]))]))
+  RETURNING d.delivery_no
+)
+SELECT (SELECT count(*) FROM pulled)::integer AS pulled FROM endpoint AS e;
+
 -- name: WebhookEndpointDisable :one
 -- Disables an endpoint and tells all others that are enabled. The locks come first, in one order for everybody.
 WITH locked AS MATERIALIZED (
@@ -114,7 +138,7 @@ WITH locked AS MATERIALIZED (
   UPDATE pawl.webhook_endpoints AS e SET state = 'disabled', disabled_at = now(), disabled_reason = @reason::text, paused_until = NULL,
     seq = e.seq + 1, version = e.version + 1
   WHERE e.endpoint_no = @endpoint_no AND e.endpoint_no = ANY(ARRAY(SELECT l.endpoint_no FROM locked AS l)) AND e.state = 'enabled'
-    AND e.owner = @owner::uuid AND e.fence = @fence
+    AND e.owner = @owner::uuid AND e.fence = @fence AND e.version = @version -- else a person has changed or enabled it since
   RETURNING e.endpoint_no
 ), others AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, delivery_no = e.delivery_no + 1

@@ -126,6 +126,11 @@ func (d *Deliverer) step() time.Duration {
 	if enabled {
 		d.feed.Want(d.statements)
 	}
+	if slices.ContainsFunc(rows, d.leaseTooLong) {
+		if err := d.query.WebhookEndpointsShortenLeases(d.statements, d.cfg.Lease.Seconds()); err != nil {
+			d.log.Warn("shorten the leases of webhook endpoints", "error", err)
+		}
+	}
 	if free {
 		err := d.query.WebhookEndpointClaim(d.statements, db.WebhookEndpointClaimParams{Owner: d.owner, LeaseSeconds: d.cfg.Lease.Seconds()})
 		if err != nil { // it may be ours for all that: the next look tells
@@ -136,6 +141,11 @@ func (d *Deliverer) step() time.Duration {
 		return unhurried
 	}
 	return lookEvery
+}
+
+// leaseTooLong reports whether a lease lies further ahead than any can: the clock of the database was set back since it was written.
+func (d *Deliverer) leaseTooLong(row db.WebhookEndpointsLookRow) bool {
+	return row.WebhookEndpoint.DueAt.Sub(row.At) > 2*d.cfg.Lease
 }
 
 // share hands each sender the row of its endpoint, begins one for each endpoint that is ours and has none, and ends those whose

@@ -27,6 +27,8 @@ type endpointSender struct {
 	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
 	resync     bool               // somebody else has written, or we don't know what we have: nothing is written before the next look
 
+	clockSetBack bool // of the database: what waits may wait for too long
+
 	queue    []*dueDelivery         // due, in the order in which they became so
 	known    map[int64]*dueDelivery // those of the queue, those under way, and those whose results are not stored
 	inFlight int                    // attempts under way
@@ -55,6 +57,11 @@ type look struct {
 // now is the time of the database, or a little before it.
 func (l *look) now() time.Time { return l.At.Add(time.Since(l.heard)) }
 
+// setBackSince reports whether the clock of the database may have been set back since an earlier look: also where there was none.
+func (l *look) setBackSince(before *look) bool {
+	return l.At.Before(before.At.Add(l.heard.Sub(before.heard) - time.Second)) || before.heard.IsZero()
+}
+
 // dueDelivery is a delivery that is due.
 type dueDelivery struct {
 	no       int64
@@ -69,6 +76,7 @@ type dueDelivery struct {
 type result struct {
 	*dueDelivery
 	attempt  Attempt
+	version  int32 // of the endpoint when the attempt began
 	canceled bool // by us: it says nothing of the endpoint
 }
 
@@ -136,12 +144,14 @@ func (c *endpointSender) finish() {
 
 // notice takes up what a look says. One that is older than what we have written since says nothing, unless we don't know.
 func (c *endpointSender) notice(l *look) {
-	if valid := l.heard.Add(l.WebhookEndpoint.DueAt.Sub(l.At)); valid.After(c.validUntil) {
+	// No lease is longer, whatever the row says: it may be from before the clock of the database was set back.
+	if valid := l.heard.Add(min(l.WebhookEndpoint.DueAt.Sub(l.At), c.d.cfg.Lease)); valid.After(c.validUntil) {
 		c.validUntil = valid
 	}
 	if c.clock.NextDueAt != nil && !c.clock.NextDueAt.After(l.At) {
 		c.unread = true
 	}
+	c.clockSetBack = c.clockSetBack || l.setBackSince(&c.clock)
 	c.clock = *l
 	e := l.WebhookEndpoint
 	if e.Seq < c.endpoint.Seq && !c.resync {
@@ -152,6 +162,9 @@ func (c *endpointSender) notice(l *look) {
 	}
 	if c.resync {
 		c.countedAt, c.page, c.resync = time.Time{}, events.Page{}, false
+	}
+	if e.Version != c.endpoint.Version {
+		c.outcome.superseded()
 	}
 	c.endpoint = e
 }
@@ -168,6 +181,10 @@ func (c *endpointSender) drop() {
 func (c *endpointSender) work(ctx context.Context) {
 	if len(c.outcome.results) > 0 && !c.resync {
 		c.record(ctx)
+	}
+	if c.clockSetBack && !c.resync {
+		c.clockSetBack = false
+		c.pullForward(ctx, nil)
 	}
 	c.purge(ctx)
 	if c.endpoint.State == Enabled {

@@ -21,6 +21,18 @@ type outcome struct {
 	slower    bool          // an answer says that there is too much
 	gone      bool          // an answer says that there is nobody any more
 	pause     time.Duration // how long answers have asked to be left alone
+	downSince *time.Time    // nothing was a success from then on until now, for long enough to be an outage
+}
+
+// superseded drops what attempts say of the endpoint: they began before it was changed, disabled or enabled. A 410 of that
+// time would disable it again. What was delivered stays delivered; what failed is due again, as it is after an enable.
+func (o *outcome) superseded() {
+	for i := range o.results {
+		if v := &o.results[i]; v.state == Pending || v.state == Exhausted {
+			v.state, v.delay = Pending, 0
+		}
+	}
+	*o = outcome{results: o.results}
 }
 
 // verdict is what a result means for its delivery.
@@ -50,14 +62,22 @@ func (c *endpointSender) collect(r result) {
 	if r.attempts == 0 {
 		c.ahead = max(0, c.ahead-1)
 	}
-	if a.Delivered() {
+	switch {
+	case r.version != c.endpoint.Version: // see superseded
+		if !a.Delivered() {
+			v.state, c.unread = Pending, true
+		}
+	case a.Delivered():
 		if c.failing() {
 			c.limit = 1 // and from there on
+		}
+		if c.failed() >= failingFor {
+			o.downSince = c.endpoint.FailingSince
 		}
 		c.endpoint.Failures, c.endpoint.FailingSince = 0, nil
 		o.succeeded = true
 		c.limit = min(c.limit+1, mostAtOnce)
-	} else {
+	default:
 		c.endpoint.Failures = min(c.endpoint.Failures, mostFailures) + 1
 		if c.endpoint.FailingSince == nil {
 			c.endpoint.FailingSince = new(c.clock.now())
@@ -114,7 +134,27 @@ func (c *endpointSender) record(ctx context.Context) {
 		c.disable(ctx, "it answered 410 Gone")
 	case rows[0].FailingLong && c.endpoint.Failures > 0:
 		c.disable(ctx, "nothing was delivered for five days")
+	case done.downSince != nil:
+		c.pullForward(ctx, done.downSince)
 	}
+}
+
+// pullForward makes deliveries due that failed only while the endpoint was down, which is since a time, and whatever waits for
+// longer than it can. All of them are in the queue then, and sent as fast as the endpoint takes them, as any.
+func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) {
+	_, err := c.d.query.WebhookDeliveriesPullForward(ctx, db.WebhookDeliveriesPullForwardParams{
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
+		DownSince: downSince, AttemptSeconds: attemptLimit.Seconds(), LongestPauses: longestPauses(), LongestPause: longestRetryAfter.Seconds() + 1,
+	})
+	if err != nil { // no row: somebody else has written
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		c.doubt("pull webhook deliveries forward", err)
+		return
+	}
+	c.endpoint.Seq++
+	c.unread, c.floor = true, time.Time{}
 }
 
 // leaveAlone starts nothing for so long. What comes of attempts that were under way does not end a pause that was asked for.
@@ -161,11 +201,11 @@ func (c *endpointSender) disable(ctx context.Context, reason string) {
 	m := message{ID: "msg_" + uuid.NewString(), Type: typeDisabled, Timestamp: c.clock.now().UTC()}
 	m.Data.EndpointID, m.Data.URL, m.Data.Reason = c.id, c.endpoint.Url, reason
 	row, err := c.d.query.WebhookEndpointDisable(ctx, db.WebhookEndpointDisableParams{
-		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Version: c.endpoint.Version, Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
 	})
 	c.resync = true // its state and seq are others now
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // another's, or disabled by a person
+	case errors.Is(err, pgx.ErrNoRows): // another's, or changed by a person since
 	case err != nil:
 		c.d.log.Warn("disable webhook endpoint", "endpoint", c.id, "error", err)
 	default:

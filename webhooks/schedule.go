@@ -7,7 +7,7 @@ import (
 
 // pauses are how long a delivery waits after each attempt that failed. After one more attempt it is exhausted.
 var pauses = [...]time.Duration{
-	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
+	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 	10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
 
@@ -21,6 +21,16 @@ func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 		return 0, false
 	}
 	return max(jitter(pauses[attempts-1]), min(retryAfter, longestRetryAfter)), true
+}
+
+// longestPauses are the longest pause of a delivery by how often it was tried, in seconds. One that was not tried is due when
+// it is stored.
+func longestPauses() []float64 {
+	longest := []float64{1}
+	for _, pause := range pauses {
+		longest = append(longest, max(pause+pause/10, longestRetryAfter).Seconds())
+	}
+	return longest
 }
 
 // jitter is a duration within a tenth of d, so that what failed together is not tried together.

@@ -62,7 +62,7 @@ func (c *endpointSender) start(p *dueDelivery) {
 	c.inFlight++
 	c.d.running.Go(func() {
 		a := c.d.sender.Send(c.d.sending, &endpoint, signing.Message{ID: p.eventID, Body: p.body}, at)
-		c.results <- result{p, a, c.d.sending.Err() != nil && !a.Delivered()}
+		c.results <- result{p, a, endpoint.Version, c.d.sending.Err() != nil && !a.Delivered()}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,5 +76,48 @@ func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 	s.inOrder(off.got(), 3, 2)
 	if len(off.got()) != 6 {
 		t.Errorf("%d requests", len(off.got()))
+	}
+}
+
+// TestGoneFromBeforeEnable: an endpoint answers 410 to an attempt that began before a person had enabled it again. It stays
+// enabled, is not paused, and the delivery is sent again at once, although that was its last attempt.
+func TestGoneFromBeforeEnable(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"gone": http.StatusGone, "too much": http.StatusServiceUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			arrived, answer := make(chan struct{}), make(chan struct{})
+			var hung atomic.Bool
+			r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
+				if hung.CompareAndSwap(false, true) {
+					close(arrived)
+					<-answer
+					w.Header().Set("Retry-After", "3000")
+					w.WriteHeader(status)
+				}
+			})
+			no := s.endpoint(r.URL)
+			s.exec(`UPDATE webhook_endpoints SET failures = 1, failing_since = now() - interval '6 days'`)
+			s.moves(1, 1)
+			s.eventually("the event has a number", func() bool { return one[int](s, `SELECT count(*) FROM event_batches`) == 1 })
+			s.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, event_id, type, subject, attempts, due_at)
+				VALUES ($1, 1, 1, 1, 'evt_1_1', 'order.charging', 'order 1', 10, now())`, no) // its last attempt is next
+			s.exec(`UPDATE webhook_endpoints SET event_no = 1, delivery_no = 1`)
+			s.deliver()
+			<-arrived
+			people, id := s.people(), webhooks.EndpointID(no)
+			if _, err := people.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("off")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := people.Enable(t.Context(), id, false, by("on")); err != nil {
+				t.Fatal(err)
+			}
+			close(answer)
+			s.eventually("the delivery is sent again at once", s.finished(no, 1))
+			if state := one[string](s, `SELECT concat_ws(' ', state, failures, failing_since, paused_until) FROM webhook_endpoints`); state != "enabled 0" {
+				t.Error(state)
+			}
+		})
 	}
 }

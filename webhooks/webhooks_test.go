@@ -16,14 +16,15 @@ func TestSchedule(t *testing.T) {
 		most       time.Duration
 	}{
 		{1, 0, 4 * time.Second, 6 * time.Second},
-		{2, 0, 4 * time.Minute, 6 * time.Minute},
-		{3, 0, 27 * time.Minute, 33 * time.Minute},
-		{9, 0, 21 * time.Hour, 27 * time.Hour},
-		{10, 0, never, never},
-		{10, time.Minute, never, never},
+		{2, 0, 54 * time.Second, 66 * time.Second},
+		{3, 0, 4 * time.Minute, 6 * time.Minute},
+		{4, 0, 27 * time.Minute, 33 * time.Minute},
+		{10, 0, 21 * time.Hour, 27 * time.Hour},
+		{11, 0, never, never},
+		{11, time.Minute, never, never},
 		{1, time.Minute, time.Minute, time.Minute},              // the endpoint knows better
 		{1, 365 * 24 * time.Hour, longestRetryAfter, time.Hour}, // but not how to be forgotten
-		{2, time.Second, 4 * time.Minute, 6 * time.Minute},      // nor to be hammered
+		{3, time.Second, 4 * time.Minute, 6 * time.Minute},      // nor to be hammered
 	} {
 		pause, more := pauseAfter(c.attempts, c.retryAfter)
 		if c.least == never {
