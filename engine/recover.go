@@ -6,6 +6,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 const (
@@ -28,6 +29,10 @@ func (e *Engine) recoverLoop() {
 			e.log.Warn("look for due orders", "error", err)
 			continue
 		}
+		if swept.IsZero() || next.Before(floor) {
+			n, err := e.query.ReservationsShorten(e.ctx)
+			e.noteShortened("reservations", n, err)
+		}
 		if floor.IsZero() && !next.IsZero() {
 			swept = time.Now()
 		}
@@ -46,6 +51,12 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		return floor, err
 	}
 	e.tick(next.Add(dueFloor))
+	if next.Before(floor) {
+		floor = time.Time{} // the clock was set back: nothing that comes due is after that floor
+	}
+	if floor.IsZero() {
+		e.shortenWaits()
+	}
 	for from := floor; !e.stopping.Load(); {
 		rows, err := e.query.LeasesDue(e.ctx, db.LeasesDueParams{Floor: from, Most: claimMost})
 		if err != nil {
@@ -75,6 +86,55 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		}
 	}
 	return floor, nil
+}
+
+// shortenWaits has no lease and no wait last longer than any can, whatever was done to the clock of the database since it
+// was written.
+func (e *Engine) shortenWaits() {
+	longest := e.longestWaits()
+	params := db.LeasesShortenParams{Policies: e.policies.versions(), Most: shortenMost}
+	for hold, wait := range longest {
+		params.Holds, params.Seconds = append(params.Holds, hold), append(params.Seconds, wait.Seconds())
+	}
+	rows, err := e.query.LeasesShorten(e.ctx, params)
+	e.noteShortened("leases and waits", int64(len(rows)), err)
+	n, err := e.query.SideCallsShorten(e.ctx, max(longest[driven], longestSidePause).Seconds())
+	e.noteShortened("side calls", n, err)
+}
+
+func (e *Engine) noteShortened(what string, n int64, err error) {
+	switch {
+	case err != nil:
+		e.log.Warn("shorten what lasts too long", "what", what, "error", err)
+	case n > 0:
+		e.log.Warn("shortened what lasted longer than it can: the clock of the database was set back", "what", what, "count", n)
+	}
+}
+
+const (
+	driven      = "" // an order that is held for nothing, but has a lease
+	shortenMost = 10_000
+)
+
+// longestWaits are how long orders of the policies known here can be left alone, by what they are held for.
+func (e *Engine) longestWaits() map[string]time.Duration {
+	known := e.policies.now.Load().byVersion
+	longest := map[string]time.Duration{driven: e.cfg.Lease}
+	atLeast := func(hold string, wait time.Duration) { longest[hold] = max(longest[hold], wait) }
+	for _, p := range known {
+		for _, step := range []*policy.Step{&p.Charge, &p.Reserve, &p.Confirm} {
+			if !step.Executor.Remote() {
+				continue
+			}
+			atLeast(driven, step.Timeout+leaseMargin)
+			atLeast(fsm.HoldRetry, max(step.Retry.Budget, step.Retry.Cap, step.Breaker.Open)+step.Retry.Cap) // see undecided.again
+			atLeast(fsm.HoldCallback, step.CallbackTimeout)
+		}
+		for _, rule := range p.Approval {
+			atLeast(fsm.HoldApproval, rule.Timeout)
+		}
+	}
+	return longest
 }
 
 // overdue is the order that had been due for longest when this replica last looked at all that are due.

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	sideCallsAtOnce = 8                // of a kind
-	sideCallPause   = 10 * time.Minute // between two tries at most
+	sideCallsAtOnce  = 8                // of a kind
+	sideCallPause    = 10 * time.Minute // between two tries at most
+	longestSidePause = time.Hour        // unless an answer asks for more, which is heeded up to this
 )
 
 // sideCalls makes the calls of one kind that move no order: the undoing of late effects, or refunds. What is due is
@@ -50,5 +51,5 @@ func (s *sideCalls) start() {
 
 // sidePause is how long to wait after so many tries. An answer may ask for more.
 func sidePause(claims int32, after time.Duration) time.Duration {
-	return max(min(time.Second<<min(claims, 10), sideCallPause), after)
+	return max(min(time.Second<<min(claims, 10), sideCallPause), min(after, longestSidePause))
 }
