@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"pawl/dbtest"
+	"pawl/pgembed"
 )
 
 // wallClock is the wall clock of a machine, which a test can set. Replicas on such a machine are the program as it is, but
@@ -26,7 +29,12 @@ type wallClock struct {
 // newWallClock makes a clock that is right. buildStepped belongs before t.Parallel.
 func newWallClock(t testing.TB) *wallClock {
 	t.Helper()
-	file, err := os.Create(filepath.Join(t.TempDir(), "wall-clock"))
+	return newWallClockIn(t, t.TempDir())
+}
+
+func newWallClockIn(t testing.TB, folder string) *wallClock {
+	t.Helper()
+	file, err := os.Create(filepath.Join(folder, "wall-clock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,3 +171,74 @@ func write(t testing.TB, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+// databaseClock is the wall clock of a PostgreSQL server, which a test can set. The server is run with a library before the one of C.
+type databaseClock struct {
+	*wallClock
+	bin string // the folder of its programs
+}
+
+// newDatabaseClock makes a clock that is right.
+func newDatabaseClock(t testing.TB) *databaseClock {
+	t.Helper()
+	bin := dbtest.Folder(t) // where the user of the server can read it
+	c := &databaseClock{newWallClockIn(t, bin), bin}
+	source, library := filepath.Join(t.TempDir(), "clock.c"), filepath.Join(c.bin, "clock.so")
+	write(t, source, fmt.Sprintf(databaseClockSource, c.path))
+	if out, err := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	installed, err := pgembed.Look(t.Context(), pgembed.Config{Dir: t.TempDir()})
+	if err != nil || installed.Dir == "" {
+		t.Fatalf("no PostgreSQL is installed: %v", err)
+	}
+	for _, program := range []string{"postgres", "initdb"} {
+		script := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD='%s' exec '%s' \"$@\"\n", library, filepath.Join(installed.Dir, program))
+		if err := os.WriteFile(filepath.Join(c.bin, program), []byte(script), 0o755); err != nil { //nolint:gosec // it is to be run
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// databaseClockSource asks for the time by the system call, and adds what the file says. The other clocks are left as they are.
+const databaseClockSource = `
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile long *wrong;
+
+__attribute__((constructor)) static void begin(void) {
+	int file = open("%s", O_RDONLY);
+	void *memory = file < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+	if (memory == MAP_FAILED) _exit(99);
+	close(file);
+	wrong = memory;
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+	long failed = syscall(SYS_clock_gettime, id, at);
+	if (!failed && id == CLOCK_REALTIME && wrong) at->tv_sec += *wrong;
+	return failed;
+}
+
+int gettimeofday(struct timeval *at, void *zone) {
+	struct timespec now;
+	if (clock_gettime(CLOCK_REALTIME, &now)) return -1;
+	at->tv_sec = now.tv_sec;
+	at->tv_usec = now.tv_nsec / 1000;
+	return 0;
+}
+
+time_t time(time_t *at) {
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (at) *at = now.tv_sec;
+	return now.tv_sec;
+}
+`

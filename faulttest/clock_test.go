@@ -224,3 +224,40 @@ func TestWallClockAndLeases(t *testing.T) {
 	}
 	s.prove()
 }
+
+// TestDatabaseClockStepsBack sets the clock of the database back by three hours while a replica drives orders and numbers events,
+// and kills the replica: the other one takes its orders up, and numbers what happens, when the leases would have ended.
+func TestDatabaseClockStepsBack(t *testing.T) {
+	build(t)
+	t.Parallel()
+	clock := newDatabaseClock(t)
+	server := startPostgresFrom(t, clock.bin)
+	const held = 20
+	r := startReplicas(t, 1, server.url, hasty...)
+	dies := r.all[0]
+	stockUp(t, r.addresses()[0], scarce, stock)
+	unlock := lockStock(t, server.url)
+	c := newClient(1, false)
+	for n := range held {
+		o := order{id: fmt.Sprint("held ", n), amount: "9.99", item: scarce}
+		if a := c.process(t.Context(), r.addresses()[0], o, "respond-async"); a.code != http.StatusAccepted {
+			t.Fatal(a)
+		}
+	}
+	eventually(t, patience, "the orders wait for their stock", func() bool { return unfinished(t, server.url) == held })
+	startReplicas(t, 1, server.url, hasty...)
+	before := query[time.Time](t, server.url, `SELECT now()`)[0]
+	clock.step(-3 * time.Hour)
+	if now := query[time.Time](t, server.url, `SELECT now()`)[0]; before.Sub(now) < 2*time.Hour {
+		t.Fatalf("the clock was not set back: it was %s, and is %s", before, now)
+	}
+	dies.kill()
+	unlock()
+	settle(t, server.url, patience)
+	if n := takeOvers(t, server.url); n != held {
+		t.Errorf("%d orders were taken over", n)
+	}
+	const unnumbered = `SELECT (SELECT count(*) FROM pawl.transitions) + (SELECT count(*) FROM pawl.stock_movements)
+		- (SELECT coalesce(max(b.last_event_no), 0) FROM pawl.event_batches AS b)`
+	eventually(t, patience, "all events have numbers", func() bool { return count(t, server.url, unnumbered) == 0 })
+}

@@ -18,6 +18,7 @@ import (
 type postgres struct {
 	t        testing.TB
 	dir      string
+	bin      string // the folder of its programs; empty: the one that is installed
 	settings map[string]string
 	url      string
 	server   *pgembed.Server
@@ -26,7 +27,12 @@ type postgres struct {
 // startPostgres starts a server. Settings are names and values in turn.
 func startPostgres(t testing.TB, settings ...string) *postgres {
 	t.Helper()
-	s := &postgres{t: t, dir: dbtest.Folder(t), settings: map[string]string{}}
+	return startPostgresFrom(t, "", settings...)
+}
+
+func startPostgresFrom(t testing.TB, bin string, settings ...string) *postgres {
+	t.Helper()
+	s := &postgres{t: t, dir: dbtest.Folder(t), bin: bin, settings: map[string]string{}}
 	for pair := range slices.Chunk(settings, 2) {
 		s.settings[pair[0]] = pair[1]
 	}
@@ -48,7 +54,7 @@ func (s *postgres) start() {
 	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
 	defer cancel()
 	eventually(s.t, startLimit, "PostgreSQL starts", func() bool {
-		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir, Settings: s.settings})
+		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir, BinDir: s.bin, Settings: s.settings})
 		if err != nil {
 			s.t.Log(err)
 		}
