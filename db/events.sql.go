@@ -590,6 +590,25 @@ func (q *Queries) EventsOfBatch(ctx context.Context, arg EventsOfBatchParams) ([
 	return items, nil
 }
 
+const eventsUnnumbered = `-- name: EventsUnnumbered :one
+SELECT coalesce(greatest(
+  (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= b.position AND t.position <= $1 AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
+    ORDER BY t.position DESC LIMIT 1),
+  (SELECT s.position FROM pawl.stock_movements AS s WHERE s.position >= b.position AND s.position <= $1 AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y WHERE y.position = s.position AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
+    ORDER BY s.position DESC LIMIT 1)), 0)::bigint AS position
+FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0) AS position) AS b
+`
+
+// The newest position, up to one, of a row that is committed and has no number yet; 0: there is none.
+func (q *Queries) EventsUnnumbered(ctx context.Context, upTo int64) (int64, error) {
+	row := q.db.QueryRow(ctx, eventsUnnumbered, upTo)
+	var position int64
+	err := row.Scan(&position)
+	return position, err
+}
+
 const eventsWanted = `-- name: EventsWanted :execrows
 UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => $1::float8)
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => $1::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''

@@ -137,6 +137,12 @@ func (r *Reader) batches(ctx context.Context, after int64, f Filter) ([]db.Event
 	return orders.Read(ctx, r.reads, r.query.EventBatchesFrom, db.EventBatchesFromParams{EventNo: after + 1, Most: pageBatches + 1})
 }
 
+// Unnumbered is the newest position, up to one, of what is committed and has no number yet; 0: all of it has. Errors: orders.ErrUnavailable.
+func (r *Reader) Unnumbered(ctx context.Context, upTo int64) (position int64, err error) {
+	position, err = orders.Read(ctx, r.reads, r.query.EventsUnnumbered, upTo)
+	return position, orders.Unavailable("look for events without a number", err)
+}
+
 // Latest is the cursor behind the last event that has a number now. Errors: orders.ErrUnavailable.
 func (r *Reader) Latest(ctx context.Context) (Cursor, error) {
 	feed, err := r.feed(ctx)

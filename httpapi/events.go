@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"reflect"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/access"
+	"pawl/db"
 	"pawl/events"
 	"pawl/orders"
 )
@@ -78,10 +80,13 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 		return nil, s.streamEvents(ctx, after, filter)
 	case in.Wait.duration() > 0:
 		out.Body, err = s.awaitEvents(ctx, after, filter, in)
+		if short := in.Wait.duration() < numberingLimit; short && err == nil && len(out.Body.Events) == 0 {
+			out.Body, err = s.readCommitted(ctx, after, filter, int(in.Limit))
+		}
 	case in.After == "latest": // nothing has come since. Whoever only looks whether something has is no listener
 		out.Body = eventPage{Events: []wireEvent{}, NextCursor: after.String()}
 	default:
-		out.Body, err = s.readEvents(ctx, after, filter, int(in.Limit))
+		out.Body, err = s.readCommitted(ctx, after, filter, int(in.Limit))
 	}
 	return out, err
 }
@@ -178,13 +183,44 @@ func (s *server) hear(ctx context.Context, listener *events.Listener, limit int)
 	}
 }
 
-// readEvents reads a page in one of the places for lists.
-func (s *server) readEvents(ctx context.Context, after events.Cursor, filter events.Filter, limit int) (page eventPage, err error) {
+// numberingLimit is how long a caller waits at most for events to get their numbers. After a pause, when nobody listened, it takes
+// a second or more; while an older transaction is open, it takes as long as that is.
+const (
+	numberingLimit = 5 * time.Second
+	numberingPoll  = 50 * time.Millisecond
+)
+
+// readCommitted reads a page. An empty one at the end of the feed would be wrong if there are events that were committed when the
+// caller asked: it waits until they have numbers.
+func (s *server) readCommitted(ctx context.Context, after events.Cursor, filter events.Filter, limit int) (page eventPage, err error) {
+	waiting, cancel := s.Events.Until(ctx)
+	defer cancel()
+	waiting, cancelTimeout := context.WithTimeout(waiting, numberingLimit)
+	defer cancelTimeout()
+	for unnumbered := int64(math.MaxInt64); ; {
+		page, unnumbered, err = s.readEvents(ctx, after, filter, limit, unnumbered)
+		if err != nil || unnumbered == 0 || waiting.Err() != nil {
+			return page, err
+		}
+		db.Sleep(waiting, numberingPoll)
+	}
+}
+
+// readEvents reads a page in one of the places for lists. Where it is empty, unnumbered is the newest position, up to one, of what
+// was committed before it was read and is not in it.
+func (s *server) readEvents(ctx context.Context, after events.Cursor, filter events.Filter, limit int, upTo int64) (page eventPage, unnumbered int64, err error) {
 	release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
 	if err != nil {
-		return page, err
+		return page, 0, err
 	}
 	defer release()
-	read, err := s.Events.Reader().After(ctx, after, filter, limit)
-	return eventPage{Events: each(read.Events, wireEventOf), NextCursor: read.Next.String(), More: read.More}, err
+	reader := s.Events.Reader()
+	if unnumbered, err = reader.Unnumbered(ctx, upTo); err != nil { // before the page: what has no number now may be in it
+		return page, 0, err
+	}
+	read, err := reader.After(ctx, after, filter, limit)
+	if len(read.Events) > 0 || read.More {
+		unnumbered = 0
+	}
+	return eventPage{Events: each(read.Events, wireEventOf), NextCursor: read.Next.String(), More: read.More}, unnumbered, err
 }

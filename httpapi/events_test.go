@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,26 @@ func typesOf(t *testing.T, page []json.RawMessage) (all []string) {
 		all = append(all, e.Type)
 	}
 	return all
+}
+
+// TestFirstEventsAfterAPause: nobody has listened, so events get their numbers seldom. Whoever reads the feed right after an answer
+// finds what the answer was about, also with a wait that is shorter than that takes.
+func TestFirstEventsAfterAPause(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.number(t)
+	for i, query := range []string{"?after=", "?wait=1&after=", "?type=order.completed&after="} {
+		b.exec(t, `UPDATE event_relay SET wanted_until = NULL`)
+		cursor := b.eventsAt(t, "?after=latest").NextCursor
+		b.process(t, fmt.Sprintf(`{"orderId":"o-%d","amount":"9.99","item":"widget"}`, i)).wantStatus(t, 200)
+		if page := b.eventsAt(t, query+cursor); len(page.Events) == 0 {
+			t.Errorf("%s: no event", query)
+		}
+	}
+	page := b.eventsAt(t, "?type=stock.*")
+	if len(page.Events) != 0 || page.NextCursor != b.eventsAt(t, "?after=latest").NextCursor {
+		t.Errorf("%d events that no filter chooses, up to %s", len(page.Events), page.NextCursor)
+	}
 }
 
 func TestEventsOfOrders(t *testing.T) {

@@ -49,6 +49,17 @@ SELECT r.owner, coalesce(b.last_event_no, 0)::bigint AS last_event_no,
 FROM pawl.event_relay AS r
 LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true;
 
+-- name: EventsUnnumbered :one
+-- The newest position, up to one, of a row that is committed and has no number yet; 0: there is none.
+SELECT coalesce(greatest(
+  (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= b.position AND t.position <= @up_to AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
+    ORDER BY t.position DESC LIMIT 1),
+  (SELECT s.position FROM pawl.stock_movements AS s WHERE s.position >= b.position AND s.position <= @up_to AND NOT EXISTS (
+    SELECT FROM pawl.early_events AS y WHERE y.position = s.position AND y.order_no = 0 AND y.item = s.item AND y.seq = s.version)
+    ORDER BY s.position DESC LIMIT 1)), 0)::bigint AS position
+FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0) AS position) AS b;
+
 -- name: EventsWanted :execrows
 -- Somebody listens: events are numbered soon for a while.
 UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @seconds::float8)
