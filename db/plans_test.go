@@ -175,3 +175,31 @@ func TestClaimScan(t *testing.T) {
 		t.Errorf("%v, %d due", err, len(found))
 	}
 }
+
+// TestShortenScan looks for waits that are too long among 120,000 orders that wait for long, as they may. Only the index is read, and
+// not their rows.
+func TestShortenScan(t *testing.T) {
+	t.Parallel()
+	conn := connectPlainly(t, dbtest.New(t).AdminURL)
+	if _, err := conn.Exec(t.Context(), `ALTER TABLE orders DISABLE TRIGGER USER;
+		INSERT INTO orders (order_id, status, hold, due_at, currency, item, amount)
+		SELECT n::text, 'pending', CASE WHEN n % 2 = 0 THEN 'callback' ELSE 'scheduled' END, now() + make_interval(secs => n * 0.025 * CASE WHEN n % 2 = 0 THEN 1 ELSE 100 END),
+			'USD', 'widget', 1 FROM generate_series(1, 120000) AS n ORDER BY hashint4(n);
+		INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('far', 'charging', now() + interval '1 day', 'USD', 'widget', 1)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
+		s := prepare(t, conn, "LeasesShorten", map[string]string{"holds": "ARRAY['', 'retry', 'callback', 'approval']",
+			"seconds": "ARRAY[31, 960, 3600, 7200]", "policies": "ARRAY[1]", "most": "10000"})
+		if pages, plan := s.buffers(t, kind, 15_000); pages >= 15_000 {
+			t.Errorf("%d pages\n%s", pages, plan)
+		} else {
+			t.Logf("%d pages", pages)
+		}
+		s.deallocate(t)
+	}
+	var left int
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM orders WHERE hold IS NULL AND due_at < now() + interval '1 minute'`).Scan(&left); err != nil || left != 1 {
+		t.Errorf("%d orders were found: %v", left, err)
+	}
+}
