@@ -270,17 +270,17 @@ func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int
 
 const leasesShorten = `-- name: LeasesShorten :many
 WITH longest AS (
-  SELECT x.hold, make_interval(secs => x.seconds) AS wait
+  SELECT x.hold, make_interval(secs => x.seconds) AS wait, make_interval(secs => x.seconds, mins => 1) AS too_long
   FROM ROWS FROM (unnest($1::text[]), unnest($2::float8[])) AS x(hold, seconds) -- '': none, it is driven
 ), ahead AS MATERIALIZED (
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
-    WHERE o.due_at > now() + l.wait AND o.hold = l.hold AND (o.policy IS NULL OR o.policy = ANY($3::integer[]))
+    WHERE o.due_at > now() + l.too_long AND o.hold = l.hold AND (o.policy IS NULL OR o.policy = ANY($3::integer[]))
     ORDER BY o.due_at LIMIT $4) AS f
   UNION ALL
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
-    WHERE o.due_at > now() + l.wait AND o.hold IS NULL AND l.hold = '' AND (o.policy IS NULL OR o.policy = ANY($3::integer[]))
+    WHERE o.due_at > now() + l.too_long AND o.hold IS NULL AND l.hold = '' AND (o.policy IS NULL OR o.policy = ANY($3::integer[]))
     ORDER BY o.due_at LIMIT $4) AS f
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
@@ -290,7 +290,7 @@ WITH longest AS (
 UPDATE pawl.orders AS o SET due_at = now() + l.wait,
   approval_until = CASE WHEN o.hold = 'approval' THEN least(o.approval_until, now() + l.wait) ELSE o.approval_until END
 FROM longest AS l
-WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = coalesce(o.hold, '') AND o.due_at > now() + l.wait
+WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = coalesce(o.hold, '') AND o.due_at > now() + l.too_long
 RETURNING o.order_no
 `
 
@@ -304,7 +304,8 @@ type LeasesShortenParams struct {
 // What was written before the clock of the database was set back may lie further ahead than any lease or wait can. It is
 // shortened to the longest there is, by what the order waits for: a driver who lives renews his lease, and one who has died is
 // found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that somebody has set is no
-// wait of ours. Each kind is looked for on its own: hold is in the index, so only what is too long is read.
+// wait of ours. A minute more is not too long: another replica may have a longer lease. Each kind is looked for on its own: hold is
+// in the index, so only what is too long is read.
 func (q *Queries) LeasesShorten(ctx context.Context, arg LeasesShortenParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesShorten,
 		arg.Holds,
@@ -444,7 +445,7 @@ WITH locked AS MATERIALIZED (
       SELECT d.order_no FROM pawl.orders AS d
       WHERE (d.complete_by IS NOT NULL OR d.reserved_until IS NOT NULL) AND d.ended_as IS NULL AND least(d.complete_by, d.reserved_until) > now()
         AND d.reserved_until > now() + make_interval(secs => d.reservation_ttl)
-      ORDER BY least(d.complete_by, d.reserved_until)))
+      ORDER BY least(d.complete_by, d.reserved_until) LIMIT $1))
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pawl.orders AS o SET reserved_until = now() + make_interval(secs => o.reservation_ttl)
@@ -453,8 +454,8 @@ WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.reserved
 
 // As LeasesShorten, for the time that reservations have. It reads all deadlines there are, so it is only for when the clock may have
 // been set back.
-func (q *Queries) ReservationsShorten(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, reservationsShorten)
+func (q *Queries) ReservationsShorten(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, reservationsShorten, most)
 	if err != nil {
 		return 0, err
 	}

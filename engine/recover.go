@@ -30,7 +30,7 @@ func (e *Engine) recoverLoop() {
 			continue
 		}
 		if swept.IsZero() || next.Before(floor) {
-			n, err := e.query.ReservationsShorten(e.ctx)
+			n, err := e.query.ReservationsShorten(e.ctx, shortenMost)
 			e.noteShortened("reservations", n, err)
 		}
 		if floor.IsZero() && !next.IsZero() {

@@ -81,12 +81,12 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 	case in.Wait.duration() > 0:
 		out.Body, err = s.awaitEvents(ctx, after, filter, in)
 		if short := in.Wait.duration() < numberingLimit; short && err == nil && len(out.Body.Events) == 0 {
-			out.Body, err = s.readCommitted(ctx, after, filter, int(in.Limit))
+			out.Body, err = s.readCommitted(ctx, &pageQuery{after, filter, int(in.Limit)})
 		}
 	case in.After == "latest": // nothing has come since. Whoever only looks whether something has is no listener
 		out.Body = eventPage{Events: []wireEvent{}, NextCursor: after.String()}
 	default:
-		out.Body, err = s.readCommitted(ctx, after, filter, int(in.Limit))
+		out.Body, err = s.readCommitted(ctx, &pageQuery{after, filter, int(in.Limit)})
 	}
 	return out, err
 }
@@ -190,15 +190,22 @@ const (
 	numberingPoll  = 50 * time.Millisecond
 )
 
+// pageQuery says which page of the feed is wanted.
+type pageQuery struct {
+	after  events.Cursor
+	filter events.Filter
+	limit  int
+}
+
 // readCommitted reads a page. An empty one at the end of the feed would be wrong if there are events that were committed when the
 // caller asked: it waits until they have numbers.
-func (s *server) readCommitted(ctx context.Context, after events.Cursor, filter events.Filter, limit int) (page eventPage, err error) {
+func (s *server) readCommitted(ctx context.Context, q *pageQuery) (page eventPage, err error) {
 	waiting, cancel := s.Events.Until(ctx)
 	defer cancel()
 	waiting, cancelTimeout := context.WithTimeout(waiting, numberingLimit)
 	defer cancelTimeout()
 	for unnumbered := int64(math.MaxInt64); ; {
-		page, unnumbered, err = s.readEvents(ctx, after, filter, limit, unnumbered)
+		page, unnumbered, err = s.readEvents(ctx, q, unnumbered)
 		if err != nil || unnumbered == 0 || waiting.Err() != nil {
 			return page, err
 		}
@@ -208,7 +215,7 @@ func (s *server) readCommitted(ctx context.Context, after events.Cursor, filter 
 
 // readEvents reads a page in one of the places for lists. Where it is empty, unnumbered is the newest position, up to one, of what
 // was committed before it was read and is not in it.
-func (s *server) readEvents(ctx context.Context, after events.Cursor, filter events.Filter, limit int, upTo int64) (page eventPage, unnumbered int64, err error) {
+func (s *server) readEvents(ctx context.Context, q *pageQuery, upTo int64) (page eventPage, unnumbered int64, err error) {
 	release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
 	if err != nil {
 		return page, 0, err
@@ -218,7 +225,7 @@ func (s *server) readEvents(ctx context.Context, after events.Cursor, filter eve
 	if unnumbered, err = reader.Unnumbered(ctx, upTo); err != nil { // before the page: what has no number now may be in it
 		return page, 0, err
 	}
-	read, err := reader.After(ctx, after, filter, limit)
+	read, err := reader.After(ctx, q.after, q.filter, q.limit)
 	if len(read.Events) > 0 || read.More {
 		unnumbered = 0
 	}

@@ -18,19 +18,20 @@ SELECT (now() - interval '5 seconds')::timestamptz AS floor;
 -- What was written before the clock of the database was set back may lie further ahead than any lease or wait can. It is
 -- shortened to the longest there is, by what the order waits for: a driver who lives renews his lease, and one who has died is
 -- found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that somebody has set is no
--- wait of ours. Each kind is looked for on its own: hold is in the index, so only what is too long is read.
+-- wait of ours. A minute more is not too long: another replica may have a longer lease. Each kind is looked for on its own: hold is
+-- in the index, so only what is too long is read.
 WITH longest AS (
-  SELECT x.hold, make_interval(secs => x.seconds) AS wait
+  SELECT x.hold, make_interval(secs => x.seconds) AS wait, make_interval(secs => x.seconds, mins => 1) AS too_long
   FROM ROWS FROM (unnest(@holds::text[]), unnest(@seconds::float8[])) AS x(hold, seconds) -- '': none, it is driven
 ), ahead AS MATERIALIZED (
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
-    WHERE o.due_at > now() + l.wait AND o.hold = l.hold AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[]))
+    WHERE o.due_at > now() + l.too_long AND o.hold = l.hold AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[]))
     ORDER BY o.due_at LIMIT @most) AS f
   UNION ALL
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
-    WHERE o.due_at > now() + l.wait AND o.hold IS NULL AND l.hold = '' AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[]))
+    WHERE o.due_at > now() + l.too_long AND o.hold IS NULL AND l.hold = '' AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[]))
     ORDER BY o.due_at LIMIT @most) AS f
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
@@ -40,7 +41,7 @@ WITH longest AS (
 UPDATE pawl.orders AS o SET due_at = now() + l.wait,
   approval_until = CASE WHEN o.hold = 'approval' THEN least(o.approval_until, now() + l.wait) ELSE o.approval_until END
 FROM longest AS l
-WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = coalesce(o.hold, '') AND o.due_at > now() + l.wait
+WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = coalesce(o.hold, '') AND o.due_at > now() + l.too_long
 RETURNING o.order_no;
 
 -- name: SideCallsShorten :execrows
@@ -61,7 +62,7 @@ WITH locked AS MATERIALIZED (
       SELECT d.order_no FROM pawl.orders AS d
       WHERE (d.complete_by IS NOT NULL OR d.reserved_until IS NOT NULL) AND d.ended_as IS NULL AND least(d.complete_by, d.reserved_until) > now()
         AND d.reserved_until > now() + make_interval(secs => d.reservation_ttl)
-      ORDER BY least(d.complete_by, d.reserved_until)))
+      ORDER BY least(d.complete_by, d.reserved_until) LIMIT @most))
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pawl.orders AS o SET reserved_until = now() + make_interval(secs => o.reservation_ttl)
