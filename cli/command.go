@@ -63,7 +63,7 @@ func command() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), tokenCommand(),
-		doctorCommand(), demoCommand(),
+		adoptCommand(), doctorCommand(), demoCommand(),
 		printCommand("openapi", "Print the description of the API (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	refuseArguments(root)

@@ -50,6 +50,8 @@ type config struct {
 	ResponseTimeout time.Duration
 	Policy          string
 
+	Installation string
+
 	PublicURL string
 	Auth      string
 	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
@@ -109,6 +111,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
 	c.boundsFlags(f)
 	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is made; required: do not start without one")
+	c.installationFlag(f)
 	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
 	c.OIDC.addTo(f)
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
@@ -119,6 +122,10 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
 	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events can be read by their number")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
+}
+
+func (c *config) installationFlag(f *pflag.FlagSet) {
+	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at the first start: a service with another name only reads it")
 }
 
 // boundsFlags are those of every command that reads what a policy names.

@@ -72,9 +72,31 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 			log.Error("stop database", "error", err)
 		}
 	}()
+	start := start{database, newPolicy{source, cfg.Bounds}, how, log}
+	for {
+		err := start.serve(ctx, cfg, out)
+		if !errors.Is(err, errMoved) || ctx.Err() != nil {
+			return err
+		}
+		log.Warn("the service starts anew", "reason", err)
+	}
+}
+
+// start is what a service is started with.
+type start struct {
+	database *database
+	policy   newPolicy
+	how      httpapi.Listening
+	log      *slog.Logger
+}
+
+// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). For one that belongs
+// elsewhere it is put together without what drives orders, calls providers and sends events.
+func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
+	database, log := s.database, s.log
 	registry := prometheus.NewRegistry()
-	start := opening{cfg: cfg, url: database.url, policy: newPolicy{source, cfg.Bounds}, telemetry: telemetry{registry, log}}
-	pool, control, err := start.open(ctx)
+	opening := opening{cfg: cfg, url: database.url, policy: s.policy, telemetry: telemetry{registry, log}}
+	place, pool, control, err := opening.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -99,13 +121,18 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints, Books: verification, Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
-		Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		Quarantine: place.stranger, Registerer: registry, Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
 	traces := startTracing(ctx, os.Getenv, log)
-	orders.Start()
-	outbound.start()
-	failed := edge.serve(traces.wrap(api), forOperations, how)
+	if place.stranger != "" {
+		orders.StartReading()
+		defer place.awaitAdoption(ctx, db.New(pool))()
+	} else {
+		orders.Start()
+		outbound.start()
+	}
+	failed := edge.serve(traces.wrap(api), forOperations, s.how)
 	announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}.say(out, log, cfg)
 
 	grace := cfg.Grace
@@ -114,6 +141,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		log.Info("stopping")
 	case <-database.exited:
 		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
+	case <-place.moved:
+		err, grace = errMoved, min(grace, 2*time.Second) // its orders are those of the other one
 	case err = <-failed:
 	}
 	deadline := time.Now().Add(grace)
@@ -123,7 +152,8 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// opening is what a start needs the database for: its settings, its schema, the connections of the service, its policy, and who may use it.
+// opening is what a start needs the database for: where it belongs, its settings, its schema, the connections of the service, its
+// policy, and who may use it. To a database that belongs elsewhere nothing is written.
 type opening struct {
 	cfg    *config
 	url    string
@@ -131,32 +161,45 @@ type opening struct {
 	telemetry
 }
 
-func (o *opening) open(ctx context.Context) (pool *db.Pool, control *access.Control, err error) {
-	options := db.Options{MaxConns: int32(o.cfg.MaxConns), Serves: true, Observe: observeStatements(o.registry)}
+func (o *opening) open(ctx context.Context) (place *standing, pool *db.Pool, control *access.Control, err error) {
+	belongs := func() bool { return place.stranger == "" }
+	always := func() bool { return true }
 	for _, step := range []struct {
 		doing string
+		when  func() bool
 		do    func(context.Context) error
 	}{
-		{"check the settings of the database", func(ctx context.Context) error { return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log) }},
-		{"migrate the schema", func(context.Context) error { return migrate(ctx, o.url, o.log) }}, // as long as that takes
-		{"prepare statements", func(ctx context.Context) (err error) {
-			pool, err = openPool(ctx, o.url, options)
+		{"see where the database belongs", always, func(ctx context.Context) (err error) {
+			place, err = findPlace(ctx, o.cfg, o.url)
 			return err
 		}},
-		{"store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) }},
-		{"look for tokens", func(ctx context.Context) (err error) {
+		{"check the settings of the database", belongs, func(ctx context.Context) error { return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log) }},
+		{"migrate the schema", belongs, func(context.Context) error { return migrate(ctx, o.url, o.log) }}, // as long as that takes
+		{"store where the database belongs", belongs, func(ctx context.Context) error { return place.settle(ctx, o.url) }},
+		{"prepare statements", always, func(ctx context.Context) (err error) {
+			pool, err = openPool(ctx, o.url, db.Options{
+				MaxConns: int32(o.cfg.MaxConns), Serves: true, Connected: place.connected, Observe: observeStatements(o.registry),
+			})
+			return err
+		}},
+		{"store the policy", belongs, func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) }},
+		{"look for tokens", always, func(ctx context.Context) (err error) {
 			control, err = access.New(ctx, db.New(pool), access.Config{Issuer: o.cfg.OIDC.checked, Registerer: o.registry, Log: o.log})
 			return databaseError(err)
 		}},
 	} {
+		if !step.when() {
+			continue
+		}
 		if err := patiently(ctx, step.doing, o.log, step.do); err != nil {
 			if pool != nil {
 				pool.Close()
 			}
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
-	return pool, control, nil
+	place.tell(o.registry, o.log)
+	return place, pool, control, nil
 }
 
 // startPatience is how long each step of a start waits for the database. Supervisors start things together, in no order, and wait about as

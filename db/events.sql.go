@@ -284,18 +284,17 @@ func (q *Queries) EventFeed(ctx context.Context) (EventFeedRow, error) {
 const eventRelayHold = `-- name: EventRelayHold :one
 
 WITH here AS MATERIALIZED (
-  SELECT (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint AS system_identifier,
-    left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
+  SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
 ), held AS (
   UPDATE pawl.event_relay AS r SET
     owner = $1::uuid, fence = r.fence + (r.owner IS DISTINCT FROM $1::uuid)::integer,
     due_at = clock_timestamp() + make_interval(secs => $2::float8),
-    system_identifier = h.system_identifier, history = h.history,
+    history = h.history,
     epoch = CASE WHEN r.history = h.history THEN r.epoch ELSE greatest(r.epoch + 1, (extract(epoch FROM now()) / 60)::integer) END
   FROM here AS h
   WHERE (r.owner = $1::uuid OR r.due_at IS NULL OR r.due_at <= now()
       OR r.due_at > now() + 2 * make_interval(secs => $2::float8)) -- the clock was set back since it was written
-    AND (r.system_identifier IS NULL OR r.system_identifier = h.system_identifier) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND NOT EXISTS (SELECT FROM pawl.installation AS i WHERE i.system_identifier <> pawl.system_identifier()) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING r.fence, r.epoch
 ), begun AS (
   INSERT INTO pawl.event_epochs (epoch, first_event_no)
@@ -317,7 +316,7 @@ type EventRelayHoldRow struct {
 
 // The feed of events: who numbers them, and how they are read (see migrations/00018_events.sql).
 // Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
-// replica has the lease, or the positions are those of another cluster, which EventRelayState tells.
+// replica has the lease, or the positions are those of another cluster, whose transactions count from another number.
 func (q *Queries) EventRelayHold(ctx context.Context, arg EventRelayHoldParams) (EventRelayHoldRow, error) {
 	row := q.db.QueryRow(ctx, eventRelayHold, arg.Owner, arg.LeaseSeconds)
 	var i EventRelayHoldRow
@@ -345,7 +344,6 @@ func (q *Queries) EventRelayRelease(ctx context.Context, arg EventRelayReleasePa
 
 const eventRelayState = `-- name: EventRelayState :one
 SELECT r.owner, coalesce(b.last_event_no, 0)::bigint AS last_event_no,
-  coalesce(r.system_identifier <> (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint, false)::boolean AS other_cluster,
   coalesce(extract(epoch FROM now() - least(
     (SELECT t.at FROM pawl.transitions AS t WHERE t.position >= coalesce(b.position_to, 0) AND NOT EXISTS (
       SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
@@ -358,22 +356,16 @@ LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l OR
 `
 
 type EventRelayStateRow struct {
-	Owner        *uuid.UUID
-	LastEventNo  int64
-	OtherCluster bool
-	Lag          float64
+	Owner       *uuid.UUID
+	LastEventNo int64
+	Lag         float64
 }
 
-// Who numbers events, whether they are those of this cluster, and for how long the oldest one that has no number yet has waited.
+// Who numbers events, and for how long the oldest one that has no number yet has waited.
 func (q *Queries) EventRelayState(ctx context.Context) (EventRelayStateRow, error) {
 	row := q.db.QueryRow(ctx, eventRelayState)
 	var i EventRelayStateRow
-	err := row.Scan(
-		&i.Owner,
-		&i.LastEventNo,
-		&i.OtherCluster,
-		&i.Lag,
-	)
+	err := row.Scan(&i.Owner, &i.LastEventNo, &i.Lag)
 	return i, err
 }
 

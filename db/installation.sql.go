@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -23,6 +24,50 @@ func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
 	return pid, err
 }
 
+const installationAdopt = `-- name: InstallationAdopt :execrows
+WITH logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT $2::text, $3::text, i.id::text, 'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
+  FROM pawl.installation AS i
+)
+UPDATE pawl.installation AS i SET
+  system_identifier = pawl.system_identifier(),
+  database_oid = (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()),
+  name = coalesce(nullif($1::text, ''), i.name)
+WHERE i.singleton
+`
+
+type InstallationAdoptParams struct {
+	Name  string
+	Event string
+	Actor string
+}
+
+// Has the database belong where it is. Without a name it keeps the one that it has.
+func (q *Queries) InstallationAdopt(ctx context.Context, arg InstallationAdoptParams) (int64, error) {
+	result, err := q.db.Exec(ctx, installationAdopt, arg.Name, arg.Event, arg.Actor)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const installationDrivenUntil = `-- name: InstallationDrivenUntil :one
+SELECT l.due_at::timestamptz AS until FROM (
+  SELECT o.due_at FROM pawl.orders AS o WHERE o.owner IS NOT NULL AND o.due_at > now()
+  UNION ALL SELECT r.due_at FROM pawl.event_relay AS r WHERE r.owner IS NOT NULL AND r.due_at > now()
+  UNION ALL SELECT e.due_at FROM pawl.webhook_endpoints AS e WHERE e.owner IS NOT NULL AND e.due_at > now()
+) AS l(due_at) ORDER BY l.due_at DESC LIMIT 1
+`
+
+// Until when a service has something of this database leased. No row: none drives anything.
+func (q *Queries) InstallationDrivenUntil(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, installationDrivenUntil)
+	var until time.Time
+	err := row.Scan(&until)
+	return until, err
+}
+
 const installationID = `-- name: InstallationID :one
 SELECT i.id FROM pawl.installation AS i
 `
@@ -32,6 +77,37 @@ func (q *Queries) InstallationID(ctx context.Context) (uuid.UUID, error) {
 	var id uuid.UUID
 	err := row.Scan(&id)
 	return id, err
+}
+
+const installationPlace = `-- name: InstallationPlace :one
+SELECT i.id, coalesce(i.name, '')::text AS name,
+  coalesce(i.system_identifier, 0)::bigint AS home_system, coalesce(i.database_oid, 0)::bigint AS home_database,
+  coalesce(pawl.system_identifier(), 0)::bigint AS system, a.datid::bigint AS database
+FROM pawl.installation AS i JOIN pg_stat_activity AS a ON a.pid = pg_backend_pid()
+`
+
+type InstallationPlaceRow struct {
+	ID           uuid.UUID
+	Name         string
+	HomeSystem   int64
+	HomeDatabase int64
+	System       int64
+	Database     int64
+}
+
+// Where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
+func (q *Queries) InstallationPlace(ctx context.Context) (InstallationPlaceRow, error) {
+	row := q.db.QueryRow(ctx, installationPlace)
+	var i InstallationPlaceRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.HomeSystem,
+		&i.HomeDatabase,
+		&i.System,
+		&i.Database,
+	)
+	return i, err
 }
 
 const installationSecret = `-- name: InstallationSecret :one
@@ -49,4 +125,21 @@ func (q *Queries) InstallationSecret(ctx context.Context) (InstallationSecretRow
 	var i InstallationSecretRow
 	err := row.Scan(&i.ID, &i.CallbackSecret)
 	return i, err
+}
+
+const installationSettle = `-- name: InstallationSettle :execrows
+UPDATE pawl.installation AS i SET
+  system_identifier = coalesce(i.system_identifier, pawl.system_identifier()),
+  database_oid = coalesce(i.database_oid, (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())),
+  name = coalesce(i.name, nullif($1::text, ''))
+WHERE i.database_oid IS NULL OR i.name IS NULL AND $1::text <> '' OR i.system_identifier IS NULL AND pawl.system_identifier() IS NOT NULL
+`
+
+// Stores where the database belongs, as far as that was not stored before.
+func (q *Queries) InstallationSettle(ctx context.Context, name string) (int64, error) {
+	result, err := q.db.Exec(ctx, installationSettle, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -20,6 +20,9 @@ type Options struct {
 	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
 	Serves   bool            // the connections are those of a running service, and say so: ServiceName
 
+	// Connected looks at every new connection before it is used. One that it has an error for is closed. Nil: nobody looks.
+	Connected func(context.Context, *pgx.Conn) error
+
 	// Observe is told the name of every statement that has ended, and how long it took from when it had a connection to
 	// its last row. It is called by many goroutines at the same time. Nil: nobody is told.
 	Observe func(statement string, took time.Duration)
@@ -50,6 +53,7 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	gate := newGate(options.Tracer)
 	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, gate
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
+	config.AfterConnect = options.Connected
 	if options.Serves {
 		named := config.ConnConfig.RuntimeParams
 		named["application_name"] = strings.TrimSpace(ServiceName + " " + ReplicaName() + " " + named["application_name"])

@@ -66,6 +66,7 @@ func (q *Queries) PoliciesList(ctx context.Context, arg PoliciesListParams) ([]P
 const policiesOfLate = `-- name: PoliciesOfLate :many
 SELECT DISTINCT a.version FROM (
   SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
+JOIN pawl.policies AS p ON p.version = a.version AND p.copied_from IS NULL
 WHERE a.until IS NULL OR a.until > now() - interval '31 days'
 `
 
@@ -91,13 +92,14 @@ func (q *Queries) PoliciesOfLate(ctx context.Context) ([]int32, error) {
 }
 
 const policiesUnknown = `-- name: PoliciesUnknown :many
-SELECT p.version, p.source FROM pawl.policies AS p
+SELECT p.version, p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce($1::integer[], '{}')) ORDER BY p.version
 `
 
 type PoliciesUnknownRow struct {
 	Version int32
 	Source  string
+	Copied  bool
 }
 
 // The versions that are not among those given. A lower version can come to light after
@@ -111,7 +113,7 @@ func (q *Queries) PoliciesUnknown(ctx context.Context, known []int32) ([]Policie
 	var items []PoliciesUnknownRow
 	for rows.Next() {
 		var i PoliciesUnknownRow
-		if err := rows.Scan(&i.Version, &i.Source); err != nil {
+		if err := rows.Scan(&i.Version, &i.Source, &i.Copied); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -152,7 +154,8 @@ func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) 
 }
 
 const policyActive = `-- name: PolicyActive :one
-SELECT a.version, a.activation_no FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1
+SELECT CASE WHEN p.copied_from IS NULL THEN a.version ELSE 0 END::integer AS version, a.activation_no
+FROM pawl.policy_activations AS a JOIN pawl.policies AS p ON p.version = a.version ORDER BY a.activation_no DESC LIMIT 1
 `
 
 type PolicyActiveRow struct {
@@ -160,7 +163,8 @@ type PolicyActiveRow struct {
 	ActivationNo int64
 }
 
-// The active version, and the number of its activation; no row when there has never been one.
+// The active version, 0 for one of the installation that this database was copied from, and the number of its activation; no row when
+// there has never been one.
 func (q *Queries) PolicyActive(ctx context.Context) (PolicyActiveRow, error) {
 	row := q.db.QueryRow(ctx, policyActive)
 	var i PolicyActiveRow
@@ -169,7 +173,7 @@ func (q *Queries) PolicyActive(ctx context.Context) (PolicyActiveRow, error) {
 }
 
 const policyFind = `-- name: PolicyFind :one
-SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to($1::text, 'UTF8'))
+SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to($1::text, 'UTF8')) AND p.copied_from IS NULL
 `
 
 // The version of a text; no row where it is not stored.
@@ -181,14 +185,19 @@ func (q *Queries) PolicyFind(ctx context.Context, source string) (int32, error) 
 }
 
 const policyGet = `-- name: PolicyGet :one
-SELECT p.source FROM pawl.policies AS p WHERE p.version = $1
+SELECT p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p WHERE p.version = $1
 `
 
-func (q *Queries) PolicyGet(ctx context.Context, version int32) (string, error) {
+type PolicyGetRow struct {
+	Source string
+	Copied bool
+}
+
+func (q *Queries) PolicyGet(ctx context.Context, version int32) (PolicyGetRow, error) {
 	row := q.db.QueryRow(ctx, policyGet, version)
-	var source string
-	err := row.Scan(&source)
-	return source, err
+	var i PolicyGetRow
+	err := row.Scan(&i.Source, &i.Copied)
+	return i, err
 }
 
 const policyStore = `-- name: PolicyStore :many
@@ -197,13 +206,13 @@ WITH given AS (
 ), stored AS (
   INSERT INTO pawl.policies (hash, source, created_by)
   SELECT g.hash, g.source, $2::text FROM given AS g
-  WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash)
-  ON CONFLICT (hash) DO NOTHING
+  WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash AND p.copied_from IS NULL)
+  ON CONFLICT (hash) WHERE copied_from IS NULL DO NOTHING
   RETURNING policies.version
 ), found AS (
   SELECT s.version, true AS created FROM stored AS s
   UNION ALL
-  SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash
+  SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash AND p.copied_from IS NULL
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
   EXISTS (SELECT FROM pawl.policy_activations AS a WHERE a.version = f.version)::boolean AS ever_active

@@ -154,8 +154,6 @@ func (p *patient) events(ctx context.Context) ([]Finding, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read state of the relay: %w", err)
-	case state.OtherCluster:
-		return []Finding{{"events", Wrong, "the database was restored into another cluster, so events get no numbers", "as the owner of the tables: pawl migrate up"}}, nil
 	case lag > lagMost:
 		return []Finding{{"events", Warning, fmt.Sprintf("the oldest event without a number has waited for %s", lag.Round(time.Second)),
 			"start a service; if one runs, read its log, and look for transactions that do not end, in any database of the server"}}, nil

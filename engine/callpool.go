@@ -35,6 +35,9 @@ type poolKey struct {
 	step    fsm.Step
 }
 
+// errCopied: the provider knows the order by the keys of another installation, and would do it a second time.
+var errCopied = errors.New("it is of the installation that this database was copied from, whose providers are not called")
+
 // callPool returns the one pool of a step of a policy.
 func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPool {
 	e.callPoolsMu.Lock()
@@ -45,7 +48,11 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	}
 	cfg := p.Step(of)
 	pool := &callPool{e: e, step: of, policy: p, cfg: cfg}
-	pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds)
+	if p.Copied {
+		pool.unusable = errCopied
+	} else {
+		pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds)
+	}
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },

@@ -139,18 +139,24 @@ func New(pool *db.Pool, cfg Config) *Engine {
 	return e
 }
 
-// Start starts the goroutines: one for each queue, and the loops that read policies, watch the orders of other replicas
-// for our callers, claim what is due, renew leases, give concurrency permits, look for deadlines, make side calls,
-// and note what was done.
-func (e *Engine) Start() {
+// StartReading starts what reads need, and nothing that writes or calls: the loops that read policies, and that watch orders for
+// callers who wait for a change. Instead of Start, it makes an engine that only shows what is stored. Such an engine must be
+// asked for nothing else.
+func (e *Engine) StartReading() {
 	e.readClock()
+	e.startPolicies()
+	e.wg.Go(func() { e.watches.loop(e.ctx) })
+}
+
+// Start starts the goroutines: those of StartReading, one for each queue, and the loops that claim what is due, renew
+// leases, give concurrency permits, look for deadlines, make side calls, and note what was done.
+func (e *Engine) Start() {
+	e.StartReading()
 	e.readIdentity()
 	e.readLastAdmitted()
-	e.startPolicies()
 	for _, q := range e.queues {
 		e.wg.Go(func() { q.Run(e.ctx) })
 	}
-	e.wg.Go(func() { e.watches.loop(e.ctx) })
 	e.wg.Go(e.recoverLoop)
 	e.wg.Go(func() { e.every(e.cfg.Lease/6, e.renewAll) })
 	e.wg.Go(func() { e.limiter.loop(e.ctx) })

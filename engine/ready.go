@@ -49,6 +49,7 @@ var needed = map[string][]string{
 	"pawl.step_answers":                            {"SELECT", "INSERT", "UPDATE"},
 	"pawl.step_calls":                              {"SELECT", "INSERT", "UPDATE"},
 	"pawl.stock_movements":                         {"SELECT", "INSERT"},
+	"pawl.system_identifier()":                     {"EXECUTE"},
 	"pawl.tokens":                                  {"SELECT"},
 	"pawl.transitions":                             {"SELECT", "INSERT"},
 	"pawl.webhook_changes":                         {"SELECT", "INSERT"},
@@ -107,9 +108,9 @@ func checkSchema(ctx context.Context, pool *db.Pool, version int64) error {
 	case err != nil:
 		return orders.Unavailable("read state of schema", err)
 	case state.Version < version:
-		return fmt.Errorf("%w: it is at version %d, this program needs %d: run pawl migrate up", ErrNotMigrated, state.Version, version)
+		return fmt.Errorf("%w: it is at version %d, this program needs %d: as its owner, run pawl migrate up", ErrNotMigrated, state.Version, version)
 	case len(state.Lacking) > 0:
-		return fmt.Errorf("%w: not there, or not granted: %s", ErrNotMigrated, strings.Join(state.Lacking, ", "))
+		return fmt.Errorf("%w: not there, or not granted: %s: as its owner, run pawl migrate up", ErrNotMigrated, strings.Join(state.Lacking, ", "))
 	}
 	return nil
 }

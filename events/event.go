@@ -14,7 +14,7 @@ import (
 
 // Event is one event as it is sent: in a page of the feed, in a stream, as the body of a webhook.
 type Event struct {
-	ID        string    `json:"id" doc:"Names the event for ever. One that comes twice has the same." example:"evt_1042_5"`
+	ID        string    `json:"id" doc:"Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored." example:"evt_1042_5_660e29dbaab52"`
 	Cursor    string    `json:"cursor" doc:"To go on after this event." example:"29411432.17"`
 	Type      string    `json:"type" doc:"What happened: the list is in docs/events.md. There may be more one day." example:"order.completed"`
 	Timestamp time.Time `json:"timestamp" doc:"When it happened, by the clock of the database."`
@@ -63,12 +63,12 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	}
 	if row.StockItem != "" {
 		sum := sha256.Sum256([]byte(row.StockItem))
-		e.ID = "stk_" + hex.EncodeToString(sum[:8]) + "_" + strconv.FormatInt(row.Seq, 10)
+		e.ID = eventID("stk_"+hex.EncodeToString(sum[:8]), row)
 		e.Type = "stock." + row.ToStatus
 		e.Data.Item, e.Data.Version, e.Data.Change, e.Data.OnHand = row.StockItem, row.Seq, row.Change, row.OnHand
 		return e
 	}
-	e.ID = "evt_" + strconv.FormatInt(row.OrderNo, 10) + "_" + strconv.FormatInt(row.Seq, 10)
+	e.ID = eventID("evt_"+strconv.FormatInt(row.OrderNo, 10), row)
 	e.Type = typeOf(row.FromStatus, row.ToStatus, row.Verb, row.Actor)
 	d := &e.Data
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
@@ -78,6 +78,13 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 		e.Type = typesOfVerbs["refund_done"] // asking for it did it
 	}
 	return e
+}
+
+// eventID ends with the time of the row, in microseconds. An older state of the database that was restored numbers other orders
+// with the same numbers, and receivers drop what has an id that they know. The time is that of the row, so an event
+// keeps its id.
+func eventID(subject string, row *db.EventsOfBatchRow) string {
+	return subject + "_" + strconv.FormatInt(row.Seq, 10) + "_" + strconv.FormatInt(row.At.UnixMicro(), 16)
 }
 
 // clip cuts a text between two characters.

@@ -11,7 +11,7 @@ import (
 type metrics struct {
 	relay                     *Relay
 	holds, numbered, heldBack *prometheus.Desc
-	lastNo, lag, otherCluster *prometheus.Desc
+	lastNo, lag               *prometheus.Desc
 }
 
 func newMetrics(r *Relay) *metrics {
@@ -19,19 +19,18 @@ func newMetrics(r *Relay) *metrics {
 		return prometheus.NewDesc("pawl_events_"+name, help, nil, nil)
 	}
 	return &metrics{
-		relay:        r,
-		holds:        desc("relay", "1: this replica numbers events."),
-		numbered:     desc("numbered_total", "Events that this replica has numbered."),
-		heldBack:     desc("horizon_age_seconds", "For how long the oldest transaction that has not ended has been holding events back, as seen by the replica that numbers them; 0: none does."),
-		lastNo:       desc("last_number", "The number of the last event. Of all replicas."),
-		lag:          desc("lag_seconds", "For how long the oldest event that has no number yet has waited. Up to two seconds while nobody listens. Of all replicas."),
-		otherCluster: desc("other_cluster", "1: the database was restored into another cluster, and events are not numbered before pawl migrate up."),
+		relay:    r,
+		holds:    desc("relay", "1: this replica numbers events."),
+		numbered: desc("numbered_total", "Events that this replica has numbered."),
+		heldBack: desc("horizon_age_seconds", "For how long the oldest transaction that has not ended has been holding events back, as seen by the replica that numbers them; 0: none does."),
+		lastNo:   desc("last_number", "The number of the last event. Of all replicas."),
+		lag:      desc("lag_seconds", "For how long the oldest event that has no number yet has waited. Up to two seconds while nobody listens. Of all replicas."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.holds, m.numbered, m.heldBack, m.lastNo, m.lag, m.otherCluster} {
+	for _, desc := range []*prometheus.Desc{m.holds, m.numbered, m.heldBack, m.lastNo, m.lag} {
 		to <- desc
 	}
 }
@@ -55,12 +54,4 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	}
 	value(m.lastNo, prometheus.GaugeValue, float64(state.LastEventNo))
 	value(m.lag, prometheus.GaugeValue, max(state.Lag, 0))
-	value(m.otherCluster, prometheus.GaugeValue, oneIf(state.OtherCluster))
-}
-
-func oneIf(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

@@ -152,7 +152,7 @@ func (r *Relay) hold(ctx context.Context) error {
 	held, err := r.query.EventRelayHold(ctx, db.EventRelayHoldParams{Owner: r.owner, LeaseSeconds: r.cfg.Lease.Seconds()})
 	if errors.Is(err, pgx.ErrNoRows) {
 		r.lose()
-		return r.refuseOtherCluster(ctx)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -163,18 +163,6 @@ func (r *Relay) hold(ctx context.Context) error {
 	r.fence, r.renewAt = held.Fence, until
 	r.holds.Store(1)
 	return nil
-}
-
-// ErrOtherCluster: the database was restored into another cluster, whose transactions begin anew. New events would come before old
-// ones, so none is numbered until pawl migrate up has been run.
-var ErrOtherCluster = errors.New("the database was restored into another cluster: run pawl migrate up as its owner, then events are numbered again")
-
-func (r *Relay) refuseOtherCluster(ctx context.Context) error {
-	state, err := r.query.EventRelayState(ctx)
-	if err == nil && state.OtherCluster {
-		return ErrOtherCluster
-	}
-	return err
 }
 
 // lose forgets that the lease is ours.
@@ -190,11 +178,7 @@ func (r *Relay) trouble(ctx context.Context, doing string, err error) {
 		return
 	}
 	r.troubled = doing
-	level := slog.LevelWarn
-	if errors.Is(err, ErrOtherCluster) {
-		level = slog.LevelError
-	}
-	r.log.Log(ctx, level, "events are not numbered", "doing", doing, "error", err)
+	r.log.Warn("events are not numbered", "doing", doing, "error", err)
 }
 
 // purge forgets, now and then, the numbers of old events.

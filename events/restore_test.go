@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 	"pawl/dbtest"
@@ -30,11 +33,15 @@ func pgProgram(t *testing.T, name string) string {
 }
 
 // TestEventsAfterARestore takes a dump into another cluster, where transactions count from another number. The feed goes on where it
-// was, in another epoch, once the owner has migrated.
+// was, in another epoch, once the owner has adopted it. What happened last before the dump and was lost, and what happens instead, have
+// different ids; what was restored keeps its own.
 func TestEventsAfterARestore(t *testing.T) {
 	t.Parallel()
 	dump := pgProgram(t, "pg_dump")
 	f := newFeed(t)
+	if _, err := migrations.Settle(t.Context(), f.query, ""); err != nil {
+		t.Fatal(err)
+	}
 	f.hold()
 	for range 300 { // beyond where the other cluster stands
 		f.exec(`SELECT txid_current()`)
@@ -48,10 +55,20 @@ func TestEventsAfterARestore(t *testing.T) {
 	f.write(tx, 1, 2) // it has no number yet when the dump is taken
 	f.commit(tx)
 	before := f.all(events.Cursor{}, events.Filter{}, 10)
+	if _, err := f.query.EventRelayRelease(t.Context(), db.EventRelayReleaseParams{Owner: f.owner, Fence: f.fence}); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "dump.sql")
 	if out, err := exec.CommandContext(t.Context(), dump, "--no-owner", "--no-privileges", "-f", file, f.AdminURL).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	tx = f.begin()
+	f.write(tx, 1, 3) // the dump does not have it
+	f.commit(tx)
+	f.hold()
+	f.numberUntil(4)
+	lost := f.all(events.Cursor{}, events.Filter{}, 10)
+
 	elsewhere := dbtest.Restartable(t)
 	r := &feed{T: t, Database: &dbtest.Database{URL: elsewhere.URL}, owner: f.owner}
 	for _, arguments := range [][]string{{"-c", "DROP SCHEMA pawl, books, public CASCADE; CREATE SCHEMA public"}, {"-f", file}} {
@@ -62,10 +79,10 @@ func TestEventsAfterARestore(t *testing.T) {
 	}
 	r.open()
 	held, err := r.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: r.owner, LeaseSeconds: 60})
-	if state, other := r.query.EventRelayState(t.Context()); err == nil || other != nil || !state.OtherCluster {
-		t.Fatalf("%+v: events get numbers of another cluster's transactions: %+v %v", held, state, other)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatalf("%+v: events get numbers of another cluster's transactions: %v", held, err)
 	}
-	if _, err := migrations.Up(t.Context(), elsewhere.URL); err != nil {
+	if err := migrations.Adopt(t.Context(), elsewhere.URL, migrations.Adoption{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	r.hold()
@@ -77,6 +94,9 @@ func TestEventsAfterARestore(t *testing.T) {
 	after := r.all(events.Cursor{}, events.Filter{}, 10)
 	if !slices.Equal(shown(after), want) {
 		t.Errorf("%q", shown(after))
+	}
+	if after[3].ID == lost[3].ID || after[2].ID != lost[2].ID || after[3].Cursor == lost[3].Cursor {
+		t.Errorf("lost %s, %s; restored %s, and instead %s", lost[2].ID, lost[3].ID, after[2].ID, after[3].ID)
 	}
 	if string(after[0].JSON()) != string(before[0].JSON()) || after[2].Cursor == before[1].Cursor {
 		t.Errorf("%s\n%s", after[0].JSON(), before[0].JSON())
@@ -97,12 +117,17 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	f.commit(tx)
 	f.numberUntil(1)
 	f.exec(`INSERT INTO transitions (order_no, seq, to_status, fence, position) VALUES (1, 2, 'charging', 1, 1000000000000)`)
-	f.exec(`UPDATE event_relay SET system_identifier = 17`)
-	if _, err := migrations.Up(t.Context(), f.URL); !errors.Is(err, migrations.ErrNotOwner) {
-		t.Error("the role of the service migrates, or serves: ", err)
+	f.exec(`UPDATE installation SET system_identifier = 17`)
+	if err := migrations.Adopt(t.Context(), f.URL, migrations.Adoption{Actor: "test"}); !errors.Is(err, migrations.ErrNotOwner) {
+		t.Error("the role of the service adopts: ", err)
 	}
+	var inUse *migrations.InUse
+	if err := migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}); !errors.As(err, &inUse) || time.Until(inUse.Until) < 0 {
+		t.Error("adopted while a relay has its lease: ", err)
+	}
+	f.exec(`UPDATE event_relay SET due_at = now()`)
 	for range 2 {
-		if _, err := migrations.Up(t.Context(), f.AdminURL); err != nil {
+		if err := migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,8 +32,8 @@ func TestFeed(t *testing.T) {
 	load.flows(20)
 	load.finish()
 	settle(t, f.database.URL, patience)
-	rows := query[string](t, f.database.AdminURL, `SELECT 'evt_' || t.order_no || '_' || t.seq FROM pawl.transitions AS t
-		UNION ALL SELECT 'stk_' || substr(encode(sha256(convert_to(m.item, 'UTF8')), 'hex'), 1, 16) || '_' || m.version FROM pawl.stock_movements AS m`)
+	rows := query[string](t, f.database.AdminURL, `SELECT 'evt_' || t.order_no || '_' || t.seq || '_' || to_hex((extract(epoch FROM t.at) * 1000000)::bigint) FROM pawl.transitions AS t
+		UNION ALL SELECT 'stk_' || substr(encode(sha256(convert_to(m.item, 'UTF8')), 'hex'), 1, 16) || '_' || m.version || '_' || to_hex((extract(epoch FROM m.at) * 1000000)::bigint) FROM pawl.stock_movements AS m`)
 	seen := follower.until(len(rows))
 	proveEvents(t, seen, rows)
 	again := &feedReader{t: t, url: f.any}

@@ -42,7 +42,7 @@ func TestWebhooks(t *testing.T) {
 	load.finish()
 	settle(t, f.database.URL, patience)
 	f.delivered()
-	rows := query[string](t, f.database.AdminURL, `SELECT 'evt_' || t.order_no || '_' || t.seq FROM pawl.transitions AS t`)
+	rows := query[string](t, f.database.AdminURL, `SELECT 'evt_' || t.order_no || '_' || t.seq || '_' || to_hex((extract(epoch FROM t.at) * 1000000)::bigint) FROM pawl.transitions AS t`)
 	r.proves(rows)
 	t.Logf("%d events, %d requests, %d failed; %s", len(rows), r.requests, r.failures, load.seen())
 }

@@ -101,7 +101,7 @@ func exampleCalls() any {
 
 func exampleEvents() any {
 	event := events.Event{
-		ID: "evt_1042_4", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
+		ID: "evt_1042_4_660e29dbaab52", Cursor: "29411432.17", Type: "order.completed", Timestamp: exampleStep,
 		Data: events.EventData{OrderID: "order-123", Seq: 4, From: string(fsm.Confirming), Status: string(fsm.Completed), Amount: "99.99", Currency: "USD", Item: "widget", Quantity: 1},
 	}
 	return eventPage{Events: []wireEvent{wireEventOf(&event)}, NextCursor: event.Cursor}

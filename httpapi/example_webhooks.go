@@ -33,7 +33,7 @@ func disabled(e *db.WebhookEndpoint) {
 
 func exampleDelivery(change func(*webhooks.Delivery)) delivery {
 	d := webhooks.Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
-		EndpointNo: 1, DeliveryNo: 1042, EventID: "evt_17_4", Type: "order.completed", Subject: webhooks.OrderSubject(17), OrderID: "order-123", CreatedAt: exampleTime,
+		EndpointNo: 1, DeliveryNo: 1042, EventID: "evt_17_4_660e29dbaab52", Type: "order.completed", Subject: webhooks.OrderSubject(17), OrderID: "order-123", CreatedAt: exampleTime,
 	}}
 	change(&d)
 	return deliveryOf(&d)

@@ -43,6 +43,9 @@ func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
 	if vital[op.Path] {
 		codes = codes[:1]
 	}
+	if op.Method != http.MethodGet {
+		codes = append(codes, "quarantined")
+	}
 	return slices.DeleteFunc(codes, func(code problemCode) bool { return slices.Contains(named, code) })
 }
 

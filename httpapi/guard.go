@@ -15,6 +15,9 @@ import (
 // guarded identifies who sends a request, and refuses what he may not do, before anything of it is read. It panics for
 // a route that has no rule.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
+	if s.refusedInQuarantine(pattern) {
+		return s.answered(func(w http.ResponseWriter, _ *http.Request) error { return newProblem("quarantined", "") })
+	}
 	operation := s.operationAt(pattern).OperationID
 	rule, known := rules[operation]
 	if !known {
@@ -43,6 +46,13 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		}
 	}
 	return next
+}
+
+// refusedInQuarantine reports whether the requests of a pattern do more than read while the database belongs elsewhere. People may
+// sign in and out, to look.
+func (s *server) refusedInQuarantine(pattern string) bool {
+	method, path, _ := strings.Cut(pattern, " ")
+	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" && !strings.HasPrefix(path, "/login/") && !strings.HasPrefix(path, "/console")
 }
 
 // identify says who sends the request that is answered with w, and has principalOf say so, too.

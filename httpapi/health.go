@@ -17,8 +17,8 @@ import (
 var healthOperation = failing(huma.Operation{
 	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
 	Summary:     "Is the service ready?",
-	Description: "Whether the database is migrated and answers, and the service is not shutting down. For load balancers.",
-}, "invalid_parameter", "stopping", "unavailable", "internal")
+	Description: "Whether the database belongs here, is migrated and answers, and the service is not shutting down. For load balancers.",
+}, "invalid_parameter", "stopping", "quarantined", "unavailable", "internal")
 
 var livezOperation = failing(huma.Operation{
 	OperationID: "livez", Method: http.MethodGet, Path: "/livez", Tags: []string{"service"},
@@ -35,6 +35,9 @@ type health struct {
 // is busy for some seconds is no reason to take a replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask,
 // so those who ask at the same time cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
+	if s.Quarantine != "" {
+		return health{}, newProblem("quarantined", s.forReaders(ctx, "Nothing is driven, called or sent, because the database belongs elsewhere: "+s.Quarantine+". As its owner, run pawl adopt, or pawl adopt --as-copy."))
+	}
 	checked := s.checks.DoChan("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
 		defer cancel()
@@ -54,7 +57,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	case unmade: // then nobody can be identified as one who may read
 		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
-		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. The log says more."))
+		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. As its owner, run pawl migrate up. The log says more."))
 	case err != nil:
 		return health{}, orders.ErrUnavailable
 	}

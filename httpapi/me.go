@@ -21,11 +21,12 @@ var getCallerOperation = failing(huma.Operation{
 
 type getCallerAnswer struct {
 	Body struct {
-		Name       string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
-		Email      string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
-		Roles      []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate and admin."`
-		Open       bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
-		Operations []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`
+		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
+		Email       string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
+		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate and admin."`
+		Open        bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
+		Quarantined bool     `json:"quarantined" doc:"Whether the service only reads, because its database belongs elsewhere: nobody may do anything else."`
+		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`
 	} `nameHint:"Caller"`
 }
 
@@ -40,7 +41,9 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	return callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p)), nil
+	out := callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p))
+	out.Body.Quarantined = s.Quarantine != ""
+	return out, nil
 }
 
 func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {
@@ -55,7 +58,8 @@ func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string 
 	ids := []string{}
 	for _, op := range s.documented {
 		rule := rules[op.OperationID]
-		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(op.Method+" "+op.Path), mux) {
+		pattern := op.Method + " " + op.Path
+		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(pattern), mux) && !s.refusedInQuarantine(pattern) {
 			ids = append(ids, op.OperationID)
 		}
 	}

@@ -36,7 +36,7 @@ type webhookEndpoint struct {
 type delivery struct {
 	EndpointID  string     `json:"endpointId" doc:"The endpoint that it is for." example:"whe_1"`
 	Delivery    int64      `json:"delivery" minimum:"1" doc:"Its number at this endpoint."`
-	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt." example:"evt_1042_5"`
+	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt." example:"evt_1042_5_660e29dbaab52"`
 	Type        string     `json:"type" example:"order.completed"`
 	OrderID     string     `json:"orderId,omitempty" doc:"The order that the event is about."`
 	Item        string     `json:"item,omitempty" doc:"The item whose stock the event is about."`

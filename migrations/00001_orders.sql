@@ -9,9 +9,26 @@ CREATE SCHEMA pawl;
 CREATE TABLE pawl.installation (
   singleton  boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   id         uuid NOT NULL DEFAULT gen_random_uuid(),
-  created_at timestamptz NOT NULL DEFAULT now()
+  created_at timestamptz NOT NULL DEFAULT now(),
+
+  -- Where the database belongs, stored when a service starts on it for the first time. A service that finds itself elsewhere is on
+  -- a copy, and does nothing but read. A dump that was restored has another identifier or database; a copy of the files has the
+  -- same ones, but perhaps a service with another name.
+  system_identifier bigint,           -- of the cluster; null: not known
+  database_oid      oid,
+  name              text COLLATE "C"  -- given by the owner; null: none
 );
 INSERT INTO pawl.installation DEFAULT VALUES;
+
+-- The identifier of this cluster. Null where the role may not know it.
+-- +goose StatementBegin
+CREATE FUNCTION pawl.system_identifier() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN (SELECT c.system_identifier FROM pg_control_system() AS c);
+EXCEPTION WHEN insufficient_privilege THEN
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
 
 -- What a value may be, said once, as types. PostgreSQL keeps the check of a domain ready
 -- for the next statement; the text of a CHECK of a table it reads anew for every statement
@@ -104,6 +121,7 @@ CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- 
 -- +goose Down
 DROP TABLE pawl.idempotency_keys;
 DROP TABLE pawl.orders;
+DROP FUNCTION pawl.system_identifier();
 DROP TABLE pawl.installation;
 DROP DOMAIN pawl.order_status, pawl.order_hold, pawl.order_stop, pawl.order_outcome, pawl.order_step, pawl.given_name, pawl.currency_code,
   pawl.money_amount, pawl.item_quantity, pawl.take_over_count, pawl.moment;

@@ -5,11 +5,14 @@
 CREATE TABLE pawl.policies (
   version    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at timestamptz NOT NULL DEFAULT now(),
-  hash       bytea NOT NULL UNIQUE,
+  hash       bytea NOT NULL,
   source     text NOT NULL,
+  copied_from uuid, -- the installation whose policy it was, before this database was made its own: nothing is called by it
   created_by text COLLATE "C" NOT NULL CHECK (created_by <> ''), -- the principal that stored it
   CONSTRAINT policies_source CHECK (source <> '' AND hash = sha256(convert_to(source, 'UTF8')))
 );
+
+CREATE UNIQUE INDEX policies_hash ON pawl.policies (hash) WHERE copied_from IS NULL;
 
 -- Which version new orders start with: that of the newest row. Its number is one more than that of the row that whoever
 -- activates it has seen, so of two who do so at one moment one finds that it is taken.

@@ -34,14 +34,13 @@ CREATE TABLE pawl.early_events (
 );
 CREATE INDEX early_events_batch ON pawl.early_events (first_event_no);
 
--- The relay's lease, and whose transactions the positions are.
+-- The relay's lease.
 CREATE TABLE pawl.event_relay (
   singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   due_at            timestamptz,       -- until then only the owner numbers events
   wanted_until      timestamptz,       -- until then somebody listens, so events are numbered soon
   fence             bigint NOT NULL DEFAULT 0,
   position_offset   bigint NOT NULL DEFAULT 0, -- what the default of a position adds to the number of the transaction
-  system_identifier bigint,            -- of the cluster
   epoch             integer NOT NULL DEFAULT 0,
   owner             uuid,
   history           text COLLATE "C"   -- timeline and database of the epoch

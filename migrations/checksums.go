@@ -20,9 +20,9 @@ import (
 // schema is another one than this program was written for.
 var ErrChanged = errors.New("an applied migration was changed")
 
-// The statements on the table of checksums and about the cluster, which no query of the service uses.
+// The statements on the table of checksums, about the installation and about roles, which no query of the service uses.
 //
-//go:embed checksums/*.sql cluster/*.sql
+//go:embed checksums/*.sql installation/*.sql roles/*.sql
 var statements embed.FS
 
 // checksum is what one file is, and what is known of it in the database.

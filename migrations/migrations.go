@@ -54,7 +54,8 @@ func Version() int64 {
 // before anything is applied: goose compares numbers alone, and the statements of this program
 // may not run on the schema that is there.
 //
-// A database that was restored into another cluster is made fit for new events. No service may write to it before.
+// Where the roles of the service were made before, they are granted what was added. Their rights went with the tables that a
+// migration took away, and the goose command grants nothing.
 //
 // It returns the names of the files that it applied, also with an error.
 func Up(ctx context.Context, url string) (applied []string, err error) { return up(ctx, url, files) }
@@ -95,7 +96,7 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 		if err := recordChecksums(ctx, conn, files); err != nil {
 			return err
 		}
-		return adoptCluster(ctx, conn)
+		return grantAnew(ctx, conn)
 	})
 	return applied, err
 }

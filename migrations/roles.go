@@ -47,6 +47,30 @@ func Roles(ctx context.Context, url, prefix string) error {
 	if err := db.FindSchema(ctx, conn); err != nil {
 		return err
 	}
+	return runRoles(ctx, conn, prefix, text)
+}
+
+// grantAnew grants the roles of the service what was added since they were made, if they were, and this is the owner.
+func grantAnew(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, statement("roles/ungranted"))
+	if err != nil {
+		return fmt.Errorf("look for roles to grant: %w", err)
+	}
+	prefixes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for roles to grant: %w", err)
+	}
+	for _, prefix := range prefixes {
+		if text, err := RolesSQL(prefix); err == nil { // else it is no name of ours
+			if err := runRoles(ctx, conn, prefix, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func runRoles(ctx context.Context, conn *pgx.Conn, prefix, text string) error {
 	if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("make the roles %s_owner, %[1]s_serve and %[1]s_read: %w", prefix, err)
 	}

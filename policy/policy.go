@@ -25,6 +25,10 @@ type Policy struct {
 	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: for ever
 	CompleteWithin           time.Duration // the deadline of an order that names none; 0: none
 	Concurrency              *Concurrency  // nil: no limit
+
+	// Copied: it is of the installation that the database was copied from, whose providers must hear nothing of the copy. No
+	// remote step is done by it. The text of a policy does not say so.
+	Copied bool
 }
 
 // Step returns how a step is done: by the ledger where there is no policy (nil).

@@ -2,20 +2,19 @@
 
 -- name: EventRelayHold :one
 -- Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
--- replica has the lease, or the positions are those of another cluster, which EventRelayState tells.
+-- replica has the lease, or the positions are those of another cluster, whose transactions count from another number.
 WITH here AS MATERIALIZED (
-  SELECT (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint AS system_identifier,
-    left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
+  SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
 ), held AS (
   UPDATE pawl.event_relay AS r SET
     owner = @owner::uuid, fence = r.fence + (r.owner IS DISTINCT FROM @owner::uuid)::integer,
     due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
-    system_identifier = h.system_identifier, history = h.history,
+    history = h.history,
     epoch = CASE WHEN r.history = h.history THEN r.epoch ELSE greatest(r.epoch + 1, (extract(epoch FROM now()) / 60)::integer) END
   FROM here AS h
   WHERE (r.owner = @owner::uuid OR r.due_at IS NULL OR r.due_at <= now()
       OR r.due_at > now() + 2 * make_interval(secs => @lease_seconds::float8)) -- the clock was set back since it was written
-    AND (r.system_identifier IS NULL OR r.system_identifier = h.system_identifier) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND NOT EXISTS (SELECT FROM pawl.installation AS i WHERE i.system_identifier <> pawl.system_identifier()) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING r.fence, r.epoch
 ), begun AS (
   INSERT INTO pawl.event_epochs (epoch, first_event_no)
@@ -36,9 +35,8 @@ SELECT coalesce((SELECT f.first_event_no FROM pawl.event_batches AS f ORDER BY f
   ARRAY(SELECT e.first_event_no FROM pawl.event_epochs AS e ORDER BY e.epoch)::bigint[] AS epoch_starts;
 
 -- name: EventRelayState :one
--- Who numbers events, whether they are those of this cluster, and for how long the oldest one that has no number yet has waited.
+-- Who numbers events, and for how long the oldest one that has no number yet has waited.
 SELECT r.owner, coalesce(b.last_event_no, 0)::bigint AS last_event_no,
-  coalesce(r.system_identifier <> (to_jsonb(pg_control_system()) ->> 'system_identifier')::bigint, false)::boolean AS other_cluster,
   coalesce(extract(epoch FROM now() - least(
     (SELECT t.at FROM pawl.transitions AS t WHERE t.position >= coalesce(b.position_to, 0) AND NOT EXISTS (
       SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)

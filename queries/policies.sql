@@ -7,13 +7,13 @@ WITH given AS (
 ), stored AS (
   INSERT INTO pawl.policies (hash, source, created_by)
   SELECT g.hash, g.source, @created_by::text FROM given AS g
-  WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash)
-  ON CONFLICT (hash) DO NOTHING
+  WHERE NOT EXISTS (SELECT FROM pawl.policies AS p WHERE p.hash = g.hash AND p.copied_from IS NULL)
+  ON CONFLICT (hash) WHERE copied_from IS NULL DO NOTHING
   RETURNING policies.version
 ), found AS (
   SELECT s.version, true AS created FROM stored AS s
   UNION ALL
-  SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash
+  SELECT p.version, false FROM pawl.policies AS p JOIN given AS g ON g.hash = p.hash AND p.copied_from IS NULL
 )
 SELECT f.version::integer AS version, f.created::boolean AS created,
   EXISTS (SELECT FROM pawl.policy_activations AS a WHERE a.version = f.version)::boolean AS ever_active
@@ -21,7 +21,7 @@ FROM found AS f;
 
 -- name: PolicyFind :one
 -- The version of a text; no row where it is not stored.
-SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to(@source::text, 'UTF8'));
+SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to(@source::text, 'UTF8')) AND p.copied_from IS NULL;
 
 -- name: PolicyActivate :execrows
 -- Makes a version the active one, if none was activated since the activation with the given number.
@@ -30,16 +30,18 @@ SELECT sqlc.arg('after')::bigint + 1, @version::integer, @actor::text, sqlc.narg
 ON CONFLICT (activation_no) DO NOTHING;
 
 -- name: PolicyActive :one
--- The active version, and the number of its activation; no row when there has never been one.
-SELECT a.version, a.activation_no FROM pawl.policy_activations AS a ORDER BY a.activation_no DESC LIMIT 1;
+-- The active version, 0 for one of the installation that this database was copied from, and the number of its activation; no row when
+-- there has never been one.
+SELECT CASE WHEN p.copied_from IS NULL THEN a.version ELSE 0 END::integer AS version, a.activation_no
+FROM pawl.policy_activations AS a JOIN pawl.policies AS p ON p.version = a.version ORDER BY a.activation_no DESC LIMIT 1;
 
 -- name: PolicyGet :one
-SELECT p.source FROM pawl.policies AS p WHERE p.version = @version;
+SELECT p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p WHERE p.version = @version;
 
 -- name: PoliciesUnknown :many
 -- The versions that are not among those given. A lower version can come to light after
 -- a higher one, so the highest version seen says nothing about those below it.
-SELECT p.version, p.source FROM pawl.policies AS p
+SELECT p.version, p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce(@known::integer[], '{}')) ORDER BY p.version;
 
 -- name: PoliciesList :many
@@ -55,4 +57,5 @@ ORDER BY p.version DESC LIMIT @most;
 -- The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
 SELECT DISTINCT a.version FROM (
   SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
+JOIN pawl.policies AS p ON p.version = a.version AND p.copied_from IS NULL
 WHERE a.until IS NULL OR a.until > now() - interval '31 days';

@@ -3,11 +3,11 @@ package webhooks_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -194,9 +194,8 @@ func (r *receiver) note(s *shop, q *http.Request) {
 		s.Errorf("%s: %v", body, err)
 	}
 	got := received{id: e.ID, kind: e.Type, seq: e.Data.Seq + e.Data.Version, body: string(body), header: q.Header}
-	fmt.Sscanf(e.ID, "evt_%s", &got.order) //nolint:errcheck // others have another form
-	if n := len(got.order) - len(fmt.Sprintf("_%d", e.Data.Seq)); n > 0 {
-		got.order = got.order[:n]
+	if parts := strings.Split(e.ID, "_"); parts[0] == "evt" {
+		got.order = parts[1]
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

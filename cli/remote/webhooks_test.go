@@ -77,7 +77,7 @@ func TestWebhooks(t *testing.T) {
 		s.try(t, url)
 	}
 	number := awaitDelivery(t, url, "--state delivered --order order-1", func(client.Delivery) bool { return at.asked.Load() == 2 })
-	step{fmt.Sprintf("webhooks deliveries whe_1 %d", number), "", `^delivery .*\n\d+ +evt_1_\d+ +order.completed +order-1 +delivered +1 +204 +\S+Z\n\nat .*\n\S+Z +204 +\d+ +-\n$`}.try(t, url)
+	step{fmt.Sprintf("webhooks deliveries whe_1 %d", number), "", `^delivery .*\n\d+ +evt_1_\d+_[0-9a-f]+ +order.completed +order-1 +delivered +1 +204 +\S+Z\n\nat .*\n\S+Z +204 +\d+ +-\n$`}.try(t, url)
 	step{fmt.Sprintf("webhooks resend whe_1 %d --reason lost", number), "", `(?m)^\S+Z +resent +- +local lost$`}.try(t, url)
 	awaitDelivery(t, url, "--state delivered", func(client.Delivery) bool { return at.asked.Load() == 3 })
 

@@ -60,7 +60,9 @@ GRANT SELECT ON ALL TABLES IN SCHEMA books TO pawl_read;
 GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
-GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint) TO pawl_serve;
+GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.system_identifier() TO pawl_serve;
+-- Where the database belongs is stored at the first start. Who it is to providers, and its secret, only the owner changes.
+GRANT UPDATE (system_identifier, database_oid, name) ON pawl.installation TO pawl_serve;
 -- Who a caller is and what it may do is the owner's to say: tokens, links and sessions are changed by these functions alone.
 GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, bytea, bytea, inet), pawl.end_session(bytea, inet) TO pawl_serve;
 -- What only grows: history, and what orders refer to. The time of an entry of the access log is the server's.

@@ -18,7 +18,7 @@ type Version struct {
 	Err    error          // why not: it may be from a newer release
 }
 
-// Read returns the active version, 0 when there has never been one, and all versions that are not among those known. The
+// Read returns the active version, 0 when there is none, and all versions that are not among those known. The
 // active one is among them or known. Mostly that is two statements that find nothing.
 func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, added []Version, err error) {
 	current, err := Active(ctx, query) // first, or it could be newer than the versions that are read
@@ -31,7 +31,9 @@ func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, 
 	}
 	for _, row := range rows {
 		v := Version{Number: row.Version}
-		v.Policy, v.Err = policy.Parse([]byte(row.Source))
+		if v.Policy, v.Err = policy.Parse([]byte(row.Source)); v.Err == nil {
+			v.Policy.Copied = row.Copied
+		}
 		added = append(added, v)
 	}
 	return current.Version, added, nil
@@ -48,7 +50,7 @@ func OfLate(ctx context.Context, query *db.Queries) ([]int32, error) {
 
 // Current is the active version.
 type Current struct {
-	Version int32 // 0: there has never been one
+	Version int32 // 0: there has never been one, or none since the database was copied
 	No      int64 // the number of its activation: how often a version was made the active one
 }
 
@@ -66,14 +68,14 @@ func Active(ctx context.Context, query *db.Queries) (Current, error) {
 
 // Source returns the text of a version as it was given. The error is ErrNotFound where there is no such version.
 func Source(ctx context.Context, query *db.Queries, version int32) (string, error) {
-	source, err := query.PolicyGet(ctx, version)
+	row, err := query.PolicyGet(ctx, version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", fmt.Errorf("%w %d", ErrNotFound, version)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read policy: %w", err)
 	}
-	return source, nil
+	return row.Source, nil
 }
 
 // List returns up to a number of versions below one, the highest first, each with when and by whom it was last activated.

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"pawl/db"
 	"pawl/policy"
 )
@@ -115,11 +117,16 @@ func Activate(ctx context.Context, query *db.Queries, a Activation) error {
 
 // Activatable is Activate as a dry run. It returns which version is active.
 func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current, error) {
-	source, err := Source(ctx, query, a.Version)
-	if err != nil {
-		return Current{}, err
+	row, err := query.PolicyGet(ctx, a.Version)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Current{}, fmt.Errorf("%w %d", ErrNotFound, a.Version)
+	case err != nil:
+		return Current{}, fmt.Errorf("read policy: %w", err)
+	case row.Copied:
+		return Current{}, policy.Problems{{Line: 1, Column: 1, Text: fmt.Sprintf("version %d is of the installation that this database was copied from: store it again, with what is right here", a.Version)}}
 	}
-	if _, err := policy.Parse([]byte(source)); err != nil {
+	if _, err := policy.Parse([]byte(row.Source)); err != nil {
 		return Current{}, fmt.Errorf("policy %d: %w", a.Version, err)
 	}
 	now, err := Active(ctx, query)

@@ -1,5 +1,6 @@
--- Has the positions of new events begin after all that there are. Transactions count from a lower number here, perhaps. Nobody writes
--- meanwhile. The relay then finds another history, and begins another epoch.
+-- Has the positions of new events begin after all that there are: in another cluster transactions count from another number. Nobody
+-- writes meanwhile. The relay then finds another history, and begins another epoch, also where an older state of the same files
+-- was put back, which nothing else shows.
 DO $$
 DECLARE
   highest bigint;
@@ -11,6 +12,5 @@ BEGIN
   SELECT greatest(r.position_offset, highest + 1 - txid_current()) FROM pawl.event_relay AS r INTO added;
   EXECUTE format('ALTER TABLE pawl.transitions ALTER COLUMN position SET DEFAULT txid_current() + %s', added);
   EXECUTE format('ALTER TABLE pawl.stock_movements ALTER COLUMN position SET DEFAULT txid_current() + %s', added);
-  UPDATE pawl.event_relay AS r SET position_offset = added, history = '', due_at = now(),
-    system_identifier = (SELECT c.system_identifier FROM pg_control_system() AS c);
+  UPDATE pawl.event_relay AS r SET position_offset = added, history = '';
 END $$
