@@ -46,7 +46,7 @@ func doctorCommand() *cobra.Command {
 	cfg.databaseFlags(f)
 	cfg.serveFlags(f)
 	for name := range everyFlag {
-		if !slices.Contains([]string{"database-url", "data-dir", "pg-bin", "pg-user", "config", "max-conns", "allow-data-loss"}, name) {
+		if !slices.Contains([]string{"database-url", "data-dir", "pg-bin", "pg-user", "config", "max-conns", "allow-data-loss", "installation"}, name) {
 			_ = f.MarkHidden(name)
 		}
 	}
@@ -78,7 +78,7 @@ func databaseFindings(ctx context.Context, cmd *cobra.Command, cfg *config) []do
 	}
 	defer database.close()
 	return doctor.Database(ctx, database.url, doctor.Service{
-		MaxConns: cfg.MaxConns, AllowDataLoss: cfg.AllowDataLoss, OwnServer: cfg.DatabaseURL == "", Version: migrations.Version(),
+		MaxConns: cfg.MaxConns, AllowDataLoss: cfg.AllowDataLoss, OwnServer: cfg.DatabaseURL == "", Version: migrations.Version(), Installation: cfg.Installation,
 	})
 }
 

@@ -255,6 +255,7 @@ const (
 	ProblemCodePolicySwitchRefused   ProblemCode = "policy_switch_refused"
 	ProblemCodePreconditionFailed    ProblemCode = "precondition_failed"
 	ProblemCodePreconditionRequired  ProblemCode = "precondition_required"
+	ProblemCodeQuarantined           ProblemCode = "quarantined"
 	ProblemCodeRefundTooLarge        ProblemCode = "refund_too_large"
 	ProblemCodeRequestTimeout        ProblemCode = "request_timeout"
 	ProblemCodeRestockTooLarge       ProblemCode = "restock_too_large"
@@ -766,6 +767,9 @@ type Caller struct {
 	// Operations Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted.
 	Operations []string `json:"operations"`
 
+	// Quarantined Whether the service only reads, because its database belongs elsewhere: nobody may do anything else.
+	Quarantined bool `json:"quarantined"`
+
 	// Roles Of submit, read, operate, approve, settle, stock, delegate and admin.
 	Roles []string `json:"roles"`
 }
@@ -810,7 +814,7 @@ type Delivery struct {
 
 	// EventID The id of the event, and the webhook-id of every attempt.
 	//
-	// Examples: evt_1042_5
+	// Examples: evt_1042_5_660e29dbaab52
 	EventID    string    `json:"eventId"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
@@ -927,9 +931,9 @@ type Event struct {
 	Cursor string    `json:"cursor"`
 	Data   EventData `json:"data"`
 
-	// ID Names the event for ever. One that comes twice has the same.
+	// ID Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored.
 	//
-	// Examples: evt_1042_5
+	// Examples: evt_1042_5_660e29dbaab52
 	ID string `json:"id"`
 
 	// Timestamp When it happened, by the clock of the database.

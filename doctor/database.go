@@ -15,10 +15,11 @@ import (
 
 // Service is what is known of the service that is to use a database.
 type Service struct {
-	MaxConns      int   // most connections of a replica
-	AllowDataLoss bool  // it serves on a database that may lose commits
-	OwnServer     bool  // the PostgreSQL is one of pgembed's, where the service is a superuser
-	Version       int64 // the newest migration that it has
+	MaxConns      int    // most connections of a replica
+	AllowDataLoss bool   // it serves on a database that may lose commits
+	OwnServer     bool   // the PostgreSQL is one of pgembed's, where the service is a superuser
+	Version       int64  // the newest migration that it has
+	Installation  string // its name; empty: none
 }
 
 // answerLimit is how long the database has for everything that is asked.
@@ -47,7 +48,7 @@ func Database(ctx context.Context, url string, service Service) []Finding {
 	}{
 		{"server", p.server, false}, {"durability", p.durability, false}, {"connections", p.connections, false},
 		{"clock", p.clock, false}, {"role", p.role, false}, {"migrations", p.migrations, false},
-		{"schema", p.schema, true}, {"events", p.events, true}, {"webhooks", p.webhooks, true}, {"tokens", p.tokens, true},
+		{"schema", p.schema, true}, {"installation", p.installation, true}, {"events", p.events, true}, {"webhooks", p.webhooks, true}, {"tokens", p.tokens, true},
 	} {
 		if look.ofOurs && p.pending {
 			continue

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // healthy is the service of the tests. The server of dbtest gives up what only matters when the machine stops.
-var healthy = doctor.Service{MaxConns: 12, AllowDataLoss: true, Version: migrations.Version()}
+var healthy = doctor.Service{MaxConns: 12, AllowDataLoss: true, Version: migrations.Version(), Installation: "test"}
 
 // setting changes one for everybody who connects to the database.
 func setting(assignment string) string {
@@ -48,7 +48,11 @@ func TestDatabase(t *testing.T) {
 		"no rights": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_namespace, aclexplode(nspacl) WHERE nspname = 'pawl' " +
 			"LOOP EXECUTE format('REVOKE ALL ON SCHEMA pawl FROM %s', a.role); END LOOP; END $$",
 			doctor.Finding{Subject: "tokens", State: doctor.Wrong, Found: "permission denied"}},
-		"restored elsewhere": {"UPDATE pawl.event_relay SET system_identifier = 1", doctor.Finding{Subject: "events", State: doctor.Wrong, Found: "another cluster"}},
+		"restored elsewhere": {"UPDATE pawl.installation SET system_identifier = 1", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: "another PostgreSQL cluster"}},
+		"copied within":      {"UPDATE pawl.installation SET database_oid = 1", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: "another database of this cluster"}},
+		"of another name":    {"UPDATE pawl.installation SET name = 'prod'", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: `"prod", and this is "test"`}},
+		"of a cluster that can't be told": {"REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; UPDATE pawl.installation SET system_identifier = 1",
+			doctor.Finding{Subject: "installation", State: doctor.Warning, Found: "can't be told"}},
 		"nobody numbers": {"INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, at) VALUES (1, 1, 'pending', 'charging', 1, now() - interval '1 hour')",
 			doctor.Finding{Subject: "events", State: doctor.Warning, Found: "has waited for 1h"}},
 		"an endpoint is disabled": {"INSERT INTO pawl.webhook_endpoints (url, secret, event_no, created_by, state, disabled_at, disabled_reason) " +
@@ -95,7 +99,7 @@ func TestHealthyDatabaseHasNothingWrong(t *testing.T) {
 	if report.Wrong() > 0 {
 		t.Errorf("%+v", report)
 	}
-	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "events", "webhooks", "tokens"} {
+	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "installation", "events", "webhooks", "tokens"} {
 		if !strings.Contains(strings.Join(subjects, " "), want) {
 			t.Errorf("nothing is said of %s: %v", want, subjects)
 		}

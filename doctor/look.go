@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func (p *patient) role(context.Context) (findings []Finding, _ error) {
 func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
 	switch err := engine.CheckSchema(ctx, p.pool, p.service.Version); {
 	case errors.Is(err, engine.ErrNotMigrated):
-		findings = append(findings, Finding{"schema", Wrong, err.Error(), "pawl migrate roles grants what is new, to the members of its roles; for the rest see docs/runbook.md, Another schema"})
+		findings = append(findings, Finding{"schema", Wrong, err.Error(), "as the owner of the tables: pawl migrate up, which grants what is missing; for the rest see docs/runbook.md, Another schema"})
 	case err != nil:
 		return nil, err
 	}
@@ -139,9 +140,28 @@ func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) 
 	if may, err := p.query.SchemaMayMigrate(ctx); err != nil {
 		return nil, fmt.Errorf("look at what this role may do: %w", err)
 	} else if !may {
-		f.State, f.Advice = Wrong, "as the owner of the tables: pawl migrate up, and then pawl migrate roles"
+		f.State, f.Advice = Wrong, "as the owner of the tables: pawl migrate up"
 	}
 	return append(findings, f), nil
+}
+
+// installation is about whether the database belongs where it is.
+func (p *patient) installation(ctx context.Context) ([]Finding, error) {
+	place, err := migrations.ReadPlace(ctx, p.query)
+	name := cmp.Or(place.Name, "without a name")
+	switch why := place.Stranger(p.service.Installation); {
+	case err != nil:
+		return nil, err
+	case why != "":
+		return []Finding{{"installation", Wrong, "quarantined, a service only reads this database: " + why, "as its owner: pawl adopt if it is the one in use now, pawl adopt --as-copy if the original is"}}, nil
+	case place.System == 0:
+		return []Finding{{"installation", Warning, name + ". A copy in another cluster can't be told: this role may not run pg_control_system()",
+			"GRANT EXECUTE ON FUNCTION pg_control_system() TO the owner of the tables' schema and to the role, or give the installation a name: --installation NAME"}}, nil
+	case place.HomeDatabase == 0:
+		return []Finding{good("installation", "no service has started on this database yet")}, nil
+	default:
+		return []Finding{good("installation", "%s, where it belongs", name)}, nil
+	}
 }
 
 // lagMost is how long an event may wait for its number: a service gives it within a second or two.

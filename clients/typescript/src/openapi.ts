@@ -977,7 +977,7 @@ export interface paths {
         };
         /**
          * Is the service ready?
-         * @description Whether the database is migrated and answers, and the service is not shutting down. For load balancers. Says more to those with the role read.
+         * @description Whether the database belongs here, is migrated and answers, and the service is not shutting down. For load balancers. Says more to those with the role read.
          */
         get: operations["health"];
         put?: never;
@@ -1325,6 +1325,8 @@ export interface components {
             open: boolean;
             /** @description Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted. */
             operations: string[];
+            /** @description Whether the service only reads, because its database belongs elsewhere: nobody may do anything else. */
+            quarantined: boolean;
             /** @description Of submit, read, operate, approve, settle, stock, delegate and admin. */
             roles: string[];
         };
@@ -1371,7 +1373,7 @@ export interface components {
             endpointId: string;
             /**
              * @description The id of the event, and the webhook-id of every attempt.
-             * @example evt_1042_5
+             * @example evt_1042_5_660e29dbaab52
              */
             eventId: string;
             /** Format: date-time */
@@ -1474,8 +1476,8 @@ export interface components {
             cursor: string;
             data: components["schemas"]["EventData"];
             /**
-             * @description Names the event for ever. One that comes twice has the same.
-             * @example evt_1042_5
+             * @description Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored.
+             * @example evt_1042_5_660e29dbaab52
              */
             id: string;
             /**
@@ -1973,7 +1975,7 @@ export interface components {
          * @description What happened, for programs. Stable.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
@@ -2733,7 +2735,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -2897,7 +2899,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3061,7 +3063,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3225,7 +3227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3389,7 +3391,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3554,7 +3556,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3720,7 +3722,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -3852,7 +3854,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: stopping, unavailable, overloaded. */
+            /** @description Problem: stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -4019,7 +4021,7 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "evt_1042_4",
+                     *           "id": "evt_1042_4_660e29dbaab52",
                      *           "cursor": "29411432.17",
                      *           "type": "order.completed",
                      *           "timestamp": "2026-11-20T09:30:00.122Z",
@@ -4507,7 +4509,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -4669,7 +4671,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -4838,6 +4840,7 @@ export interface operations {
                      *         "approve"
                      *       ],
                      *       "open": false,
+                     *       "quarantined": false,
                      *       "operations": [
                      *         "approveOrder",
                      *         "rejectOrder",
@@ -5286,7 +5289,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable. */
+            /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -5680,7 +5683,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -6057,7 +6060,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -6096,7 +6099,7 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 1042,
-                     *           "eventId": "evt_17_4",
+                     *           "eventId": "evt_17_4_660e29dbaab52",
                      *           "type": "order.completed",
                      *           "orderId": "order-123",
                      *           "state": "exhausted",
@@ -6423,7 +6426,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -6695,7 +6698,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -6946,7 +6949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -7198,7 +7201,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -7450,7 +7453,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -7705,7 +7708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -8470,7 +8473,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -8766,7 +8769,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -8993,7 +8996,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -9272,7 +9275,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -9580,7 +9583,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -9689,7 +9692,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -9736,7 +9739,7 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 1042,
-                     *           "eventId": "evt_17_4",
+                     *           "eventId": "evt_17_4_660e29dbaab52",
                      *           "type": "order.completed",
                      *           "orderId": "order-123",
                      *           "state": "exhausted",
@@ -9853,7 +9856,7 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 1042,
-                     *       "eventId": "evt_17_4",
+                     *       "eventId": "evt_17_4_660e29dbaab52",
                      *       "type": "order.completed",
                      *       "orderId": "order-123",
                      *       "state": "exhausted",
@@ -9991,7 +9994,7 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 1042,
-                     *       "eventId": "evt_17_4",
+                     *       "eventId": "evt_17_4_660e29dbaab52",
                      *       "type": "order.completed",
                      *       "orderId": "order-123",
                      *       "state": "pending",
@@ -10123,7 +10126,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -10174,7 +10177,7 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 1042,
-                     *       "eventId": "evt_17_4",
+                     *       "eventId": "evt_17_4_660e29dbaab52",
                      *       "type": "order.completed",
                      *       "orderId": "order-123",
                      *       "state": "skipped",
@@ -10315,7 +10318,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -10485,7 +10488,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -10653,7 +10656,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -10809,7 +10812,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -10980,7 +10983,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -11124,7 +11127,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -11245,7 +11248,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: stopping, unavailable, overloaded. */
+            /** @description Problem: stopping, unavailable, overloaded, quarantined. */
             503: {
                 headers: {
                     "Retry-After"?: string;
@@ -11307,7 +11310,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description Problem: stopping, unavailable. */
+            /** @description Problem: stopping, quarantined, unavailable. */
             503: {
                 headers: {
                     "Retry-After"?: string;
