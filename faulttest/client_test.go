@@ -137,6 +137,7 @@ func (c *client) get(ctx context.Context, url string) *answer {
 // request is what a caller sends. The body and Prefer may be empty.
 type request struct {
 	method, url, body, prefer string
+	token                     string
 	first                     bool // of what is at the URL: nothing may be there
 }
 
@@ -152,6 +153,9 @@ func (c *client) send(ctx context.Context, r request) *answer {
 	}
 	if r.body != "" {
 		sent.Header.Set("Content-Type", "application/json")
+	}
+	if r.token != "" {
+		sent.Header.Set("Authorization", "Bearer "+r.token)
 	}
 	if r.prefer != "" {
 		sent.Header.Set("Prefer", r.prefer)
