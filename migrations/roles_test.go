@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
 
 	"pawl/access"
 	"pawl/books"
@@ -383,17 +385,57 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), as("_serve")); !errors.Is(err, migrations.ErrNotOwner) {
 		t.Errorf("the service migrates: %v", err)
 	}
-	up(t, as("_owner"))
-	if err := migrations.Roles(t.Context(), as("_owner"), prefix); err != nil {
-		t.Error(err)
+	ready := func() error {
+		t.Helper()
+		pool, err := db.Open(t.Context(), as("_serve"), db.Options{MaxConns: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		return engine.CheckSchema(t.Context(), pool, migrations.Version())
 	}
-	conn, err := pgx.Connect(t.Context(), as("_serve"))
+	serves := func(what string) {
+		t.Helper()
+		if err := ready(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if others := ask(t, empty, owned); others != "0" {
+			t.Errorf("%s: %s tables belong to others", what, others)
+		}
+	}
+	up(t, as("_owner"))
+	serves("the newest migration was taken back and applied again")
+	for range files(t) {
+		down(t, as("_owner"))
+	}
+	up(t, as("_owner"))
+	serves("all were")
+	stockGoose(t, as("_owner"))
+	if err := ready(); !errors.Is(err, engine.ErrNotMigrated) || !strings.HasSuffix(err.Error(), "not there, or not granted: SELECT on pawl.webhook_changes, INSERT on pawl.webhook_changes: as its owner, run pawl migrate up") {
+		t.Errorf("after goose the service says %v", err)
+	}
+	up(t, as("_owner"))
+	serves("goose did")
+}
+
+// stockGoose takes the newest migration back and applies it again, with goose itself.
+func stockGoose(t *testing.T, url string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context())
-	if err := db.Check(t.Context(), conn); err != nil {
-		t.Error(err)
+	conn := stdlib.OpenDB(*config)
+	defer conn.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS("."))
+	if err == nil {
+		_, err = provider.Down(t.Context())
+	}
+	if err == nil {
+		_, err = provider.Up(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

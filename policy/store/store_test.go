@@ -252,3 +252,31 @@ func TestActivationsAtOneMoment(t *testing.T) {
 		t.Errorf("%d won; history %s", won, history)
 	}
 }
+
+// TestPoliciesOfACopy: those of the installation that a database was copied from are not active, can't be made so, and are not found
+// for a text that is stored anew.
+func TestPoliciesOfACopy(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	s.must(s.exec(`ALTER TABLE policies DISABLE TRIGGER immutable`))
+	s.must(s.exec(`UPDATE policies SET copied_from = gen_random_uuid()`))
+	s.isActive(0)
+	var refused policy.Problems
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "copied from") {
+		t.Errorf("error %v", err)
+	}
+	if version, err := store.Find(t.Context(), s.query, plan(1)); err != nil || version != 0 {
+		t.Errorf("found version %d, %v", version, err)
+	}
+	if late, err := store.OfLate(t.Context(), s.query); err != nil || len(late) > 0 {
+		t.Errorf("events of versions %v are heeded, %v", late, err)
+	}
+	if got, want := s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	_, read, err := store.Read(t.Context(), s.query, nil)
+	if err != nil || len(read) != 2 || !read[0].Policy.Copied || read[1].Policy.Copied {
+		t.Errorf("%+v, %v", read, err)
+	}
+}
