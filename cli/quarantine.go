@@ -76,12 +76,12 @@ func (s *standing) tell(registry *prometheus.Registry, log *slog.Logger) {
 // connected looks at a new connection of the service: a server may have been replaced by another one at the same address, with a
 // copy of the database. Such a connection is not used, and the service starts anew.
 func (s *standing) connected(ctx context.Context, conn *pgx.Conn) error {
-	now, err := migrations.ReadPlace(ctx, db.New(conn))
-	if err != nil || now == (migrations.Place{}) || now.Same(s.place) {
-		return nil // an error comes again where it can be told
+	now, err := migrations.ReadPlace(ctx, db.New(conn)) // an error comes again where it can be told
+	if err == nil && now != (migrations.Place{}) && !now.Same(s.place) {
+		s.once.Do(func() { close(s.moved) })
+		return errMoved
 	}
-	s.once.Do(func() { close(s.moved) })
-	return errMoved
+	return nil
 }
 
 // adoptedEvery is how often a quarantined service looks whether somebody has adopted the database.

@@ -191,6 +191,6 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
 		was, is := pinned.Step(s), other.Step(s)
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
-			was.Executor.Remote() && was.KeyRetention < is.KeyRetention
+			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
 	})
 }

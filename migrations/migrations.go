@@ -96,7 +96,7 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 		if err := recordChecksums(ctx, conn, files); err != nil {
 			return err
 		}
-		return grantAnew(ctx, conn)
+		return grantAnew(ctx, conn, len(applied) > 0)
 	})
 	return applied, err
 }

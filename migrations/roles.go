@@ -50,21 +50,28 @@ func Roles(ctx context.Context, url, prefix string) error {
 	return runRoles(ctx, conn, prefix, text)
 }
 
-// grantAnew grants the roles of the service what was added since they were made, if they were, and this is the owner.
-func grantAnew(ctx context.Context, conn *pgx.Conn) error {
-	rows, err := conn.Query(ctx, statement("roles/ungranted"))
+// grantAnew grants the roles of the service what was added, if they were made and this is the owner: after a migration of ours, and
+// after one of the goose command, which grants nothing.
+func grantAnew(ctx context.Context, conn *pgx.Conn, migrated bool) error {
+	rows, err := conn.Query(ctx, statement("roles/granted"))
 	if err != nil {
 		return fmt.Errorf("look for roles to grant: %w", err)
 	}
-	prefixes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	type roles struct {
+		Prefix string
+		Lack   bool
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[roles])
 	if err != nil {
 		return fmt.Errorf("look for roles to grant: %w", err)
 	}
-	for _, prefix := range prefixes {
-		if text, err := RolesSQL(prefix); err == nil { // else it is no name of ours
-			if err := runRoles(ctx, conn, prefix, text); err != nil {
-				return err
-			}
+	for _, r := range found {
+		text, err := RolesSQL(r.Prefix)
+		if err != nil || !migrated && !r.Lack { // the name is none of ours, or nothing is to be done
+			continue
+		}
+		if err := runRoles(ctx, conn, r.Prefix, text); err != nil {
+			return err
 		}
 	}
 	return nil
