@@ -23,16 +23,16 @@ func TestStranger(t *testing.T) {
 		name  string
 		want  string
 	}{
-		"home":                          {change(func(*db.InstallationPlaceRow) {}), "prod", ""},
-		"home, and no name is given":    {change(func(*db.InstallationPlaceRow) {}), "", ""},
-		"home, and none was stored":     {change(func(r *db.InstallationPlaceRow) { r.Name = "" }), "prod", ""},
-		"nothing is stored yet":         {change(func(r *db.InstallationPlaceRow) { r.Name, r.HomeSystem, r.HomeDatabase = "", 0, 0 }), "prod", ""},
-		"there is no schema":            {migrations.Place{}, "prod", ""},
-		"the cluster may not be known":  {change(func(r *db.InstallationPlaceRow) { r.System = 0 }), "prod", ""},
-		"it was not known at the start": {change(func(r *db.InstallationPlaceRow) { r.HomeSystem = 0 }), "prod", ""},
-		"another cluster":               {change(func(r *db.InstallationPlaceRow) { r.System = 8 }), "prod", "it comes from another PostgreSQL cluster"},
-		"another database":              {change(func(r *db.InstallationPlaceRow) { r.Database = 6 }), "prod", "it is a copy of another database of this cluster"},
-		"another name":                  {change(func(*db.InstallationPlaceRow) {}), "staging", `it belongs to the installation "prod", and this is "staging"`},
+		"home":                                           {change(func(*db.InstallationPlaceRow) {}), "prod", ""},
+		"home, and no name is given":                     {change(func(*db.InstallationPlaceRow) {}), "", ""},
+		"home, and none was stored":                      {change(func(r *db.InstallationPlaceRow) { r.Name = "" }), "prod", ""},
+		"nothing is stored yet":                          {change(func(r *db.InstallationPlaceRow) { r.Name, r.HomeSystem, r.HomeDatabase = "", 0, 0 }), "prod", ""},
+		"there is no schema":                             {migrations.Place{}, "prod", ""},
+		"the cluster may not be known":                   {change(func(r *db.InstallationPlaceRow) { r.System = 0 }), "prod", ""},
+		"it was not known at the start":                  {change(func(r *db.InstallationPlaceRow) { r.HomeSystem = 0 }), "prod", ""},
+		"another cluster":                                {change(func(r *db.InstallationPlaceRow) { r.System = 8 }), "prod", "it comes from another PostgreSQL cluster"},
+		"another database":                               {change(func(r *db.InstallationPlaceRow) { r.Database = 6 }), "prod", "it is a copy of another database of this cluster"},
+		"another name":                                   {change(func(*db.InstallationPlaceRow) {}), "staging", `it belongs to the installation "prod", and this is "staging"`},
 		"another name, and the cluster may not be known": {change(func(r *db.InstallationPlaceRow) { r.System = 0 }), "staging", `it belongs to the installation "prod", and this is "staging"`},
 	} {
 		if got := c.place.Stranger(c.name); got != c.want {
