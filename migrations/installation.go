@@ -53,8 +53,12 @@ func (p Place) Same(other Place) bool {
 }
 
 // Settle stores where a database belongs that is in its place, as far as that is not stored yet, and reads it. It needs the rights of
-// the service.
+// the service. A standby, which a service may start on during a failover, has everything stored.
 func Settle(ctx context.Context, query *db.Queries, name string) (Place, error) {
+	now, err := ReadPlace(ctx, query)
+	if err != nil || now.HomeDatabase != 0 && (now.HomeSystem != 0 || now.System == 0) && (now.Name != "" || name == "") {
+		return now, err
+	}
 	if _, err := query.InstallationSettle(ctx, name); err != nil {
 		return Place{}, fmt.Errorf("store where the database belongs: %w", err)
 	}
