@@ -109,7 +109,8 @@ func migrateRolesCommand() *cobra.Command {
 		}
 	}
 	cmd.Long = "Makes the roles PREFIX_owner, PREFIX_serve and PREFIX_read, and grants each of them what it needs and no more.\n" +
-		"Run it as a superuser, or as the owner of the database if that may create roles, and again after each migration."
+		"Run it as a superuser, or as the owner of the database if that may create roles. From then on, pawl migrate up grants\n" +
+		"them what a migration adds."
 	cmd.Flags().StringVar(&prefix, "prefix", "pawl", "what the names of the roles begin with: they belong to the whole server")
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL, for psql, and connect to nothing")
 	return cmd

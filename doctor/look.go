@@ -156,7 +156,7 @@ func (p *patient) installation(ctx context.Context) ([]Finding, error) {
 		return []Finding{{"installation", Wrong, "quarantined, a service only reads this database: " + why, "as its owner: pawl adopt if it is the one in use now, pawl adopt --as-copy if the original is"}}, nil
 	case place.System == 0:
 		return []Finding{{"installation", Warning, name + ". A copy in another cluster can't be told: this role may not run pg_control_system()",
-			"GRANT EXECUTE ON FUNCTION pg_control_system() TO the owner of the tables' schema and to the role, or give the installation a name: --installation NAME"}}, nil
+			"GRANT EXECUTE ON FUNCTION pg_control_system() TO this role, and to the owner of the tables; or tell copies by a name, --installation NAME"}}, nil
 	case place.HomeDatabase == 0:
 		return []Finding{good("installation", "no service has started on this database yet")}, nil
 	default:

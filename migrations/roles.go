@@ -29,7 +29,7 @@ func RolesSQL(prefix string) (string, error) {
 }
 
 // Roles makes the roles of a migrated database, PREFIX_owner, PREFIX_serve and PREFIX_read, and grants them what is theirs.
-// Roles that are there keep their members. It may be called again, and has to be after a migration that added tables.
+// Roles that are there keep their members. It may be called again.
 func Roles(ctx context.Context, url, prefix string) error {
 	text, err := RolesSQL(prefix)
 	if err != nil {

@@ -1,5 +1,5 @@
--- Roles of one database, for a superuser, or the owner of the database who may create roles. It can be run again, and is
--- after each migration: tables that it added are granted then. Nobody can log in as one of these roles: they are granted.
+-- Roles of one database, for a superuser, or the owner of the database who may create roles. It is run again by each
+-- `pawl migrate up` that adds something: that is granted then. Nobody can log in as one of these roles: they are granted.
 --
 --   pawl_owner  owns the tables: who migrates, makes tokens, or moves old orders to an archive
 --   pawl_serve  the service: it can't change the schema, nor change or remove what is history
