@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -414,7 +415,15 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	if err := ready(); !errors.Is(err, engine.ErrNotMigrated) || !strings.HasSuffix(err.Error(), "not there, or not granted: SELECT on pawl.webhook_changes, INSERT on pawl.webhook_changes: as its owner, run pawl migrate up") {
 		t.Errorf("after goose the service says %v", err)
 	}
-	up(t, as("_owner"))
+	var starts sync.WaitGroup // of replicas, at one moment
+	for range 4 {
+		starts.Go(func() {
+			if _, err := migrations.Up(t.Context(), as("_owner")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	starts.Wait()
 	serves("goose did")
 }
 

@@ -8,6 +8,7 @@
 --   CREATE ROLE shop LOGIN PASSWORD '...' IN ROLE pawl_serve;
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
+LOCK TABLE public.goose_db_version IN SHARE ROW EXCLUSIVE MODE; -- replicas that start together would change the same rows of the catalog
 
 DO $$
 DECLARE
