@@ -346,24 +346,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	t.Parallel()
 	empty := dbtest.Empty(t)
 	prefix := "ordinary" + regexp.MustCompile(`test_(\w+)`).FindStringSubmatch(empty)[1]
-	admin, err := pgx.Connect(t.Context(), empty)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix)); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	exec(`CREATE ROLE PREFIX_admin CREATEROLE`)
-	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO PREFIX_admin', current_database()); END $$`)
-	t.Cleanup(func() {
-		exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO %I', current_database(), session_user); END $$`)
-		exec(`DROP OWNED BY PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin CASCADE`)
-		exec(`DROP ROLE PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin`)
-		admin.Close(context.WithoutCancel(t.Context()))
-	})
+	ordinaryOwner(t, empty, prefix)
 	as := func(role string) string { return empty + "&options=-crole%3D" + prefix + role }
 	up(t, as("_admin"))
 	for range 2 {
@@ -425,6 +408,29 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	}
 	starts.Wait()
 	serves("goose did")
+}
+
+// ordinaryOwner has the database belong to a role that may make roles and is no superuser.
+func ordinaryOwner(t *testing.T, empty, prefix string) {
+	t.Helper()
+	admin, err := pgx.Connect(t.Context(), empty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix)); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(`CREATE ROLE PREFIX_admin CREATEROLE`)
+	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO PREFIX_admin', current_database()); END $$`)
+	t.Cleanup(func() {
+		exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO %I', current_database(), session_user); END $$`)
+		exec(`DROP OWNED BY PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin CASCADE`)
+		exec(`DROP ROLE PREFIX_owner, PREFIX_serve, PREFIX_read, PREFIX_admin`)
+		admin.Close(context.WithoutCancel(t.Context()))
+	})
 }
 
 // stockGoose takes the newest migration back and applies it again, with goose itself.

@@ -102,7 +102,7 @@ func TestGoneFromBeforeEnable(t *testing.T) {
 			s.moves(1, 1)
 			s.eventually("the event has a number", func() bool { return one[int](s, `SELECT count(*) FROM event_batches`) == 1 })
 			s.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, event_id, type, subject, attempts, due_at)
-				VALUES ($1, 1, 1, 1, 'evt_1_1', 'order.charging', 'order 1', 10, now())`, no) // its last attempt is next
+				VALUES ($1, 1, 1, 1, `+eventID(1)+`, 'order.charging', 'order 1', 10, now())`, no) // its last attempt is next
 			s.exec(`UPDATE webhook_endpoints SET event_no = 1, delivery_no = 1`)
 			s.deliver()
 			<-arrived

@@ -93,5 +93,5 @@ GRANT UPDATE (due_at, attempted_at, finished_at, attempts, state, log) ON pawl.w
 -- Numbers of events are given, and forgotten with time.
 GRANT INSERT, DELETE ON pawl.event_batches, pawl.early_events TO pawl_serve;
 GRANT INSERT ON pawl.event_epochs TO pawl_serve;
-GRANT UPDATE (owner, fence, due_at, wanted_until, system_identifier, history, epoch) ON pawl.event_relay TO pawl_serve;
+GRANT UPDATE (owner, fence, due_at, wanted_until, history, epoch) ON pawl.event_relay TO pawl_serve;
 COMMIT;
