@@ -28,7 +28,7 @@ type connections struct {
 	spares []*connection            // the oldest first
 	of     map[netip.Addr]int       // normal ones by address
 
-	streams int // those that are answered without an end
+	waits places
 }
 
 // connection is one that was accepted.
@@ -38,7 +38,6 @@ type connection struct {
 	peer     netip.Addr   // what of its address it is counted under
 	loopback bool         // it was accepted where only this machine can reach us
 	spare    bool         // beyond the limit
-	streams  bool         // it is answered without an end
 	waiting  atomic.Int64 // since when it has waited for a request, in Unix nanoseconds; 0: it has one
 	closing  sync.Once
 }
@@ -47,6 +46,7 @@ func newConnections(most int, proxies []netip.Prefix) *connections {
 	return &connections{
 		most: most, each: (most + 1) / 2, spare: min(max(most/8, 4), 64), proxies: proxies, stall: stallTimeout,
 		open: map[*connection]struct{}{}, of: map[netip.Addr]int{},
+		waits: places{most: most * 3 / 4, each: (most + 1) / 2, of: map[string]int{}},
 	}
 }
 
@@ -126,7 +126,6 @@ func (a *connections) admitSpare(c *connection) (victim *connection) {
 
 // remove forgets a connection. It may have been forgotten before.
 func (a *connections) remove(c *connection) {
-	a.endStream(c)
 	if c.spare {
 		a.spares = slices.DeleteFunc(a.spares, func(other *connection) bool { return other == c })
 		return
@@ -140,31 +139,67 @@ func (a *connections) remove(c *connection) {
 	}
 }
 
-// beginStream counts a connection as one that is answered without an end. It reports false if three quarters of all are already:
-// the others are for those who want an answer.
-func (c *connection) beginStream() bool {
-	a := c.all
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.streams >= a.most*3/4 || c.streams {
+// places are held by requests that wait: for an order, for events, or for their turn. Three quarters of the connections may
+// wait, and half of all for one principal; the rest is for requests that are answered at once. Principals count and not
+// addresses, because behind a proxy all callers can have the same one.
+type places struct {
+	most, each int
+
+	mu    sync.Mutex
+	taken int
+	of    map[string]int // by principal
+}
+
+// place is one of them. The zero place is none.
+type place struct {
+	*places
+	principal string
+}
+
+// placeToWait takes a place for the request that is answered with w. It reports false if there is none.
+func placeToWait(w http.ResponseWriter, r *http.Request) (place, bool) {
+	c := connectionOf(r)
+	if c == nil { // outside of a Server
+		return place{}, true
+	}
+	p := place{&c.all.waits, principalOf(w).Name}
+	return p, p.take()
+}
+
+// mayWait is for how long the request that is answered with w may wait: for as long as it wants to, or if there is no place
+// for it not at all. The place must be left.
+func mayWait(w http.ResponseWriter, r *http.Request, wanted time.Duration) (time.Duration, place) {
+	if wanted == 0 {
+		return 0, place{}
+	}
+	p, ok := placeToWait(w, r)
+	if !ok {
+		return 0, place{}
+	}
+	return wanted, p
+}
+
+func (p place) take() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken >= p.most || p.of[p.principal] >= p.each {
 		return false
 	}
-	a.streams++
-	c.streams = true
+	p.taken++
+	p.of[p.principal]++
 	return true
 }
 
-// endStream takes beginStream back. To close the connection does so, too.
-func (c *connection) endStream() {
-	c.all.mu.Lock()
-	defer c.all.mu.Unlock()
-	c.all.endStream(c)
-}
-
-func (a *connections) endStream(c *connection) {
-	if c.streams {
-		a.streams--
-		c.streams = false
+// leave gives the place back.
+func (p place) leave() {
+	if p.places == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.of[p.principal]--; p.of[p.principal] == 0 {
+		delete(p.of, p.principal)
 	}
 }
 

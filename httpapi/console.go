@@ -57,12 +57,12 @@ func (s *server) paged(pages http.Handler) http.HandlerFunc {
 // ends after a while, and when the service does.
 func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		if c := connectionOf(r); c != nil {
-			if !c.beginStream() {
-				return newProblem("overloaded", "Too many callers listen already.")
-			}
-			defer c.endStream()
+		_, _ = s.identify(w, r) // the page says what is wrong with a credential
+		place, ok := placeToWait(w, r)
+		if !ok {
+			return newProblem("overloaded", "Too many requests wait already.")
 		}
+		defer place.leave()
 		ctx, cancel := context.WithTimeout(r.Context(), streamLasts+rand.N(streamLasts/4))
 		defer cancel()
 		if s.Events != nil {

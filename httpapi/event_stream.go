@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -37,8 +36,9 @@ type stream struct {
 	net.Conn
 	listener *events.Listener
 	caller   access.Request
-	network  netip.Addr // which the places for lists are counted by
-	checked  time.Time  // when the caller had the right to listen
+	place    place
+	payer    payer     // of the places for lists
+	checked  time.Time // when the caller had the right to listen
 	ends     time.Time
 	written  int64
 	done     func(written int64) // nil: nothing is to be done
@@ -58,22 +58,22 @@ func wantsStream(r *http.Request) bool {
 // streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and goes on by itself.
 func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter events.Filter) error {
 	w, r := writerOf(ctx), httpRequestOf(ctx)
-	c := connectionOf(r)
-	if c == nil || !c.beginStream() {
-		return newProblem("overloaded", "Too many callers listen already.")
+	place, ok := placeToWait(w, r)
+	if !ok {
+		return newProblem("overloaded", "Too many requests wait already.")
 	}
 	listener, err := s.Events.Listen(ctx, after, filter)
 	if err != nil {
-		c.endStream()
+		place.leave()
 		return err
 	}
 	now := time.Now()
 	st := &stream{
-		server: s, listener: listener, caller: s.credentialsOf(w, r), network: access.Network(fromOf(w).address),
+		server: s, listener: listener, caller: s.credentialsOf(w, r), place: place, payer: payerOf(w),
 		checked: now, ends: now.Add(streamLasts + rand.N(streamLasts/4)),
 	}
 	if err := st.takeOver(w); err != nil {
-		c.endStream()
+		place.leave()
 		listener.Close()
 		return err
 	}
@@ -128,6 +128,7 @@ func (st *stream) run() {
 
 func (st *stream) end() {
 	_ = st.Close()
+	st.place.leave()
 	if st.done != nil {
 		st.done(st.written)
 	}
@@ -169,7 +170,7 @@ func (st *stream) sendKept() (news <-chan struct{}, err error) {
 func (st *stream) sendOlder() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
-	release, err := st.catchUps.acquire(ctx, st.network, 1)
+	release, err := st.catchUps.acquire(ctx, st.payer, 1)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (st *stream) sendOlder() error {
 
 // readOlder reads events from the database, in one of the places for lists: a caller who reads nothing keeps none of those.
 func (st *stream) readOlder(ctx context.Context) ([]events.Event, error) {
-	release, err := st.lists.acquire(ctx, st.network, 1)
+	release, err := st.lists.acquire(ctx, st.payer, 1)
 	if err != nil {
 		return nil, err
 	}

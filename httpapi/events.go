@@ -11,7 +11,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
 	"pawl/db"
 	"pawl/events"
 	"pawl/orders"
@@ -74,11 +73,14 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 	if err != nil {
 		return nil, err
 	}
-	out := &listEventsAnswer{CacheControl: "no-store"}
-	switch {
-	case stream:
+	if stream {
 		return nil, s.streamEvents(ctx, after, filter)
-	case in.Wait.duration() > 0:
+	}
+	out := &listEventsAnswer{CacheControl: "no-store"}
+	atMost, place := mayWait(writerOf(ctx), httpRequestOf(ctx), in.Wait.duration())
+	defer place.leave()
+	switch {
+	case atMost > 0:
 		out.Body, err = s.awaitEvents(ctx, after, filter, in)
 		if short := in.Wait.duration() < numberingLimit; short && err == nil && len(out.Body.Events) == 0 {
 			out.Body, err = s.readCommitted(ctx, &pageQuery{after, filter, int(in.Limit)})
@@ -171,7 +173,7 @@ func (s *server) hear(ctx context.Context, listener *events.Listener, limit int)
 		if err != nil || !older || len(found) > 0 {
 			return found, news, err
 		}
-		release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
+		release, err := s.lists.acquire(ctx, payerOf(writerOf(ctx)), 1)
 		if err != nil {
 			return found, nil, err
 		}
@@ -200,23 +202,27 @@ type pageQuery struct {
 // readCommitted reads a page. An empty one at the end of the feed would be wrong if there are events that were committed when the
 // caller asked: it waits until they have numbers.
 func (s *server) readCommitted(ctx context.Context, q *pageQuery) (page eventPage, err error) {
+	page, unnumbered, err := s.readEvents(ctx, q, math.MaxInt64)
+	if err != nil || unnumbered == 0 {
+		return page, err
+	}
+	atMost, place := mayWait(writerOf(ctx), httpRequestOf(ctx), numberingLimit)
+	defer place.leave()
 	waiting, cancel := s.Events.Until(ctx)
 	defer cancel()
-	waiting, cancelTimeout := context.WithTimeout(waiting, numberingLimit)
+	waiting, cancelTimeout := context.WithTimeout(waiting, atMost)
 	defer cancelTimeout()
-	for unnumbered := int64(math.MaxInt64); ; {
-		page, unnumbered, err = s.readEvents(ctx, q, unnumbered)
-		if err != nil || unnumbered == 0 || waiting.Err() != nil {
-			return page, err
-		}
+	for err == nil && unnumbered != 0 && waiting.Err() == nil {
 		db.Sleep(waiting, numberingPoll)
+		page, unnumbered, err = s.readEvents(ctx, q, unnumbered)
 	}
+	return page, err
 }
 
 // readEvents reads a page in one of the places for lists. Where it is empty, unnumbered is the newest position, up to one, of what
 // was committed before it was read and is not in it.
 func (s *server) readEvents(ctx context.Context, q *pageQuery, upTo int64) (page eventPage, unnumbered int64, err error) {
-	release, err := s.lists.acquire(ctx, access.Network(fromOf(writerOf(ctx)).address), 1)
+	release, err := s.lists.take(ctx, writerOf(ctx), httpRequestOf(ctx), 1)
 	if err != nil {
 		return page, 0, err
 	}

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"pawl/access"
-
 	"github.com/danielgtaylor/huma/v2"
 )
 
@@ -77,7 +75,7 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 // first has a request wait for its share, and then another handler answer it.
 func (s *shares) first(share func(*http.Request) int64, next http.HandlerFunc) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		release, err := s.acquire(r.Context(), access.Network(fromOf(w).address), share(r))
+		release, err := s.take(r.Context(), w, r, share(r))
 		if err != nil {
 			return err
 		}
@@ -97,7 +95,7 @@ func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(
 	} else if size <= smallBody || size > maxBody {
 		return func() {}, nil
 	}
-	release, err = s.bodies.acquire(r.Context(), access.Network(fromOf(w).address), size)
+	release, err = s.bodies.take(r.Context(), w, r, size)
 	if err != nil {
 		return nil, err
 	}

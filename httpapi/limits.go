@@ -11,25 +11,15 @@ import (
 	"pawl/access"
 )
 
-// admitted serves a request within the limits of its principal, who is told what is left of them.
-func (s *server) admitted(w http.ResponseWriter, r *http.Request, p *access.Principal, next http.HandlerFunc) error {
+// withinLimits counts the request that is answered with w against the limits of its principal, who is told what is left of
+// them. It returns the error of a request beyond a limit.
+func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error {
 	admission, err := s.Access.Admit(p)
-	if err != nil {
+	if err != nil || admission == nil {
 		return err
 	}
-	if admission == nil {
-		next(w, r)
-		return nil
-	}
 	writeQuotas(w.Header(), admission.Quotas())
-	rec := recordOf(w)
-	rec.done = admission.Done
-	defer func() {
-		if rec.done != nil {
-			rec.done(rec.length)
-		}
-	}()
-	next(w, r)
+	recordOf(w).done = admission.Done
 	return nil
 }
 

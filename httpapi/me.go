@@ -38,6 +38,9 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 	if _, unknown := errors.AsType[*access.NotIdentified](err); unknown {
 		p, err = access.Nobody, nil
 	}
+	if err == nil {
+		err = s.withinLimits(w, p)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,13 @@ func (rec *Recorder) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// end counts the request against the limits of its principal.
+func (rec *Recorder) end() {
+	if rec.done != nil {
+		rec.done(rec.length)
+	}
+}
+
 // Unwrap lets deadlines reach the connection.
 func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
@@ -75,6 +82,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 	if s.Log.Enabled(r.Context(), slog.LevelDebug) {
 		defer s.logRequest(rec, r, time.Now())
 	}
+	defer rec.end()
 	defer s.recover(rec, r)
 	if err := s.admit(rec, r); err != nil {
 		s.answered(func(http.ResponseWriter, *http.Request) error { return err })(rec, r)

@@ -58,7 +58,8 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 }
 
 func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Order, error) {
-	atMost := in.Wait.duration()
+	atMost, place := mayWait(writerOf(ctx), httpRequestOf(ctx), in.Wait.duration())
+	defer place.leave()
 	if atMost == 0 {
 		return s.engine.Orders.Get(ctx, in.OrderID)
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -87,6 +88,12 @@ func (p preference) judge(ignored []string, err error) error {
 		refused.Errors = append(refused.Errors, fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not known here"})
 	}
 	return refused
+}
+
+// placeToWait takes the place for a request that waits for the end of an order. Without one, it does not wait.
+func (p *preference) placeToWait(w http.ResponseWriter, r *http.Request) (held place) {
+	p.atMost, held = mayWait(w, r, p.atMost)
+	return held
 }
 
 // applied names the preferences that shaped the answer, for Preference-Applied.

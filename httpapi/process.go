@@ -69,7 +69,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	}
 	in.HTTPRequestID = w.Header().Get("X-Request-Id")
 	note(w, in.OrderID, "")
-	o, err := s.run(r.Context(), in, want.atMost)
+	o, err := s.run(w, r, in, &want)
 	if err = withheld(principalOf(w), &o, err); err != nil {
 		return err
 	}
@@ -130,10 +130,12 @@ func (s *server) knownInput(ctx context.Context, in engine.Input, refused error)
 
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
-func (s *server) run(ctx context.Context, in engine.Input, atMost time.Duration) (orders.Order, error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(atMost, readLimit))
+func (s *server) run(w http.ResponseWriter, r *http.Request, in engine.Input, want *preference) (orders.Order, error) {
+	place := want.placeToWait(w, r)
+	defer place.leave()
+	ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(want.atMost, readLimit))
 	defer cancel()
-	if atMost == 0 {
+	if want.atMost == 0 {
 		return s.engine.Admit(ctx, in)
 	}
 	return s.engine.Process(ctx, in)

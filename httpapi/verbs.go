@@ -85,6 +85,8 @@ func postVerb[B any](s *server, op huma.Operation, verb orders.Verb) {
 // do does what a verb asks and answers with the order.
 func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, ignored []string) error {
 	want := preferenceOf(r.Header["Prefer"], s.ResponseTimeout)
+	place := want.placeToWait(w, r)
+	defer place.leave()
 	limit := max(want.atMost, leastVerbWait)
 	if want.atMost == 0 {
 		q.Async, limit = true, readLimit
