@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -98,7 +99,8 @@ func (a *answer) wrongOrder(o order) string {
 
 // client sends requests. Its answers are the truth that the database is compared with.
 type client struct {
-	http *http.Client
+	http  *http.Client
+	token string // or none
 }
 
 // answerLimit is longer than the service lets a caller wait.
@@ -154,8 +156,8 @@ func (c *client) send(ctx context.Context, r request) *answer {
 	if r.body != "" {
 		sent.Header.Set("Content-Type", "application/json")
 	}
-	if r.token != "" {
-		sent.Header.Set("Authorization", "Bearer "+r.token)
+	if token := cmp.Or(r.token, c.token); token != "" {
+		sent.Header.Set("Authorization", "Bearer "+token)
 	}
 	if r.prefer != "" {
 		sent.Header.Set("Prefer", r.prefer)
