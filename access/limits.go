@@ -1,6 +1,7 @@
 package access
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -56,8 +57,9 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 	if p.Limits == (Limits{}) {
 		return nil, nil
 	}
-	a := &Admission{c.usages.of(p)}
-	if over := a.enter(time.Now()); over != nil {
+	now := time.Now()
+	a := &Admission{c.usages.of(p, now)}
+	if over := a.enter(now); over != nil {
 		c.metrics.limited.WithLabelValues(over.Quota.Name).Inc()
 		return nil, over
 	}
@@ -143,21 +145,44 @@ func quotaOf(name, unit string, limiter *rate.Limiter, now time.Time) Quota {
 	}
 }
 
-// usages are those of all principals with limits, of which there are no more than tokens.
-type usages struct{ known sync.Map }
+// usages are those of all principals with limits. An issuer can have any number of them, so those that use nothing are forgotten
+// when there are many.
+type usages struct {
+	mu    sync.Mutex
+	known map[usageKey]*usage
+	swept time.Time
+}
 
 type usageKey struct {
 	name   string
 	limits Limits // those of a token that was rotated may be others
 }
 
-func (all *usages) of(p *Principal) *usage {
+const usagesMost = 10_000
+
+func (all *usages) of(p *Principal, now time.Time) *usage {
 	key := usageKey{p.Name, p.Limits}
-	found, ok := all.known.Load(key)
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	found, ok := all.known[key]
 	if !ok {
-		found, _ = all.known.LoadOrStore(key, &usage{limits: p.Limits, requests: perSecond(int64(p.Limits.Rate)), bytes: perSecond(p.Limits.Bytes)})
+		if len(all.known) >= usagesMost && now.Sub(all.swept) > window { // nothing becomes idle sooner
+			maps.DeleteFunc(all.known, func(_ usageKey, u *usage) bool { return u.idle(now) })
+			all.swept = now
+		}
+		found = &usage{limits: p.Limits, requests: perSecond(int64(p.Limits.Rate)), bytes: perSecond(p.Limits.Bytes)}
+		if all.known == nil {
+			all.known = map[usageKey]*usage{}
+		}
+		all.known[key] = found
 	}
-	return found.(*usage)
+	return found
+}
+
+// idle reports whether a new usage would be the same.
+func (u *usage) idle(now time.Time) bool {
+	full := func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(l.Burst()) }
+	return u.inFlight.Load() == 0 && full(u.requests) && full(u.bytes)
 }
 
 func perSecond(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), int(n)) }

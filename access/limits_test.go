@@ -3,6 +3,7 @@ package access
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 // admission is that of a principal of its own.
 func admission(limits Limits) *Admission {
-	return &Admission{new(usages).of(&Principal{Name: "token:shop", Limits: limits})}
+	return &Admission{new(usages).of(&Principal{Name: "token:shop", Limits: limits}, time.Now())}
 }
 
 // wantOver wants a request to be beyond a limit.
@@ -77,10 +78,27 @@ func TestLimits(t *testing.T) {
 		t.Parallel()
 		var all usages
 		of := func(name string, rate int32) *usage {
-			return all.of(&Principal{Name: name, Limits: Limits{Rate: rate}})
+			return all.of(&Principal{Name: name, Limits: Limits{Rate: rate}}, start)
 		}
 		if again := of("token:a", 1); again != of("token:a", 1) || of("token:a", 1) == of("token:b", 1) || of("token:a", 1) == of("token:a", 2) {
 			t.Error("shared wrongly")
+		}
+	})
+	t.Run("of callers who use nothing are forgotten, and no others", func(t *testing.T) {
+		t.Parallel()
+		var all usages
+		of := func(name string) *Admission {
+			return &Admission{all.of(&Principal{Name: name, Limits: Limits{Rate: 1, InFlight: 5}}, start)}
+		}
+		working, resting := of("oidc:working"), of("oidc:resting")
+		wantIn(t, working.enter(start))
+		wantIn(t, resting.enter(start.Add(-time.Minute)))
+		resting.leave(start.Add(-time.Minute), 0)
+		for n := range usagesMost {
+			of(strconv.Itoa(n))
+		}
+		if n := len(all.known); n > usagesMost || of("oidc:working").usage != working.usage || of("oidc:resting").usage == resting.usage {
+			t.Errorf("%d are known", n)
 		}
 	})
 	t.Run("are kept by callers at the same time", func(t *testing.T) {

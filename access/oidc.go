@@ -30,6 +30,8 @@ type Issuer struct {
 	RoleClaim string
 	// Roles are what each value of the claim allows. Whoever has none of these values may do nothing.
 	Roles map[string]Roles
+	// Limits are those of each caller with such a token.
+	Limits Limits
 }
 
 // ErrIssuerAway is returned while the issuer could not be asked for its keys: nobody can tell whether the token is good.
@@ -62,6 +64,8 @@ func (i *Issuer) Check() error {
 		return errors.New("audience: missing: tokens for other services would count")
 	case i.RoleClaim == "" || len(i.Roles) == 0:
 		return errors.New("roles: missing: nobody could do anything")
+	case i.Limits.Rate < 0 || i.Limits.InFlight < 0 || i.Limits.Bytes < 0:
+		return errors.New("rate, in-flight, bytes: must not be negative")
 	}
 	return nil
 }
@@ -140,7 +144,7 @@ func (i *issuer) identify(ctx context.Context, token string) (*Principal, error)
 	if err := i.judge(claims, verified.IssuedAt); err != nil {
 		return nil, err
 	}
-	p := &Principal{Name: i.principalOf(verified.Subject), Email: emailOf(claims), Roles: i.rolesOf(claims)}
+	p := &Principal{Name: i.principalOf(verified.Subject), Email: emailOf(claims), Roles: i.rolesOf(claims), Limits: i.Limits}
 	i.good.add(token, p, verified.Expiry)
 	return p, nil
 }

@@ -17,6 +17,7 @@ type oidcConfig struct {
 	Clients   string
 	RoleClaim string
 	Roles     string
+	Limits    access.Limits
 
 	checked access.Issuer // what they say, once check has found them good; zero: there is no issuer
 }
@@ -27,6 +28,9 @@ func (o *oidcConfig) addTo(f *pflag.FlagSet) {
 	f.StringVar(&o.Clients, "oidc-clients", "", "clients, with commas, that these tokens may be issued to (azp), besides the audience")
 	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that says what the caller is; dots lead into objects")
 	f.StringVar(&o.Roles, "oidc-roles", "", "what each value of the claim may do, such as 'shop=submit; support=read,operate'")
+	f.Int32Var(&o.Limits.Rate, "oidc-rate", 200, "most requests in a second of a caller with such a token; 0: no limit")
+	f.Int32Var(&o.Limits.InFlight, "oidc-in-flight", 200, "most requests at one time of a caller with such a token; 0: no limit")
+	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20, "most bytes of bodies in a second of a caller with such a token, in and out; 0: no limit")
 }
 
 // check reads the settings.
@@ -41,7 +45,8 @@ func (o *oidcConfig) check() error {
 	if err != nil {
 		return fmt.Errorf("oidc-roles: %w", err)
 	}
-	o.checked = access.Issuer{URL: o.Issuer, Audience: o.Audience, Clients: strings.FieldsFunc(o.Clients, func(r rune) bool { return r == ',' || r == ' ' }), RoleClaim: o.RoleClaim, Roles: roles}
+	clients := strings.FieldsFunc(o.Clients, func(r rune) bool { return r == ',' || r == ' ' })
+	o.checked = access.Issuer{URL: o.Issuer, Audience: o.Audience, Clients: clients, RoleClaim: o.RoleClaim, Roles: roles, Limits: o.Limits}
 	if err := o.checked.Check(); err != nil {
 		return fmt.Errorf("oidc-%w", err)
 	}

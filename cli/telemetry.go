@@ -3,11 +3,14 @@ package cli
 import (
 	"log/slog"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/term"
 
 	"pawl/db"
@@ -71,4 +74,28 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 	counter("pawl_step_answers_fenced_total", "Answers of providers that came when the order was another replica's.", stats.FencedAnswers.Load)
 	registry.MustRegister(newWaitingCollector(orders))
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+}
+
+// scrapeEvery is how old metrics may be when they are answered.
+const scrapeEvery = time.Second
+
+// scrapes gathers metrics once for all who ask within a second, however many these are.
+type scrapes struct {
+	of prometheus.Gatherer
+
+	mu       sync.Mutex
+	began    time.Time
+	families []*dto.MetricFamily
+	err      error
+}
+
+// Gather implements prometheus.Gatherer. Nobody changes what it returns.
+func (s *scrapes) Gather() ([]*dto.MetricFamily, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.began) >= scrapeEvery {
+		s.began = now
+		s.families, s.err = s.of.Gather()
+	}
+	return slices.Clone(s.families), s.err
 }

@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"pawl/access"
+	"pawl/db"
 )
 
 // crowded serves with few connections and returns where, and what frees the requests to /slow.
@@ -206,17 +208,17 @@ func TestReadersWhoStall(t *testing.T) {
 	}
 }
 
-// TestShares is about an address that takes all it can get, and another one.
+// TestShares is about a caller who takes all it can get, and another one.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	all := newShares(4)
-	greedy, other := addr("192.0.2.1"), addr("192.0.2.2")
-	take := func(who netip.Addr) (func(), error) { return all.acquire(t.Context(), who, 1) }
+	greedy, other := payer{address: addr("192.0.2.1")}, payer{principal: "token:other"}
+	take := func(who payer) (func(), error) { return all.acquire(t.Context(), who, 1) }
 	var held []func()
-	for _, who := range []netip.Addr{greedy, greedy, other, other} {
+	for _, who := range []payer{greedy, greedy, other, other} {
 		free, err := take(who)
 		if err != nil {
-			t.Fatalf("%s: %v", who, err)
+			t.Fatalf("%v: %v", who, err)
 		}
 		held = append(held, free)
 	}
@@ -232,7 +234,7 @@ func TestShares(t *testing.T) {
 	select {
 	case err := <-waiting:
 		if err == nil {
-			t.Error("one address has more than half")
+			t.Error("one caller has more than half")
 		}
 	case <-time.After(time.Second / 10):
 	}
@@ -245,5 +247,101 @@ func TestShares(t *testing.T) {
 	held[3]()
 	if !all.all.TryAcquire(4) || len(all.of) != 0 {
 		t.Errorf("something was not given back: %v", all.of)
+	}
+}
+
+// placesOf is how many places are taken.
+func placesOf(server *Server) int {
+	waits := &server.connections.waits
+	waits.mu.Lock()
+	defer waits.mu.Unlock()
+	return waits.taken
+}
+
+// TestPlacesToWait has a token ask for more waits than it has places for, in each way in which a request waits: beyond them the
+// answer comes at once. Another token waits still, until three quarters of the connections do.
+func TestPlacesToWait(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tokens := map[string]string{}
+	for _, name := range []string{"greedy", "other"} {
+		issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{Name: name, Roles: access.AllRoles, Lifetime: time.Hour, Actor: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[name] = "Bearer " + issued.Token
+	}
+	b.api = New(b.engine, Config{Access: b.guard(t), ResponseTimeout: patience, Events: b.tail})
+	b.held(t, "held", nil)
+	b.elsewhere(t, "o")
+	server := NewServer(b.api, Listening{Connections: 8})
+	address := serveOn(t, server)
+	send := func(name, text string) net.Conn {
+		conn := dial(t, address)
+		write(t, conn, strings.Replace(text, "Host: localhost\r\n", "Host: localhost\r\nAuthorization: "+tokens[name]+"\r\n", 1))
+		return conn
+	}
+	wait := func(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n" }
+	taken := func() int { return placesOf(server) }
+	const forever = "/api/orders/o?wait=60"
+	var waiting []net.Conn
+	for range 4 {
+		waiting = append(waiting, send("greedy", wait(forever)))
+	}
+	eventually(t, "a token has its half", func() bool { return taken() == 4 })
+	for _, target := range []string{forever, "/api/events?after=latest&wait=60"} {
+		if a := readAnswer(t, bufio.NewReader(send("greedy", wait(target)))); a.status != 200 {
+			t.Errorf("%s: %v", target, a)
+		}
+	}
+	known := request("o", "Prefer: wait=60\r\n")
+	for range 2 {
+		waiting = append(waiting, send("other", known))
+	}
+	eventually(t, "three quarters wait", func() bool { return taken() == 6 })
+	a := readAnswer(t, bufio.NewReader(send("other", known)))
+	if a.status != 202 || a.header.Get("Preference-Applied") != "wait=0" {
+		t.Errorf("an order that is not waited for: %v", a)
+	}
+	if a := readAnswer(t, bufio.NewReader(send("other", request("new", "Prefer: wait=60\r\n")))); a.status != 202 && a.status != 200 {
+		t.Errorf("a new order: %v", a)
+	}
+	verb := "POST /api/orders/held/cancel HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=60\r\nContent-Length: 0\r\n\r\n"
+	if a := readAnswer(t, bufio.NewReader(send("other", verb))); a.status/100 != 2 && a.status != 409 {
+		t.Errorf("a verb: %v", a)
+	}
+	eventually(t, "the new order ends all the same", func() bool {
+		return b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'new' AND status = 'completed'`) == 1
+	})
+	for _, conn := range waiting {
+		conn.Close()
+	}
+	eventually(t, "all places are free", func() bool { return taken() == 0 && len(server.connections.waits.of) == 0 })
+}
+
+// TestTurnsTakePlaces has lists wait for their turn: who has no place to wait is told to come back.
+func TestTurnsTakePlaces(t *testing.T) {
+	t.Parallel()
+	all := newShares(2)
+	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := &Recorder{ResponseWriter: w}
+		release, err := all.take(r.Context(), rec, r, 1)
+		if err != nil {
+			w.WriteHeader(problemOf(err).Status)
+			return
+		}
+		defer release()
+		<-r.Context().Done()
+	}), Listening{Connections: 4})
+	address := serveOn(t, server)
+	taken := func() int { return placesOf(server) }
+	for n := range 3 { // one has its turn, two wait for theirs
+		write(t, dial(t, address), askLivez)
+		eventually(t, "it waits", func() bool { return busyIn(server.connections) == n+1 && taken() == n })
+	}
+	conn := dial(t, address)
+	write(t, conn, askLivez)
+	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 503 {
+		t.Error(a)
 	}
 }

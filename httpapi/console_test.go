@@ -73,7 +73,7 @@ func TestPagesThatListen(t *testing.T) {
 	}}), Listening{Connections: 8})
 	address := serveOn(t, server)
 	var streams []*sse
-	for range 6 {
+	for range 4 {
 		s, status, _ := askForStream(t, address, "/console/live")
 		if status != http.StatusOK {
 			t.Fatal(status)

@@ -180,14 +180,14 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// TestTooManyStreams: a quarter of the connections is left for those who want an answer.
+// TestTooManyStreams: half of the connections is left for other callers.
 func TestTooManyStreams(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience, streams: streamTimes{heartbeat: 20 * time.Millisecond}})
 	server := NewServer(b.api, Listening{Connections: 8})
 	address := serveOn(t, server)
 	var streams []*sse
-	for range 6 {
+	for range 4 {
 		streams = append(streams, openStream(t, address, "/api/events"))
 	}
 	if _, status, head := askForStream(t, address, "/api/events"); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
@@ -219,12 +219,7 @@ func TestStreamOfOneWhoDoesNotRead(t *testing.T) {
 	if _, err := bufio.NewReader(deaf(t, address)).ReadString('\n'); err != nil { // it has begun
 		t.Fatal(err)
 	}
-	streaming := func() int {
-		server.connections.mu.Lock()
-		defer server.connections.mu.Unlock()
-		return server.connections.streams
-	}
-	eventually(t, "he is cut off", func() bool { return streaming() == 0 })
+	eventually(t, "he is cut off", func() bool { return placesOf(server) == 0 })
 	last := openStream(t, address, "/api/events")
 	b.process(t, ask("o")).wantStatus(t, 200)
 	last.wants(completedWay...)

@@ -137,6 +137,14 @@ func TestTokensWithLimits(t *testing.T) {
 			t.Errorf("%v %s", refused.header, refused.body)
 		}
 	})
+	t.Run("of requests that say who the caller is", func(t *testing.T) {
+		t.Parallel()
+		b, shop := limited(t, access.Limits{Rate: 2})
+		eventually(t, "a request is too many", func() bool {
+			return b.get(t, "/api/me", "Authorization", shop).status == http.StatusTooManyRequests
+		})
+		b.get(t, "/api/me").wantStatus(t, 200)
+	})
 	t.Run("of requests at one time", func(t *testing.T) {
 		t.Parallel()
 		b, shop := limited(t, access.Limits{InFlight: 1})

@@ -38,7 +38,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 		return []*http.ServeMux{s.mux}
 	case slices.Contains(consolePatterns, pattern):
 		return []*http.ServeMux{s.ops}
-	case pattern == "GET /metrics", slices.Equal(rules[s.operationAt(pattern).OperationID].roles, access.Roles{access.Admin}):
+	case pattern == metricsPattern, slices.Equal(rules[s.operationAt(pattern).OperationID].roles, access.Roles{access.Admin}):
 		return []*http.ServeMux{s.ops, s.inside}
 	case slices.Contains(everywhere, pattern):
 		return []*http.ServeMux{s.mux, s.ops, s.inside}
@@ -46,6 +46,8 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 		return []*http.ServeMux{s.mux, s.inside}
 	}
 }
+
+const metricsPattern = "GET /metrics"
 
 // everywhere are the routes that an address for operations has, too: those of whoever looks whether it is there, and those
 // by which people sign in.

@@ -128,7 +128,8 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s.api = newAPI(s)
 	s.routes()
 	if cfg.Metrics != nil {
-		s.handleAnyQuery("GET /metrics", cfg.Metrics.ServeHTTP) // Prometheus
+		s.bounded[metricsPattern] = true
+		s.handleAnyQuery(metricsPattern, cfg.Metrics.ServeHTTP) // Prometheus
 	}
 	if cfg.Console != nil {
 		s.serveConsole(cfg.Console(console{s}))
@@ -166,8 +167,8 @@ func (s *server) routes() {
 	postForm[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                                              // GET  /api/inventory/{item}/movements: how it came to be
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)                                   // GET  /api/events: what happened
-	get(s, getOverviewOperation, s.getOverview)                                                                   // GET  /api/overview: how it stands
-	get(s, getActivityOperation, s.getActivity)                                                                   // GET  /api/overview/activity: what this replica did lately
+	list(s, getOverviewOperation, s.getOverview)                                                                  // GET  /api/overview: how it stands
+	list(s, getActivityOperation, s.getActivity)                                                                  // GET  /api/overview/activity: what this replica did lately
 	list(s, listErrorGroupsOperation, s.listErrorGroups)                                                          // GET  /api/error-groups: what goes wrong
 	getWithin(s, getCallerOperation, readWithin, s.getCaller)                                                     // GET  /api/me: who asks, and what they may do
 	get(s, healthOperation, s.health)                                                                             // GET  /health: load balancers
