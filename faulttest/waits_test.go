@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -179,5 +180,48 @@ func TestOneTokenThatWaits(t *testing.T) {
 				t.Errorf("of the others %d were answered %d", all.answered[kind.beyond], kind.beyond)
 			}
 		})
+	}
+}
+
+// TestOneTokenThatLooks has one token ask for what costs most to answer, as often as it can.
+func TestOneTokenThatLooks(t *testing.T) {
+	build(t)
+	t.Parallel()
+	g := newGreed(t)
+	for _, target := range []string{"/metrics", "/api/overview", "/api/overview/activity", "/console", "/console/orders"} {
+		t.Run(target, func(t *testing.T) {
+			of := greed{t, g.address, g.token, g.other, g.orders}
+			stop := of.loop("http://"+g.address+target, 64)
+			defer stop()
+			of.goesOn()
+		})
+	}
+}
+
+// loop asks for a URL over and over, until stop.
+func (g *greed) loop(url string, callers int) (stop func()) {
+	ctx, cancel := context.WithCancel(g.Context())
+	c := newClient(callers, true)
+	c.token = g.token
+	var answers [600]atomic.Int64
+	var looping sync.WaitGroup
+	for range callers {
+		looping.Go(func() {
+			for ctx.Err() == nil {
+				answers[c.get(ctx, url).code].Add(1)
+			}
+		})
+	}
+	eventually(g, patience, "it is answered", func() bool { return answers[http.StatusOK].Load() > 0 })
+	began := time.Now()
+	return func() {
+		cancel()
+		looping.Wait()
+		c.close()
+		for status := range answers {
+			if n := answers[status].Load(); n > 0 {
+				g.Logf("%d times %d in %s", n, status, time.Since(began).Round(time.Millisecond))
+			}
+		}
 	}
 }
