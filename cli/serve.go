@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"pawl/access"
@@ -121,7 +120,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints, Books: verification, Events: edge.tail,
 		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
-		Quarantine: place.stranger, Registerer: registry, Metrics: promhttp.HandlerFor(&scrapes{of: registry}, promhttp.HandlerOpts{}),
+		Quarantine: place.stranger, Registerer: registry, Metrics: newScrapes(registry),
 		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
 	traces := startTracing(ctx, os.Getenv, log)

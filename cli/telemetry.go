@@ -1,16 +1,21 @@
 package cli
 
 import (
+	"bytes"
 	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
 	"os"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 	"golang.org/x/term"
 
 	"pawl/db"
@@ -79,23 +84,53 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 // scrapeEvery is how old metrics may be when they are answered.
 const scrapeEvery = time.Second
 
-// scrapes gathers metrics once for all who ask within a second, however many these are.
+// scrapes answers with metrics. They are gathered and written once for all who ask within a second.
 type scrapes struct {
-	of prometheus.Gatherer
+	write http.Handler
 
 	mu       sync.Mutex
 	began    time.Time
-	families []*dto.MetricFamily
-	err      error
+	prepared map[[2]string]*scrape // by format and encoding
 }
 
-// Gather implements prometheus.Gatherer. Nobody changes what it returns.
-func (s *scrapes) Gather() ([]*dto.MetricFamily, error) {
+func newScrapes(of prometheus.Gatherer) *scrapes {
+	return &scrapes{write: promhttp.HandlerFor(of, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Identity, promhttp.Gzip}})}
+}
+
+// ServeHTTP answers a request. What it asks for beside the format is left out: there would be as many answers as requests.
+func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	found := s.find(string(expfmt.Negotiate(r.Header)), r.Header.Get("Accept-Encoding"))
+	maps.Copy(w.Header(), found.header)
+	w.WriteHeader(found.status)
+	_, _ = w.Write(found.body.Bytes()) // the caller has gone
+}
+
+func (s *scrapes) find(format, encodings string) *scrape {
+	of := [2]string{format, "identity"}
+	if strings.Contains(encodings, "gzip") {
+		of[1] = "gzip"
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.Sub(s.began) >= scrapeEvery {
-		s.began = now
-		s.families, s.err = s.of.Gather()
+		s.began, s.prepared = now, map[[2]string]*scrape{}
 	}
-	return slices.Clone(s.families), s.err
+	found := s.prepared[of]
+	if found == nil {
+		found = &scrape{header: http.Header{}, status: http.StatusOK}
+		s.write.ServeHTTP(found, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/metrics"}, Header: http.Header{"Accept": of[:1], "Accept-Encoding": of[1:]}})
+		s.prepared[of] = found
+	}
+	return found
 }
+
+// scrape is an answer in memory.
+type scrape struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (s *scrape) Header() http.Header             { return s.header }
+func (s *scrape) WriteHeader(status int)          { s.status = status }
+func (s *scrape) Write(piece []byte) (int, error) { return s.body.Write(piece) }

@@ -188,6 +188,7 @@ func TestOneTokenThatLooks(t *testing.T) {
 	build(t)
 	t.Parallel()
 	g := newGreed(t)
+	g.goesOn() // alone
 	for _, target := range []string{"/metrics", "/api/overview", "/api/overview/activity", "/console", "/console/orders"} {
 		t.Run(target, func(t *testing.T) {
 			of := greed{t, g.address, g.token, g.other, g.orders}

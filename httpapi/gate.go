@@ -49,6 +49,7 @@ func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
 
 const (
 	listPlaces = 16       // lists and bulk requests at a time
+	lookPlaces = 4        // scrapes and overviews at a time
 	bodyBytes  = 16 << 20 // of bodies that are arriving
 	catchUps   = 64       // streams at a time that send what is not in memory
 	smallBody  = 4 << 10  // a body up to this length, in bytes, is read without asking: nearly all are
@@ -66,10 +67,11 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 		next(w, r)
 		return nil
 	})
-	if !s.bounded[pattern] {
+	places := s.bounded[pattern]
+	if places == nil {
 		return withBody
 	}
-	return s.answered(s.lists.first(func(*http.Request) int64 { return 1 }, withBody))
+	return s.answered(places.first(func(*http.Request) int64 { return 1 }, withBody))
 }
 
 // first has a request wait for its share, and then another handler answer it.

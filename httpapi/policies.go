@@ -145,7 +145,7 @@ func (s *server) activatePolicy(ctx context.Context, q *asked) (any, error) {
 
 // policyRoutes are those of policies.
 func (s *server) policyRoutes() {
-	s.bound(listPoliciesOperation)
+	s.bound(listPoliciesOperation, s.lists)
 	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                           // GET  /api/policies: versions, newest first
 	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                                 // GET  /api/policies/{version}: one, with its text
 	postForm[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)      // POST /api/policies: check and store one

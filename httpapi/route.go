@@ -92,12 +92,18 @@ func get[I, B any](s *server, op huma.Operation, read func(context.Context, *I) 
 
 // list is get for an operation whose answer may be long: few of them are answered at a time.
 func list[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
-	s.bound(op)
+	s.bound(op, s.lists)
 	get(s, op, read)
 }
 
-// bound has an operation wait for one of the places for requests that read much at once.
-func (s *server) bound(op huma.Operation) { s.bounded[op.Method+" "+op.Path] = true }
+// look is get for an operation whose answer is made of what is in memory.
+func look[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
+	s.bound(op, s.looks)
+	get(s, op, read)
+}
+
+// bound has an operation wait for one of some places.
+func (s *server) bound(op huma.Operation, places *shares) { s.bounded[op.Method+" "+op.Path] = places }
 
 // readWithin bounds what does not wait.
 func readWithin[I any](*I) time.Duration { return readLimit }

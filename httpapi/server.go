@@ -70,9 +70,10 @@ type server struct {
 	hosts    hosts
 	checks   singleflight.Group // of health
 	lists    *shares            // places for requests that read much at once
+	looks    *shares            // places for requests whose answer takes the processor
 	bodies   *shares            // bytes for bodies that are not small
 	catchUps *shares            // places for streams that send what was read for them alone
-	bounded  map[string]bool    // patterns of requests that need one of those places
+	bounded  map[string]*shares // which places requests need, by their patterns
 	api      huma.API
 	own      map[string]http.HandlerFunc // patterns huma documents and we serve
 	// The operations of the document, in the order of the routes.
@@ -114,9 +115,10 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		mux:      http.NewServeMux(),
 		hosts:    newHosts(cfg.AllowedHosts),
 		lists:    newShares(listPlaces),
+		looks:    newShares(lookPlaces),
 		bodies:   newShares(bodyBytes),
 		catchUps: newShares(catchUps),
-		bounded:  map[string]bool{},
+		bounded:  map[string]*shares{},
 		own:      map[string]http.HandlerFunc{},
 		metrics:  newMetrics(cfg.Registerer),
 
@@ -128,7 +130,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s.api = newAPI(s)
 	s.routes()
 	if cfg.Metrics != nil {
-		s.bounded[metricsPattern] = true
+		s.bounded[metricsPattern] = s.looks
 		s.handleAnyQuery(metricsPattern, cfg.Metrics.ServeHTTP) // Prometheus
 	}
 	if cfg.Console != nil {
@@ -158,7 +160,7 @@ func (s *server) routes() {
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)               // POST /api/orders/{orderId}/step-result: say what became of a step
 	postForm[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
 	for _, verb := range bulkVerbs {                                                  // POST /api/bulk/{verb}: the verb for many orders
-		s.bound(bulkOperation(verb))
+		s.bound(bulkOperation(verb), s.lists)
 		postForm[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation(verb), checkBulk(verb), s.bulk(verb))
 	}
 	list(s, listInventoryOperation, s.listInventory)                                                              // GET  /api/inventory: the stock of all items
@@ -167,8 +169,8 @@ func (s *server) routes() {
 	postForm[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                                              // GET  /api/inventory/{item}/movements: how it came to be
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)                                   // GET  /api/events: what happened
-	list(s, getOverviewOperation, s.getOverview)                                                                  // GET  /api/overview: how it stands
-	list(s, getActivityOperation, s.getActivity)                                                                  // GET  /api/overview/activity: what this replica did lately
+	look(s, getOverviewOperation, s.getOverview)                                                                  // GET  /api/overview: how it stands
+	look(s, getActivityOperation, s.getActivity)                                                                  // GET  /api/overview/activity: what this replica did lately
 	list(s, listErrorGroupsOperation, s.listErrorGroups)                                                          // GET  /api/error-groups: what goes wrong
 	getWithin(s, getCallerOperation, readWithin, s.getCaller)                                                     // GET  /api/me: who asks, and what they may do
 	get(s, healthOperation, s.health)                                                                             // GET  /health: load balancers
