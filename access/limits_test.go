@@ -84,23 +84,6 @@ func TestLimits(t *testing.T) {
 			t.Error("shared wrongly")
 		}
 	})
-	t.Run("of callers who use nothing are forgotten, and no others", func(t *testing.T) {
-		t.Parallel()
-		var all usages
-		of := func(name string) *Admission {
-			return &Admission{all.of(&Principal{Name: name, Limits: Limits{Rate: 1, InFlight: 5}}, start)}
-		}
-		working, resting := of("oidc:working"), of("oidc:resting")
-		wantIn(t, working.enter(start))
-		wantIn(t, resting.enter(start.Add(-time.Minute)))
-		resting.leave(start.Add(-time.Minute), 0)
-		for n := range usagesMost {
-			of(strconv.Itoa(n))
-		}
-		if n := len(all.known); n > usagesMost || of("oidc:working").usage != working.usage || of("oidc:resting").usage == resting.usage {
-			t.Errorf("%d are known", n)
-		}
-	})
 	t.Run("are kept by callers at the same time", func(t *testing.T) {
 		t.Parallel()
 		a := admission(Limits{Rate: 50, InFlight: 1000})
@@ -120,6 +103,26 @@ func TestLimits(t *testing.T) {
 			t.Error(admitted, "admitted")
 		}
 	})
+}
+
+// TestLimitsOfManyCallers: the usage of callers who use nothing is forgotten, and no other.
+func TestLimitsOfManyCallers(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	var all usages
+	of := func(name string) *Admission {
+		return &Admission{all.of(&Principal{Name: name, Limits: Limits{Rate: 1, InFlight: 5}}, start)}
+	}
+	working, resting := of("oidc:working"), of("oidc:resting")
+	wantIn(t, working.enter(start))
+	wantIn(t, resting.enter(start.Add(-time.Minute)))
+	resting.leave(start.Add(-time.Minute), 0)
+	for n := range usagesMost {
+		of(strconv.Itoa(n))
+	}
+	if n := len(all.known); n > usagesMost || of("oidc:working").usage != working.usage || of("oidc:resting").usage == resting.usage {
+		t.Errorf("%d are known", n)
+	}
 }
 
 func TestFailedAttempts(t *testing.T) {

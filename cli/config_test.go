@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"pawl/access"
 )
 
 // settings loads the settings of serve from a command line and whatever the test has set up.
@@ -253,5 +255,30 @@ func TestOIDCSettings(t *testing.T) {
 	cfg, _, err = settings(t)
 	if err != nil || cfg.OIDC.check() == nil {
 		t.Error("clients without an issuer are taken:", err)
+	}
+}
+
+// TestLimitsOfOIDC: callers of the issuer have limits unless somebody takes them away.
+func TestLimitsOfOIDC(t *testing.T) {
+	t.Parallel()
+	issuer := []string{"--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit"}
+	for _, c := range []struct {
+		args []string
+		want access.Limits
+	}{
+		{nil, access.Limits{Rate: 200, InFlight: 200, Bytes: 16 << 20}},
+		{[]string{"--oidc-rate=0", "--oidc-in-flight=7", "--oidc-bytes=1"}, access.Limits{InFlight: 7, Bytes: 1}},
+	} {
+		cfg, _, err := settings(t, append(c.args, issuer...)...)
+		if err == nil {
+			err = cfg.OIDC.check()
+		}
+		if err != nil || cfg.OIDC.checked.Limits != c.want {
+			t.Errorf("%v: %+v, %v", c.args, cfg.OIDC.checked.Limits, err)
+		}
+	}
+	cfg, _, err := settings(t, append(issuer, "--oidc-rate=-1")...)
+	if err == nil && cfg.OIDC.check() == nil {
+		t.Error("a negative limit")
 	}
 }

@@ -99,7 +99,7 @@ func newScrapes(of prometheus.Gatherer) *scrapes {
 
 // ServeHTTP answers a request. What it asks for beside the format is left out: there would be as many answers as requests.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	found := s.find(string(expfmt.Negotiate(r.Header)), r.Header.Get("Accept-Encoding"))
+	found := s.find(string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...)), r.Header.Get("Accept-Encoding"))
 	maps.Copy(w.Header(), found.header)
 	w.WriteHeader(found.status)
 	_, _ = w.Write(found.body.Bytes()) // the caller has gone

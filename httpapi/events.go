@@ -20,7 +20,7 @@ var listEventsOperation = failing(huma.Operation{
 	OperationID: "listEvents", Method: http.MethodGet, Path: "/api/events", Tags: []string{"events"},
 	Summary: "Read what happened, in the order in which it happened",
 	Description: "Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. " +
-		"Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. " +
+		"Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose; while too many requests of the caller wait, it comes at once. " +
 		"With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. " +
 		"A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on.",
 }, "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")

@@ -199,6 +199,7 @@ func withIssuer(t *testing.T, path string, policies ...string) (b *bundle, issue
 		URL: issuerURL, Audience: "pawl", RoleClaim: "realm_access.roles", Roles: map[string]access.Roles{
 			"support": {access.Read, access.Operate}, "shop": {access.Submit, access.Approve}, "warehouse": {access.Stock},
 		},
+		Limits: access.Limits{Rate: 1000, InFlight: 20},
 	}}, policies...)
 	return b, issuerURL, func(audience string, of account) string {
 		return "Bearer " + oidctest.SignIDToken(key, "k", oidc.ES256, fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":%q,"exp":%d,
@@ -212,7 +213,11 @@ func TestOIDCCallers(t *testing.T) {
 	b, issuer, bearer := withIssuer(t, "")
 	maria := account{"u-17", "maria@example.com", "support"}
 	b.held(t, "held", nil)
-	b.get(t, "/api/orders", "Authorization", bearer("pawl", maria)).wantStatus(t, 200)
+	read := b.get(t, "/api/orders", "Authorization", bearer("pawl", maria))
+	read.wantStatus(t, 200)
+	if policy := read.header.Get("RateLimit-Policy"); policy != `"requests";q=1000;w=1, "in-flight";q=20;qu="concurrent-requests"` {
+		t.Error("RateLimit-Policy", policy)
+	}
 	b.get(t, "/api/orders", "Authorization", bearer("shop", maria)).wantProblem(t, 401, "unauthenticated")
 	lacking := b.get(t, "/api/orders", "Authorization", bearer("pawl", account{"u-17", "maria@example.com", "read"})).wantProblem(t, 403, "forbidden")
 	if !strings.Contains(lacking.Detail, "oidc:"+issuer+"#u-17") {

@@ -16,7 +16,7 @@ var getOrderOperation = failing(huma.Operation{
 	OperationID: "getOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}", Tags: []string{"orders"},
 	Summary: "Read an order",
 	Description: "With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. " +
-		"When the time is up, it is the order as it is then, or 304 if that has the ETag still.",
+		"When the time is up, it is the order as it is then, or 304 if that has the ETag still. While too many requests of the caller wait, the time is up at once.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {

@@ -25,7 +25,8 @@ var processOperation = withBody(huma.Operation{
 		"An order that failed is an answer like any other, 200 with status failed. " +
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
 		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +
-		"One that waits for the callback of a provider is waited for, unless the customer has to act first.",
+		"One that waits for the callback of a provider is waited for, unless the customer has to act first. " +
+		"While too many requests of the caller wait, the answer is 202 at once.",
 }, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 // processRequest documents what decodeInput reads.

@@ -193,7 +193,7 @@ export interface paths {
         };
         /**
          * Read what happened, in the order in which it happened
-         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose. With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on. Needs the role read.
+         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose; while too many requests of the caller wait, it comes at once. With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on. Needs the role read.
          */
         get: operations["listEvents"];
         put?: never;
@@ -339,7 +339,7 @@ export interface paths {
         put?: never;
         /**
          * Take an order through its steps
-         * @description Charges, reserves and confirms the order, each exactly once, and answers when it is final. An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. An order that failed is an answer like any other, 200 with status failed. An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. One that waits for the callback of a provider is waited for, unless the customer has to act first. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and answers when it is final. An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. An order that failed is an answer like any other, 200 with status failed. An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. One that waits for the callback of a provider is waited for, unless the customer has to act first. While too many requests of the caller wait, the answer is 202 at once. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -357,7 +357,7 @@ export interface paths {
         };
         /**
          * Read an order
-         * @description With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. When the time is up, it is the order as it is then, or 304 if that has the ETag still. Needs the role submit or read.
+         * @description With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. When the time is up, it is the order as it is then, or 304 if that has the ETag still. While too many requests of the caller wait, the time is up at once. Needs the role submit or read.
          */
         get: operations["getOrder"];
         put?: never;
