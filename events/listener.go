@@ -62,7 +62,7 @@ func (l *Listener) begin(ctx context.Context) error {
 		}
 		l.at = at
 	}
-	if now.has(l.at) {
+	if l.at.Epoch == now.to.Epoch && l.at.No >= now.from.No { // also ahead of the tail, which is a little behind
 		l.round = now.round
 	}
 	return nil
