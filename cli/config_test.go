@@ -88,7 +88,7 @@ func TestSettingsPrecedence(t *testing.T) {
 }
 
 // others are values that are not the default of any flag, by type.
-var others = map[string]string{"string": "other", "int": "7", "duration": "7s", "bool": "true"}
+var others = map[string]string{"string": "other", "int": "7", "int32": "7", "int64": "7", "duration": "7s", "bool": "true"}
 
 // otherOf is a value of a flag that is good and not its default.
 func otherOf(f *pflag.Flag) string {
