@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -53,7 +54,13 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	gate := newGate(options.Tracer)
 	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, gate
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
-	config.AfterConnect = options.Connected
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		readDecimalsAsText(conn)
+		if options.Connected == nil {
+			return nil
+		}
+		return options.Connected(ctx, conn)
+	}
 	if options.Serves {
 		named := config.ConnConfig.RuntimeParams
 		named["application_name"] = strings.TrimSpace(ServiceName + " " + ReplicaName() + " " + named["application_name"])
@@ -71,6 +78,16 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	}
 	return &Pool{pool: pool, gate: gate, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
 }
+
+// readDecimalsAsText has PostgreSQL send decimals as text. In its binary format, pgx reads 0.00 as 0.
+func readDecimalsAsText(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "numeric", OID: pgtype.NumericOID, Codec: textDecimals{}})
+}
+
+type textDecimals struct{ pgtype.NumericCodec }
+
+// PreferredFormat is the format that pgx asks the server for.
+func (textDecimals) PreferredFormat() int16 { return pgtype.TextFormatCode }
 
 // BeginTx starts a transaction, to read several statements in one snapshot. Its statements are not looked after: see silence.
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/ledger"
@@ -83,9 +81,6 @@ func (e *Engine) admission(runs []*run) db.OrdersAdmitKeyedParams {
 		o := &r.order
 		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
 			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata
-		if o.Amount.IsZero() {
-			o.Amount = decimal.Zero // the driver reads a stored 0.00 as 0: the first answer must not differ
-		}
 		if o.Currency == "" {
 			o.Currency = e.cfg.Currency
 		}

@@ -17,10 +17,18 @@ const maxWhole = 15
 
 const tooManyDigits = "too_many_fraction_digits"
 
-// parseAmount reads an amount from the text of a JSON number, never through a
-// float; what is none comes as empty text. Digits is how many fraction digits the
-// currency has. The result keeps the digits as sent, without the zeros beyond the
-// currency's. A fault is returned as code and detail.
+// amountIn reads an amount of a currency. Its result has all fraction digits of the currency, and no more, so an
+// amount looks the same wherever it is stored, answered or sent to.
+func amountIn(text []byte, currency iso4217.Currency) (amount decimal.Decimal, code, detail string) {
+	amount, code, detail = parseAmount(text, currency.Digits)
+	if code == tooManyDigits && currency.Code != "" {
+		detail += " in " + currency.Code
+	}
+	return amount, code, detail
+}
+
+// parseAmount reads an amount with so many fraction digits from the text of a JSON number, never through a
+// float; what is none comes as empty text. A fault is returned as code and detail.
 func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
 	if len(text) == 0 {
 		return amount, "not_decimal", "must be a decimal number"
@@ -34,13 +42,16 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 		coefficient = coefficient[:len(coefficient)-1]
 	}
 	if len(coefficient) == 0 { // zero, however it is written
-		scale = min(max(scale, 0), digits)
+		coefficient, scale = append(coefficient, '0'), digits
 	}
 	switch {
 	case len(coefficient)-scale > maxWhole:
 		return amount, "too_large", "must have at most " + strconv.Itoa(maxWhole) + " digits before the point"
 	case scale > digits:
 		return amount, tooManyDigits, "must have at most " + strconv.Itoa(digits) + " digits after the point"
+	}
+	for ; scale < digits; scale++ {
+		coefficient = append(coefficient, '0')
 	}
 	return decimalOf(coefficient, scale), "", ""
 }
@@ -87,12 +98,6 @@ func exponent(text []byte) int {
 
 // decimalOf needs at most 19 digits and a scale of at most 4; both are checked.
 func decimalOf(coefficient []byte, scale int) decimal.Decimal {
-	for ; scale < 0; scale++ {
-		coefficient = append(coefficient, '0')
-	}
-	if len(coefficient) == 0 {
-		return decimal.MustNew(0, scale)
-	}
 	if value, err := strconv.ParseInt(string(coefficient), 10, 64); err == nil {
 		return decimal.MustNew(value, scale)
 	}

@@ -90,12 +90,13 @@ func (in *input) finish(d *decoder) {
 	if in.amount == nil {
 		return
 	}
-	amount, code, detail := parseAmount(in.amount, in.currency.Digits)
+	amount, code, detail := amountIn(in.amount, in.currency)
 	if code != "" {
 		d.fault("/amount", code, detail+shownAmount(in.amount))
 	}
 	if code == tooManyDigits && in.order.Currency == "" {
 		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
+			amount = amount.Trim(0)
 			in.rejectIfNew++
 		}
 	}

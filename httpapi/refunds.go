@@ -59,7 +59,7 @@ func (s *server) readRefund(ctx context.Context, body fields, q *engine.Request)
 		return nil, err
 	}
 	currency, _ := iso4217.Find(o.Currency) // it was checked when the order came
-	amount, code, detail := refundAmount(text, currency.Digits)
+	amount, code, detail := refundAmount(text, currency)
 	if code != "" {
 		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/amount", Code: code, Detail: detail})
 	}
@@ -68,14 +68,14 @@ func (s *server) readRefund(ctx context.Context, body fields, q *engine.Request)
 }
 
 // refundAmount reads a number, or a string with one.
-func refundAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
+func refundAmount(text []byte, currency iso4217.Currency) (amount decimal.Decimal, code, detail string) {
 	text = bytes.TrimSpace(text)
 	if len(text) > 0 && text[0] == '"' {
 		var inner string
 		_ = json.Unmarshal(text, &inner) // it was read before
 		text = []byte(inner)
 	}
-	amount, code, detail = parseAmount(numberIn(text), digits)
+	amount, code, detail = amountIn(numberIn(text), currency)
 	if code == "" && !amount.IsPos() {
 		code, detail = "out_of_range", "must be more than zero"
 	}

@@ -18,7 +18,7 @@ type order struct {
 	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
 	Status      state      `json:"status"`
 	Steps       steps      `json:"steps"`
-	Amount      amount     `json:"amount" doc:"The amount, with exactly the digits that are stored." example:"99.99"`
+	Amount      amount     `json:"amount" doc:"The amount, with the fraction digits of its currency." example:"99.99"`
 	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
 	Item        string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
 	Quantity    int32      `json:"quantity" minimum:"1"`
@@ -180,7 +180,7 @@ func termsOf(row *orders.Order) *OrderTerms {
 	}
 	if row.RefundList != nil {
 		refunds := orders.Refunds(row)
-		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(refunds).String()
+		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(row).String()
 	}
 	if row.Calls != nil {
 		terms.Calls = *row.Calls

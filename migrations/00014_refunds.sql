@@ -123,6 +123,22 @@ SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
   NULL::jsonb AS refund_list;
 
+-- refunded: what was given back, by an undo or because somebody asked for it. kept: what was taken and not given back; an
+-- authorization takes nothing. Over all orders they are the totals of `pawl verify`.
+CREATE OR REPLACE VIEW books.orders AS
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+       o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
+       o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
+       o.created_at::timestamptz, o.finished_at::timestamptz,
+       o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
+       o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by,
+       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.refunds f WHERE f.order_no = o.order_no AND f.state = 'done'), 0) AS refunded,
+       o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
+         WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
+       - coalesce((SELECT sum(f.amount) FROM pawl.refunds f
+         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept
+FROM pawl.orders o;
+
 CREATE OR REPLACE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference,
   r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
@@ -135,7 +151,7 @@ SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.p
 FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 -- +goose Down
-DROP VIEW books.step_calls, books.refunds;
+DROP VIEW books.step_calls, books.refunds, books.orders;
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
 DROP VIEW pawl.no_effects, pawl.full_orders;
 SELECT set_config('pawl.archive', 'on', true); -- rows of the books are removed by an archive alone
@@ -159,6 +175,17 @@ ALTER TABLE pawl.refunds
   DROP COLUMN restock, DROP COLUMN executor, DROP COLUMN reason, DROP COLUMN request_id, DROP COLUMN code, DROP COLUMN detail,
   ADD CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation);
 DROP DOMAIN pawl.refund_state;
+
+CREATE VIEW books.orders AS
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+       o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
+       o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
+       o.created_at::timestamptz, o.finished_at::timestamptz,
+       o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
+       o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by
+FROM pawl.orders o;
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.orders
+FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
 
 CREATE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference

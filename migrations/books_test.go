@@ -17,7 +17,7 @@ var bookColumns = map[string]string{
 		"created_at timestamp with time zone, finished_at timestamp with time zone, policy integer, customer_id text, " +
 		"calls integer, retries integer, in_doubt_since timestamp with time zone, start_at timestamp with time zone, " +
 		"complete_by timestamp with time zone, reserved_until timestamp with time zone, " +
-		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text",
+		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text, refunded numeric, kept numeric",
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
 		"verb text, actor text, reason text, request_id text, payment_method text, on_behalf_of text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +

@@ -46,14 +46,14 @@ func Refunds(o *Order) []AskedRefund {
 	return refunds
 }
 
-// Refunded is how much of the order was given back, beyond doubt.
-func Refunded(refunds []AskedRefund) decimal.Decimal {
-	return sum(refunds, func(r *AskedRefund) bool { return r.State == RefundDone })
+// Refunded is how much of an order was given back, beyond doubt.
+func Refunded(o *Order) decimal.Decimal {
+	return sum(o, func(r *AskedRefund) bool { return r.State == RefundDone })
 }
 
 // Refundable is how much of a completed order can still be given back.
 func Refundable(o *Order) decimal.Decimal {
-	asked := sum(Refunds(o), func(r *AskedRefund) bool { return r.State != RefundFailed })
+	asked := sum(o, func(r *AskedRefund) bool { return r.State != RefundFailed })
 	left, err := o.Amount.Sub(asked)
 	if err != nil || o.Status != fsm.Completed {
 		return decimal.Zero
@@ -73,11 +73,12 @@ func Restockable(o *Order, reservedHere bool) int32 {
 	return left
 }
 
-// sum adds up amounts that fit, all together, into the amount of an order.
-func sum(refunds []AskedRefund, counts func(*AskedRefund) bool) (total decimal.Decimal) {
-	for i := range refunds {
-		if counts(&refunds[i]) {
-			total, _ = total.Add(refunds[i].Amount)
+// sum adds up refunds of an order, with the fraction digits of its amount. They are never more than that.
+func sum(o *Order, counts func(*AskedRefund) bool) decimal.Decimal {
+	total := decimal.Zero.Pad(o.Amount.Scale())
+	for _, refund := range Refunds(o) {
+		if counts(&refund) {
+			total, _ = total.Add(refund.Amount)
 		}
 	}
 	return total

@@ -14,7 +14,7 @@ import (
 // Body is what an endpoint is told of Do, Undo or Refund, as JSON. It has the same bytes on
 // every call, from every replica and every version of this program: providers compare
 // it with the one they know under the key and refuse another. So nothing of a call is
-// in it, the amount has no trailing zeroes, metadata has one order, and no library
+// in it, the amount is written as it is stored, metadata has one order, and no library
 // decides how a character is escaped. The error is that of metadata that are no object of strings.
 func (c *Call) Body(op Operation) ([]byte, error) {
 	b := make([]byte, 0, 512)
@@ -22,7 +22,7 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	b = appendMember(append(b, ','), "step", string(c.Step))
 	b = appendMember(append(b, ','), "operation", string(op))
 	b = strconv.AppendInt(append(b, `,"generation":`...), int64(c.Generation), 10)
-	b = appendMember(append(b, ','), "amount", c.Amount.Trim(0).String())
+	b = appendMember(append(b, ','), "amount", c.Amount.String())
 	b = appendMember(append(b, ','), "currency", c.Currency)
 	b = appendMember(append(b, ','), "item", c.Item)
 	b = strconv.AppendInt(append(b, `,"quantity":`...), int64(c.Quantity), 10)

@@ -280,7 +280,7 @@ FROM judged AS j;
 -- was given back, and the orders whose status says that they hold money. A refund
 -- commits with the final move, so refunding still holds it. What is authorized and not
 -- captured yet stands and is no money. What people had given back of a completed order (given) leaves
--- its charge standing, and is not kept.
+-- its charge standing, and is not kept. Sums of nothing have the fraction digits of what was charged.
 WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
@@ -294,8 +294,8 @@ WITH entries AS (
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
-  sum(e.charged)::text AS charged, (sum(e.refunded) + sum(e.given))::text AS refunded,
-  sum(e.standing)::text AS standing, sum(e.authorized)::text AS authorized,
+  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded) + sum(e.given))::text AS refunded,
+  sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized,
   (sum(e.standing) - sum(e.authorized) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
 FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
