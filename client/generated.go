@@ -1216,9 +1216,9 @@ type Order struct {
 	Hold       OrderHold `json:"hold,omitempty,omitzero"`
 	HoldReason string    `json:"holdReason,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them.
+	// IgnoredFields Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another.
 	//
-	// Examples: ["quantiy"]
+	// Examples: ["colour"]
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
 	// InDoubt A call was made whose effect is not known yet.

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"pawl/fsm"
 	"pawl/orders"
+	"pawl/policy"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
@@ -245,7 +247,7 @@ func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Dif
 	if err := e.keepKey(ctx, r, in); err != nil {
 		return nil, err
 	}
-	d := differences(&r.stored, in)
+	d := e.differences(&r.stored, in)
 	if len(d) != 1 || d[0].Pointer != "/paymentMethod" {
 		return d, nil
 	}
@@ -260,9 +262,9 @@ func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Dif
 	return d, err
 }
 
-// differences compares what a request brought with what is stored; nil when they agree.
-// A field left out agrees with anything, and metadata is never compared.
-func differences(stored *terms, in *Input) []orders.Difference {
+// differences compares what a request brought with what is stored: all that says what is bought, and when. It is nil when they
+// agree. A field left out agrees with anything. Metadata is not compared.
+func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	var d []orders.Difference
 	note := func(differ bool, pointer, was, sent string) {
 		if differ {
@@ -281,7 +283,48 @@ func differences(stored *terms, in *Input) []orders.Difference {
 	if in.Quantity != 0 && stored.Quantity != in.Quantity {
 		note(true, "/quantity", strconv.Itoa(int(stored.Quantity)), strconv.Itoa(int(in.Quantity)))
 	}
+	if in.Terms == (Terms{}) {
+		return d
+	}
+	if !in.StartAt.IsZero() && !in.StartAt.Equal(or(stored.StartAt)) {
+		note(true, "/startAt", timeText(stored.StartAt), timeText(&in.StartAt))
+	}
+	passed := stored.Generation > 0 && stored.CompleteBy == nil // a retry may have removed a deadline that had passed
+	if !in.CompleteBy.IsZero() && !passed && !in.CompleteBy.Equal(or(stored.CompleteBy)) {
+		note(true, "/completeBy", timeText(stored.CompleteBy), timeText(&in.CompleteBy))
+	}
+	if was := or(stored.ReservationTTL); in.ReservationTTL != 0 && in.ReservationTTL.Seconds() != was {
+		note(true, "/reservationTtl", secondsText(was), secondsText(in.ReservationTTL.Seconds()))
+	}
+	if key, compared := e.storedConcurrencyKey(stored); compared && in.ConcurrencyKey != "" {
+		note(in.ConcurrencyKey != key, "/concurrencyKey", key, in.ConcurrencyKey)
+	}
 	return d
+}
+
+// storedConcurrencyKey is the concurrencyKey that an order was stored with. It is kept only where the policy limits orders by it,
+// and else there is nothing to compare.
+func (e *Engine) storedConcurrencyKey(stored *terms) (key string, compared bool) {
+	if key, kept := strings.CutPrefix(or(stored.ConcurrencyKey), policy.ByKey+":"); kept {
+		return key, true
+	}
+	p, _ := e.policies.byVersion(stored.Policy)
+	first := stored.Generation == 0 // a retry may have brought another policy
+	return "", first && p != nil && p.Concurrency != nil && p.Concurrency.By == policy.ByKey
+}
+
+func timeText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func secondsText(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(seconds, 'f', -1, 64)
 }
 
 // rejoin returns the run of an order that is known to exist, making one that watches it

@@ -75,6 +75,12 @@ type terms struct {
 	Currency, Item            string
 	Quantity                  int32
 	CustomerID, PaymentMethod string
+
+	StartAt, CompleteBy *time.Time
+	ReservationTTL      *float64 // seconds
+	ConcurrencyKey      *string  // with its kind, as a policy makes it
+	Policy              *int32
+	Generation          int32
 }
 
 func newRun(orderID string, in Input) *run {
@@ -97,7 +103,11 @@ func (r *run) markKnown() {
 	if !r.wasKnown {
 		r.wasKnown = true
 		o := &r.order
-		r.stored = terms{o.Amount, o.Currency, o.Item, o.Quantity, or(o.CustomerID), or(o.PaymentMethod)}
+		r.stored = terms{
+			Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
+			StartAt: o.StartAt, CompleteBy: o.CompleteBy, ReservationTTL: o.ReservationTtl,
+			ConcurrencyKey: o.ConcurrencyKey, Policy: o.Policy, Generation: o.Generation,
+		}
 		close(r.known)
 	}
 }

@@ -73,6 +73,7 @@ type bulkResult struct {
 // checkBulk looks at what the schema does not say of the body for a verb.
 func checkBulk(verb orders.Verb) func(*decoder, fields) {
 	return func(d *decoder, got fields) {
+		d.refuseMisspelled(decidingNames...)
 		if got.has("ids") == got.has("filter") {
 			d.fault("/ids", "required", "must be given, or filter, and not both")
 		}

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"bytes"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -25,6 +27,7 @@ type fieldError struct {
 type decoder struct {
 	tokens
 	faults  []fieldError
+	known   []string // the names that the body can have
 	ignored []string // names that are not known
 }
 
@@ -33,7 +36,7 @@ var decoders = sync.Pool{New: func() any { return &decoder{} }}
 func newDecoder(data []byte) *decoder {
 	d, _ := decoders.Get().(*decoder)
 	d.reset(data)
-	d.faults, d.ignored = nil, nil
+	d.faults, d.known, d.ignored = nil, nil, nil
 	return d
 }
 
@@ -68,6 +71,7 @@ func decode(data []byte, known []string, field func(d *decoder, name string), fi
 }
 
 func (d *decoder) body(known []string, field func(d *decoder, name string), finish func(d *decoder)) {
+	d.known = known
 	if d.kind() != '{' {
 		d.skip()
 		d.fault("", "wrong_type", "must be a JSON object")
@@ -107,6 +111,34 @@ func lookup(known []string, name []byte) (at string, found bool) {
 		}
 	}
 	return "", false
+}
+
+// refuseMisspelled refuses fields whose name is one letter off that of a field that decides what is done. If they were ignored,
+// something else would be done than the caller wrote, before anybody reads ignoredFields.
+func (d *decoder) refuseMisspelled(deciding ...string) {
+	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
+		for _, meant := range deciding {
+			if slices.Contains(d.known, meant) && oneEditApart(strings.ToLower(name), strings.ToLower(meant)) {
+				d.fault("/"+pointerEscape.Replace(name), "misspelled", "unknown field "+name+": did you mean "+meant+"?")
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// oneEditApart reports whether a becomes b when one character is added, left out or replaced, or two neighbours are exchanged:
+// a Damerau-Levenshtein distance of 1.
+func oneEditApart(a, b string) bool {
+	x, y := []rune(a), []rune(b)
+	for len(x) > 0 && len(y) > 0 && x[0] == y[0] {
+		x, y = x[1:], y[1:]
+	}
+	for len(x) > 0 && len(y) > 0 && x[len(x)-1] == y[len(y)-1] {
+		x, y = x[:len(x)-1], y[:len(y)-1]
+	}
+	exchanged := len(x) == 2 && len(y) == 2 && x[0] == y[1] && x[1] == y[0]
+	return exchanged || max(len(x), len(y)) == 1
 }
 
 func (d *decoder) require(given bool, pointer string) {

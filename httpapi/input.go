@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"pawl/engine"
@@ -11,10 +12,13 @@ import (
 // maxQuantity is the largest quantity of one order.
 const maxQuantity = 1_000_000
 
-var inputNames = []string{
-	"orderId", "amount", "item", "quantity", "currency", "metadata",
+// termNames are the members that say what is bought, and when.
+var termNames = []string{
+	"orderId", "amount", "item", "quantity", "currency",
 	"customerId", "paymentMethod", "startAt", "completeBy", "reservationTtl", "concurrencyKey",
 }
+
+var inputNames = append(slices.Clone(termNames), "metadata")
 
 // input is the body of a process request while it is read.
 type input struct {
@@ -84,6 +88,7 @@ func (in *input) finish(d *decoder) {
 	d.require(in.given.orderID, "/orderId")
 	d.require(in.given.amount, "/amount")
 	d.require(in.given.item, "/item")
+	d.refuseMisspelled(termNames...)
 	if in.timed {
 		in.checkTimes(d, in.clock())
 	}

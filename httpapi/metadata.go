@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -50,6 +51,15 @@ func (d *decoder) metadata() []byte {
 		return nil
 	}
 	return provider.AppendMetadata(nil, pairs)
+}
+
+// sameMetadata reports whether two JSON objects of strings have the same members.
+func sameMetadata(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y map[string]string
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && maps.Equal(x, y)
 }
 
 // pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).

@@ -26,7 +26,7 @@ const apiDescription = `Takes orders through charge, reserve and confirm, each e
 
 Any request can be sent again when its answer was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields of a body have no effect: the answer lists them in ignoredFields, and with Prefer: handling=strict they are refused.
+Unknown fields of a body have no effect: the answer lists them in ignoredFields, and with Prefer: handling=strict they are refused. So is one whose name is one letter off that of a field that decides what is done.
 Unknown, empty and repeated parameters of a query string are always refused. No path of the API redirects.
 Every answer has an X-Request-Id: that of the request, or a new one.`
 

@@ -89,7 +89,7 @@ var kinds = []kind{
 		Advice: "Events after it are no longer kept, or the history that it belongs to was lost, as when a standby took over that did not have all of it. Go on at nextCursor of the problem. What is missing can be read from the orders: GET /api/orders/{orderId}/transitions."},
 	{Code: "order_conflict", Status: http.StatusConflict, matches: as[*orders.Conflict],
 		Title:  "The order exists with other input.",
-		Advice: "An order id stands for one order for ever: the same id with another amount, item, quantity, currency, customerId or paymentMethod is refused, and nothing is written. Each entry of errors shows what is stored and what was sent. An order that has failed can get another payment method by retry."},
+		Advice: "An order id stands for one order for ever: the same id with other input is refused, and nothing is written. Fields left out, and metadata, are not compared. Each entry of errors shows what is stored and what was sent. An order that has failed can get another payment method by retry."},
 	{Code: "confirm_in_doubt", Status: http.StatusConflict, matches: refused(orders.RefusedConfirmInDoubt),
 		Title:  "The order is being confirmed, and nobody knows whether it was.",
 		Advice: "A confirmation can't be undone, so nothing stops the order until its answer is there. Ask again later, or settle the step with step-result."},

@@ -21,7 +21,9 @@ var processOperation = withBody(huma.Operation{
 	Summary: "Take an order through its steps",
 	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
-		"with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. " +
+		"with another amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Fields left out match what is stored. " +
+		"Metadata never conflicts: what is stored stays, and ignoredFields names metadata that is another. " +
+		"A field whose name is one letter off one of these is refused: quantitiy is a misspelled quantity. " +
 		"An order that failed is an answer like any other, 200 with status failed. " +
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
 		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +
@@ -73,6 +75,9 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	o, err := s.run(w, r, in, &want)
 	if err = withheld(principalOf(w), &o, err); err != nil {
 		return err
+	}
+	if in.Metadata != nil && !sameMetadata(in.Metadata, o.Metadata) {
+		ignored = append(ignored, "metadata")
 	}
 	s.writeOrder(w, &o, want, ignored)
 	return nil

@@ -54,7 +54,7 @@ func TestProcess(t *testing.T) {
 	})
 	t.Run("zero is charged, as nothing", func(t *testing.T) {
 		t.Parallel()
-		if o := b.process(t, `{"orderId":"free","amount":0,"item":"i"}`).wantStatus(t, 200); o.Amount != "0" || !o.Steps["charge"].Completed {
+		if o := b.process(t, `{"orderId":"free","amount":0,"item":"i"}`).wantStatus(t, 200); o.Amount != "0.00" || !o.Steps["charge"].Completed {
 			t.Errorf("%+v", o)
 		}
 	})

@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 )
 
 // parametersOf are the query parameters of every operation of the document, by its pattern.
@@ -108,8 +110,8 @@ func TestIgnoredFieldsAreNamed(t *testing.T) {
 	t.Parallel()
 	b, callback := withProvider(t)
 	b.waitsFor(t, "attention", "charging", "held")
-	a := b.process(t, `{"orderId":"typo","amount":5,"item":"i","quantiy":3,"curency":"JPY","metadata":{"any":"thing"}}`, "Prefer", "respond-async")
-	wantIgnored(t, a, 202, `["quantiy","curency"]`)
+	a := b.process(t, `{"orderId":"typo","amount":5,"item":"i","colour":3,"size":"L","metadata":{"any":"thing"}}`, "Prefer", "respond-async")
+	wantIgnored(t, a, 202, `["colour","size"]`)
 	for _, c := range []struct{ request, body string }{
 		{"POST " + callback(), `{"outcome":"done","amuont":1}`},
 		{"POST /api/orders/held/cancel?dryRun=true", `{"amuont":"x"}`},
@@ -120,10 +122,82 @@ func TestIgnoredFieldsAreNamed(t *testing.T) {
 		b.call(t, c.request, c.body, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
 		wantIgnored(t, b.call(t, c.request, c.body, "Prefer", "handling=lenient", "If-None-Match", "*"), 200, `["amuont"]`)
 	}
-	a = b.process(t, `{"orderId":"typo","amuont":5,"item":"i"}`)
-	wantIgnored(t, a, 422, `["amuont"]`)
+	a = b.process(t, `{"orderId":"typo","colour":5,"item":"i"}`)
+	wantIgnored(t, a, 422, `["colour"]`)
 	if a := b.get(t, "/api/orders/typo"); strings.Contains(a.body, "ignoredFields") {
 		t.Error(a.body)
+	}
+}
+
+// What a field would decide is not done without it because its name has a slip.
+func TestMisspelledFieldsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for field, meant := range map[string]string{
+		"quantitiy": "quantity", "quantiy": "quantity", "quanttiy": "quantity", "Quantitiy": "quantity", "amout": "amount", "amuont": "amount", "curency": "currency",
+		"itme": "item", "items": "item", "order_id": "orderId", "customer_id": "customerId", "custmerId": "customerId", "paymentMehtod": "paymentMethod",
+		"start_at": "startAt", "completedBy": "completeBy", "reservationTTLs": "reservationTtl", "concurencyKey": "concurrencyKey",
+	} {
+		a := b.process(t, fmt.Sprintf(`{"orderId":"o","amount":5,"item":"i",%q:3}`, field))
+		p := a.wantProblem(t, 422, "invalid_input")
+		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" || e.Detail != "unknown field "+field+": did you mean "+meant+"?" || len(p.Errors) != 1 {
+			t.Errorf("%s: %s", field, a.body)
+		}
+	}
+	if n := b.count(t, `SELECT count(*) FROM orders`); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+	a := b.process(t, `{"orderId":"o","amount":5,"item":"i","metadat":{},"qty":1,"currencyCode":"EUR","quantities":3,"it":1,"":2}`)
+	wantIgnored(t, a, 200, `["metadat","qty","currencyCode","quantities","it",""]`)
+	b.held(t, "held", nil)
+	for _, request := range []string{"POST /api/orders/held/retry", "POST /api/bulk/retry"} {
+		p := b.call(t, request, `{"ids":["held"],"polcy":"active"}`).wantProblem(t, 422, "invalid_input")
+		if e := p.Errors[0]; e.Code != "misspelled" {
+			t.Errorf("%+v", p)
+		}
+	}
+	wantIgnored(t, b.call(t, "POST /api/orders/held/cancel", `{"polcy":"active"}`), 200, `["polcy"]`) // it has no policy
+}
+
+// A request for an order that exists is refused if it asks for something else, or for another time. Metadata has no effect, and the
+// answer says so.
+func TestRepeatedOrdersWithOtherInput(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	in := func(hours int) string {
+		return time.Now().Add(time.Duration(hours) * time.Hour).UTC().Truncate(time.Microsecond).Format(time.RFC3339Nano)
+	}
+	soon, later, end := in(1), in(2), in(3)
+	terms := func(orderID, more string) string {
+		return `{"orderId":"` + orderID + `","amount":5,"item":"i"` + more + `}`
+	}
+	timed := `,"startAt":"` + soon + `","completeBy":"` + end + `","reservationTtl":60,"metadata":{"b":"2","a":"\u0008"}`
+	for _, request := range []struct{ orderID, terms string }{{"timed", timed}, {"plain", ""}} {
+		if a := b.process(t, terms(request.orderID, request.terms), "Prefer", "respond-async"); a.status > 202 || strings.Contains(a.body, "ignoredFields") {
+			t.Fatal(a.body)
+		}
+	}
+	for _, c := range []struct{ orderID, more, differs, stored string }{
+		{"timed", `,"startAt":"` + later + `"`, "/startAt", soon}, {"timed", `,"completeBy":"` + in(4) + `"`, "/completeBy", end},
+		{"timed", `,"reservationTtl":61`, "/reservationTtl", "60"}, {"timed", timed[:len(timed)-1] + `},"quantity":2`, "/quantity", "1"},
+		{"plain", `,"startAt":"` + later + `"`, "/startAt", ""}, {"plain", `,"completeBy":"` + end + `"`, "/completeBy", ""}, {"plain", `,"reservationTtl":61`, "/reservationTtl", ""},
+	} {
+		p := b.process(t, terms(c.orderID, c.more), "Prefer", "respond-async").wantProblem(t, 409, "order_conflict")
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.differs || or(p.Errors[0].Stored, "none") != c.stored {
+			t.Errorf("%+v: %+v, stored %q", c, p.Errors, or(p.Errors[0].Stored, "none"))
+		}
+	}
+	for _, same := range []string{"", timed, `,"metadata":{"a":"\b","b":"2"}`, `,"startAt":"` + soon + `"`, `,"metadata":{}`} {
+		if a := b.process(t, terms("timed", same), "Prefer", "respond-async"); a.status != 202 || strings.Contains(a.body, "ignoredFields") {
+			t.Errorf("%s: %d %s", same, a.status, a.body)
+		}
+	}
+	for _, orderID := range []string{"timed", "plain"} {
+		a := b.process(t, terms(orderID, `,"metadata":{"a":"1"},"colour":1`), "Prefer", "respond-async")
+		wantIgnored(t, a, a.status, `["colour","metadata"]`)
+		if a.status > 202 {
+			t.Error(a.body)
+		}
 	}
 }
 
@@ -137,15 +211,15 @@ func wantIgnored(t *testing.T, a answer, status int, names string) {
 func TestStrictHandlingRefusesUnknownFields(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const typos = `{"orderId":"typo","amount":5,"item":"i","quantiy":3,"cur/ency":"JPY"}`
+	const typos = `{"orderId":"typo","amount":5,"item":"i","colour":3,"a/b":"JPY"}`
 	for _, prefer := range []string{"handling=strict", "wait=5, Handling=\"Strict\"", "handling=strict, handling=lenient"} {
 		a := b.process(t, typos, "Prefer", prefer)
 		p := a.wantProblem(t, 422, "invalid_input")
-		if len(p.Errors) != 2 || p.Errors[0].Pointer != "/quantiy" || p.Errors[1].Pointer != "/cur~1ency" || p.Errors[0].Code != "unknown_field" {
+		if len(p.Errors) != 2 || p.Errors[0].Pointer != "/colour" || p.Errors[1].Pointer != "/a~1b" || p.Errors[0].Code != "unknown_field" {
 			t.Errorf("%s: %s", prefer, a.body)
 		}
 	}
-	b.process(t, `{"orderId":"","quantiy":3}`, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
+	b.process(t, `{"orderId":"","colour":3}`, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
 	b.get(t, "/api/orders/typo").wantProblem(t, 404, "not_found")
 	if a := b.process(t, ask("good"), "Prefer", "handling=strict"); a.status != 200 || a.header.Get("Preference-Applied") != "handling=strict" {
 		t.Errorf("%d %v %s", a.status, a.header, a.body)

@@ -52,14 +52,14 @@ func TestRefundsOverHTTP(t *testing.T) {
 	before := b.get(t, "/api/orders/o")
 	for body, want := range map[string]string{
 		`{"reason":"r","requestId":"x"}`:                          "completed; 99.90; []; 1 done 99.90 r x 0",
-		`{"reason":"r","requestId":"x","amount":"9","restock":2}`: "completed; 9; [refund]; 1 done 9 r x 2",
+		`{"reason":"r","requestId":"x","amount":"9","restock":2}`: "completed; 9.00; [refund]; 1 done 9.00 r x 2",
 	} {
 		if a := b.verb(t, "o/refunds?dryRun=true", body); a.status != 200 || a.refunds(t) != want || b.get(t, "/api/orders/o").body != before.body {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`, "If-Match", `"1"`).wantProblem(t, 412, "precondition_failed")
-	const first = "completed; 12.5; [refund]; 1 done 12.5 one is broken first 2"
+	const first = "completed; 12.50; [refund]; 1 done 12.50 one is broken first 2"
 	for range 2 { // it comes again
 		a := b.verb(t, "o/refunds", `{"amount":12.5,"reason":"one is broken","requestId":"first","restock":2}`, "If-Match", before.header.Get("ETag"))
 		if got := a.refunds(t); a.status != 200 || got != first {
@@ -72,7 +72,7 @@ func TestRefundsOverHTTP(t *testing.T) {
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 422, "idempotency_key_reused")
 	b.verb(t, "o/refunds", `{"reason":"all of it","amuont":1}`, "Idempotency-Key", "second").wantProblem(t, 422, "invalid_input")
 	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
-	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.5 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
+	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.50 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
 		t.Errorf("%d %s, want %s", a.status, got, want)
 	}
 	if a.header.Get("ETag") == before.header.Get("ETag") || b.get(t, "/api/orders/o", "If-None-Match", before.header.Get("ETag")).status != 200 {

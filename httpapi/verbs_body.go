@@ -62,8 +62,12 @@ func requestOf(verb orders.Verb, got fields) engine.Request {
 	return q
 }
 
+// decidingNames are the fields of verbs that decide what is done.
+var decidingNames = []string{"generation", "outcome", "paymentMethod", "policy", "refund", "step"}
+
 // checkVerb refuses what one field allows and another does not.
 func checkVerb(d *decoder, got fields) {
+	d.refuseMisspelled(decidingNames...)
 	if got.has("refund") && got.text("step") != "" && (got.text("step") != string(fsm.Charge) || got.has("generation")) {
 		d.fault("/refund", "not_a_charge", "must be given with the step charge and without a generation")
 	}

@@ -36,7 +36,7 @@ type order struct {
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it." example:"[\"cancel\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged."`
-	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them." example:"[\"quantiy\"]"`
+	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another." example:"[\"colour\"]"`
 }
 
 // OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.

@@ -27,16 +27,16 @@ func TestBodyOfARequest(t *testing.T) {
 	t.Parallel()
 	full := provider.Call{
 		Installation: installation, OrderID: "order \"1\" \\ <é> \U0001f600\u2028", Step: fsm.Charge, Generation: 3,
-		Amount: decimal.MustParse("1234567890.5000"), Currency: "EUR", Item: "a\tb\x7f\xff", Quantity: 7, CustomerID: "c", PaymentMethod: "pm_1",
+		Amount: decimal.MustParse("1234567890.50"), Currency: "EUR", Item: "a\tb\x7f\xff", Quantity: 7, CustomerID: "c", PaymentMethod: "pm_1",
 		Metadata: []byte(`{"zz":"1","b":"\u0001","a":"\/&"}`), CallbackURL: "https://shop.example/api/callbacks/abc",
 		Fence: 9, Number: 4, Reference: "ch_1",
 	}
 	plain := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Reserve, Currency: "JPY", Item: "i", Quantity: 1,
-		Amount: decimal.MustParse("0.00"), Metadata: []byte(`{}`)}
-	fullBody := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"do","generation":3,"amount":"1234567890.5",` +
+		Amount: decimal.MustParse("0"), Metadata: []byte(`{}`)}
+	fullBody := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"do","generation":3,"amount":"1234567890.50",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"callbackUrl":"https://shop.example/api/callbacks/abc"}`
-	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"undo","generation":3,"amount":"1234567890.5",` +
+	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"undo","generation":3,"amount":"1234567890.50",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"undoKey":"` + full.Key(provider.Do) + `"`
 	charged := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Charge, Currency: "EUR", Item: "i", Quantity: 1,
@@ -54,7 +54,7 @@ func TestBodyOfARequest(t *testing.T) {
 		{&full, provider.Undo, fullUndo + `,"reference":"ch_1"}`},
 		{&nameless, provider.Undo, fullUndo + `}`},
 		{&plain, provider.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","item":"i","quantity":1}`},
-		{&given, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.5","currency":"EUR","item":"i","quantity":1,` +
+		{&given, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.50","currency":"EUR","item":"i","quantity":1,` +
 			`"refundId":"ticket-1","reason":"broken","chargeKey":"` + charged.Key(provider.Do) + `","reference":"ch_1"}`},
 	} {
 		w, url := lay(t, done)

@@ -34,8 +34,8 @@ for (const [i, amount] of ["16777217.25", "999999999999999.99", "99.90"].entries
 const number = await pawl.process({ orderId: "ts-number", item: "gold", amount: 16777217.25 });
 assert.equal(number.amount, "16777217.25");
 // @ts-expect-error
-const misspelled = await pawl.process({ orderId: "ts-misspelled", item: "gold", amount: "1", quantiy: 2 });
-assert.deepEqual(misspelled.ignoredFields, ["quantiy"]);
+const misspelled = await pawl.process({ orderId: "ts-misspelled", item: "gold", amount: "1", colour: 2 });
+assert.deepEqual(misspelled.ignoredFields, ["colour"]);
 const other = await refused(pawl.process({ orderId: "ts-number", item: "gold", amount: "1" }), "order_conflict");
 assert.equal(other.problem?.errors?.[0]?.stored, "16777217.25");
 
