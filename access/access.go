@@ -22,6 +22,7 @@ const (
 	Settle   Role = "settle"   // say what became of a step: that decides about money
 	Stock    Role = "stock"    // change the stock
 	Delegate Role = "delegate" // say on whose behalf something is done
+	Metrics  Role = "metrics"  // read the metrics, and nothing else
 	Admin    Role = "admin"    // tokens, policies, endpoints
 )
 
@@ -29,7 +30,7 @@ const (
 type Roles []Role
 
 // AllRoles are the roles there are, in the order in which people are shown them.
-var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Admin}
+var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Metrics, Admin}
 
 // Has reports whether a role is among them.
 func (r Roles) Has(role Role) bool { return slices.Contains(r, role) }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/orders"
 	"pawl/simulator"
 )
@@ -183,4 +185,48 @@ func (s *shop) replace(t *testing.T, i int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = old.Stop(ctx) // it says that orders were left
+}
+
+// Whoever sends an order again with another concurrencyKey would be told that it takes its turn with others than it does.
+func TestRepeatedOrderWithAnotherConcurrencyKey(t *testing.T) {
+	t.Parallel()
+	b := remote(t, quick, "concurrency: {by: concurrencyKey, limit: 1}")
+	keyed := func(orderID, key string) engine.Input {
+		in := request(orderID)
+		in.ConcurrencyKey = key
+		return in
+	}
+	b.process(t, keyed("with", "a"))
+	b.process(t, keyed("without", ""))
+	b.activate(t, "concurrency: {by: item, limit: 1}")
+	b.process(t, keyed("by item", "a"))
+	for _, c := range []struct{ orderID, key, stored string }{{"with", "b", "a"}, {"without", "b", ""}} {
+		conflict := &orders.Conflict{}
+		if _, err := b.engine.Process(t.Context(), keyed(c.orderID, c.key)); !errors.As(err, &conflict) || len(conflict.Differences) != 1 ||
+			conflict.Differences[0] != (orders.Difference{Pointer: "/concurrencyKey", Stored: c.stored, Sent: c.key}) {
+			t.Errorf("%s: %v, %+v", c.orderID, err, conflict)
+		}
+	}
+	b.process(t, keyed("with", "a"))
+	b.process(t, keyed("with", ""))
+	b.process(t, keyed("by item", "b")) // no key is kept where none counts
+}
+
+// A retry removes a deadline that has passed. The first request can be sent again all the same.
+func TestRepeatedOrderAfterItsDeadlineWasRemoved(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.setStock(t, "widget", 0)
+	in := request("late")
+	in.CompleteBy = time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	if o := b.process(t, in); o.Status != fsm.Failed {
+		t.Fatal(brief(o))
+	}
+	b.exec(t, `UPDATE orders SET complete_by = now() - interval '1 second'`)
+	if o, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "late", Actor: "ann"}); err != nil || o.Generation != 1 || o.CompleteBy != nil {
+		t.Fatal(brief(o), err)
+	}
+	if o := b.process(t, in); o.Status != fsm.Failed || o.Generation != 1 {
+		t.Error(brief(o))
+	}
 }

@@ -23,7 +23,7 @@ type getCallerAnswer struct {
 	Body struct {
 		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
 		Email       string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
-		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate and admin."`
+		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate, metrics and admin."`
 		Open        bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
 		Quarantined bool     `json:"quarantined" doc:"Whether the service only reads, because its database belongs elsewhere: nobody may do anything else."`
 		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`

@@ -92,7 +92,7 @@ var rules = map[string]rule{
 	"health":       {alwaysOpen, access.Roles{access.Read}}, // balancers have no token
 	"livez":        {class: alwaysOpen},
 	"getCaller":    {class: alwaysOpen}, // it says to everybody who they are
-	"GET /metrics": needs(access.Read),
+	"GET /metrics": needs(access.Read, access.Metrics),
 
 	"GET /{$}":             {class: alwaysOpen},
 	"GET /docs":            {class: alwaysOpen},

@@ -19,7 +19,7 @@ CREATE TABLE pawl.tokens (
   CONSTRAINT tokens_id CHECK (id ~ '^[0-9A-Za-z]{10}$'),
   CONSTRAINT tokens_name CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'),
   CONSTRAINT tokens_sha256 CHECK (length(sha256) = 32),
-  CONSTRAINT tokens_roles CHECK (roles <@ ARRAY['submit', 'read', 'operate', 'approve', 'settle', 'stock', 'delegate', 'admin']),
+  CONSTRAINT tokens_roles CHECK (roles <@ ARRAY['submit', 'read', 'operate', 'approve', 'settle', 'stock', 'delegate', 'metrics', 'admin']),
   CONSTRAINT tokens_expires CHECK (expires_at <= created_at + interval '10 years'),
   CONSTRAINT tokens_limits CHECK (rate_limit >= 0 AND in_flight_limit >= 0 AND byte_limit >= 0)
 );
