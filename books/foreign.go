@@ -31,16 +31,21 @@ const live, pending = "live", "pending"
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
 
-// readForeign reads the provider's books as they are now.
-func readForeign(ctx context.Context, url string) (foreign, error) {
+// readForeign reads the books of providers as they are now.
+func readForeign(ctx context.Context, urls []string) (foreign, error) {
 	f := foreign{}
-	err := eachAccount(ctx, url, func(a *account) error {
-		if !ourKeys.MatchString(a.Key) {
-			return nil
+	for _, url := range urls {
+		err := eachAccount(ctx, url, func(a *account) error {
+			if !ourKeys.MatchString(a.Key) {
+				return nil
+			}
+			return f.add(a)
+		})
+		if err != nil {
+			return nil, err
 		}
-		return f.add(a)
-	})
-	return f, err
+	}
+	return f, nil
 }
 
 // add enters a line. A key that comes twice has done what both say.

@@ -15,13 +15,13 @@ import (
 	"pawl/fsm"
 )
 
-// Provider is another one's books, to compare ours with.
+// Provider is the books of others, to compare ours with.
 type Provider struct {
-	// URL is where the books are: a GET of URL/books answers a line of JSON for each key,
-	// as docs/simulator.md says.
-	URL string
-	// Key is the idempotency key that a step is found by in its books. It is false for what
-	// this provider is not asked for: that is not looked for here.
+	// URLs are where the books are: a GET of URL/books answers a line of JSON for each key,
+	// as docs/simulator.md says. A key that is in the books of two has had its effect at both.
+	URLs []string
+	// Key is the idempotency key that a step is found by in these books. It is false for what
+	// is not compared; without a key, it can't be in them.
 	Key func(s Sent) (key string, asked bool)
 }
 
@@ -89,7 +89,7 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 			err = each(&a)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: line %d: %w", ErrProvider, n, err)
+			return fmt.Errorf("%w: GET %s: line %d: %w", ErrProvider, request.URL.Redacted(), n, err)
 		}
 	}
 }

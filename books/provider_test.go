@@ -84,7 +84,7 @@ func serve(t *testing.T, lines []line, more string) *books.Provider {
 		fmt.Fprint(w, more)
 	}))
 	t.Cleanup(server.Close)
-	return &books.Provider{URL: server.URL + "/provider/", Key: everyKey}
+	return &books.Provider{URLs: []string{server.URL + "/provider/"}, Key: everyKey}
 }
 
 func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel // they share a database: filling one costs more than all proofs of it
@@ -232,7 +232,7 @@ func TestKeysThatAreNotReadTwice(t *testing.T) {
 				fmt.Fprint(w, second)
 			}))
 			t.Cleanup(server.Close)
-			report := newShop(t).verify(books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
+			report := newShop(t).verify(books.Options{Provider: &books.Provider{URLs: []string{server.URL}, Key: everyKey}})
 			got := offenders(report)["provider_known"]
 			if len(got) != 1 || len(got[0]) < 25 || !strings.HasPrefix(key, strings.TrimSuffix(got[0], "…")) || report.OK() {
 				t.Errorf("found %v, want the beginning of %s", offenders(report), key)
@@ -335,7 +335,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 			server := httptest.NewServer(test.answer)
 			t.Cleanup(server.Close)
 			s := empty.in(t)
-			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URL: server.URL, Key: everyKey}})
+			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URLs: []string{server.URL}, Key: everyKey}})
 			if !errors.Is(err, books.ErrProvider) {
 				t.Errorf("error %v", err)
 			}

@@ -3,6 +3,7 @@ package books
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,7 +20,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read clock: %w", err)
 	}
-	theirs, err := readForeign(ctx, v.opt.Provider.URL)
+	theirs, err := readForeign(ctx, v.opt.Provider.URLs)
 	if err != nil {
 		return err
 	}
@@ -99,19 +100,16 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	}
 }
 
-// take finds what the provider has under a key, if it is asked for it at all.
+// take finds what the provider has under a key. Not asked: it is not compared, but is known.
 func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
 	step := fsm.Step(row.Step)
 	if row.RefundID != "" {
 		step = fsm.Charge
 	}
 	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy})
-	if !asked {
-		return e, false, false
-	}
 	e, found = c.theirs[key]
 	delete(c.theirs, key)
-	return e, found, true
+	return e, found, asked
 }
 
 // compare looks at what must be so at any time.
@@ -169,13 +167,16 @@ func (c *comparison) leftOver(ctx context.Context) error {
 	if len(c.theirs) == 0 {
 		return nil
 	}
-	err := eachAccount(ctx, c.URL, func(a *account) error {
-		if _, left := c.theirs[a.Key]; left {
-			delete(c.theirs, a.Key)
-			c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
-		}
-		return nil
-	})
+	var err error
+	for _, url := range c.URLs {
+		err = errors.Join(err, eachAccount(ctx, url, func(a *account) error {
+			if _, left := c.theirs[a.Key]; left {
+				delete(c.theirs, a.Key)
+				c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
+			}
+			return nil
+		}))
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("read the provider's books again: %w", ctx.Err())
 	}

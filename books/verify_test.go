@@ -124,7 +124,7 @@ func checkTotals(t *testing.T, report books.Report) {
 	if !reflect.DeepEqual(report.Orders, wantOrders) {
 		t.Errorf("orders %v, want %v", report.Orders, wantOrders)
 	}
-	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0", Kept: "73.50"}}
+	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Kept: "73.50"}}
 	if !reflect.DeepEqual(report.Money, wantMoney) {
 		t.Errorf("money %v, want %v", report.Money, wantMoney)
 	}
@@ -211,7 +211,7 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 		s.moveTo(id, "completed")
 	}
 	report := s.verify(books.Options{RangeSize: 1})
-	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0", Authorized: "0", Kept: "2999999999999999.997"}}
+	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000", Authorized: "0.000", Kept: "2999999999999999.997"}}
 	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
 		t.Errorf("money %v, want %v", report.Money, want)
 	}

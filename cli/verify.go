@@ -23,7 +23,7 @@ func verifyCommand() *cobra.Command {
 	var cfg config
 	var opt books.Options
 	var format output.Format
-	var provider string
+	var providers []string
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove the books: read the whole database and look for what must not be",
@@ -31,12 +31,12 @@ func verifyCommand() *cobra.Command {
 			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
 			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
 			"books could not be read.\n\n" +
-			"With --provider the books are also compared with those of a provider.",
+			"With --provider the books are also compared with those of providers: for each step with those of the URLs that\n" +
+			"name it, or that name no step. Steps that no URL is for are not compared.",
+		Example: "  pawl verify --provider https://payments.example.com\n" +
+			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if provider != "" {
-				opt.Provider = &books.Provider{URL: provider}
-			}
-			report, err := proveBooks(cmd, &cfg, opt)
+			report, err := proveBooks(cmd, &cfg, opt, providers)
 			if err != nil && report.OK() {
 				return err
 			}
@@ -49,7 +49,7 @@ func verifyCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	format.AddTo(cmd.Flags())
-	cmd.Flags().StringVar(&provider, "provider", "", "compare with the books of the provider at this URL (GET URL/books)")
+	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of the provider at this `[STEP=]URL` (GET URL/books); can be repeated")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
 	return cmd
@@ -60,8 +60,11 @@ func verifyCommand() *cobra.Command {
 var errNoVerdict = errors.New("no verdict on the books")
 
 // proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options) (report books.Report, err error) {
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *db.Pool, place string) error {
+		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
+			return err
+		}
 		report, err = readBooks(cmd.Context(), pool, opt, cmd.ErrOrStderr())
 		report.Database = place
 		return err
@@ -77,12 +80,7 @@ func noVerdict(err error) error {
 }
 
 // readBooks verifies a database, with a progress bar for a person.
-func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Writer) (report books.Report, err error) {
-	if opt.Provider != nil {
-		if opt.Provider, err = providerAt(ctx, db.New(pool), opt.Provider.URL); err != nil {
-			return report, err
-		}
-	}
+func readBooks(ctx context.Context, pool *db.Pool, opt books.Options, bars io.Writer) (books.Report, error) {
 	bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) }}
 	opt.Progress = bar.show
 	defer bar.close()

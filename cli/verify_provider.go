@@ -3,21 +3,29 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
 	"pawl/books"
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/policy"
 	"pawl/policy/store"
 	"pawl/provider"
 	"pawl/provider/stripe"
 )
 
-// providerAt is the provider whose books are at an address.
-func providerAt(ctx context.Context, query *db.Queries, address string) (*books.Provider, error) {
-	if _, err := policy.ParseURL(address); err != nil {
-		return nil, configError{fmt.Errorf("--provider: %w", err)}
+// providerAt is the provider whose books are at some addresses, each of them for all steps or for one (STEP=URL). Without any it
+// is nil.
+func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
+	if len(addresses) == 0 {
+		return nil, nil
+	}
+	urls, compared, err := parseProviders(addresses)
+	if err != nil {
+		return nil, configError{err}
 	}
 	installation, err := query.InstallationID(ctx)
 	if err != nil {
@@ -31,15 +39,38 @@ func providerAt(ctx context.Context, query *db.Queries, address string) (*books.
 	for _, v := range stored {
 		versions[v.Number] = v.Policy
 	}
-	return &books.Provider{URL: address, Key: func(s books.Sent) (string, bool) {
+	return &books.Provider{URLs: urls, Key: func(s books.Sent) (string, bool) {
 		// A step of a version that can't be read here is taken for the provider's: better to report what is no
 		// difference than to miss one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
 			how = *p.Step(s.Step)
 		}
-		return keyAt(how, installation, s)
+		key, asked := keyAt(how, installation, s)
+		return key, asked && compared[s.Step]
 	}}, nil
+}
+
+// parseProviders reads what --provider was given: where there are books, and which steps are compared with them. All books are
+// looked through for a key, so a step can have more than one provider.
+func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bool, err error) {
+	compared = map[fsm.Step]bool{}
+	for _, address := range addresses {
+		steps := fsm.Steps()
+		if name, url, named := strings.Cut(address, "="); named && slices.Contains(steps, fsm.Step(name)) {
+			steps, address = []fsm.Step{fsm.Step(name)}, url
+		}
+		if _, err := policy.ParseURL(address); err != nil {
+			return nil, nil, fmt.Errorf("--provider: want a URL, or charge=URL, reserve=URL or confirm=URL: %w", err)
+		}
+		for _, step := range steps {
+			compared[step] = true
+		}
+		if !slices.Contains(urls, address) {
+			urls = append(urls, address)
+		}
+	}
+	return urls, compared, nil
 }
 
 // keyAt is the key of a step in such books, false if it is not in them. Stripe itself has no such

@@ -14,13 +14,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govalues/decimal"
 	"github.com/schollz/progressbar/v3"
 
 	"pawl/books"
 	"pawl/cli/output"
 	"pawl/dbtest"
+	"pawl/engine"
 	"pawl/fsm"
+	"pawl/policy/store"
 	"pawl/provider"
+	"pawl/simulator"
 )
 
 // runVerify runs the command on a database and returns what it printed.
@@ -196,6 +200,54 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A shop may have its money at one provider and its goods at another. Each step is looked for in the books that are given for it.
+func TestVerifyWithAProviderForEachStep(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	bank, warehouse := simulator.New(), simulator.New()
+	serve := func(sim *simulator.Simulator) string {
+		server := httptest.NewServer(sim)
+		t.Cleanup(func() { server.Close(); _ = sim.Close() })
+		return server.URL
+	}
+	bankURL, warehouseURL := serve(bank), serve(warehouse)
+	text := "charge: {executor: simulator, url: " + bankURL + "}\nreserve: {executor: simulator, url: " + warehouseURL + "}"
+	used, err := store.Use(t.Context(), w.query, []byte(text), "test")
+	if err == nil {
+		err = store.Activate(t.Context(), w.query, store.Activation{Version: used.Version, Actor: "test"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start(t, text)
+	for _, id := range []string{"one", "two"} {
+		if o, err := w.orders.Process(t.Context(), engine.Input{OrderID: id, Amount: decimal.MustParse("10.00"), Item: "i"}); err != nil || o.Status != fsm.Completed {
+			t.Fatal(o.Status, err)
+		}
+	}
+	for _, c := range []struct {
+		providers string
+		right     bool
+	}{
+		{"charge=" + bankURL + " reserve=" + warehouseURL, true}, {bankURL + " " + warehouseURL, true}, {"charge=" + bankURL, true}, {"reserve=" + warehouseURL, true},
+		{warehouseURL + " charge=" + bankURL, true},
+		{bankURL, false}, {warehouseURL, false}, {"charge=" + warehouseURL, false}, {"charge=" + bankURL + " reserve=" + bankURL, false},
+	} {
+		var args []string
+		for url := range strings.FieldsSeq(c.providers) {
+			args = append(args, "--provider", url)
+		}
+		if stdout, _, err := runVerify(t, w.URL, args...); c.right != (err == nil) || exitCode(err) > exitFailure {
+			t.Errorf("%s: %v\n%s", c.providers, err, stdout)
+		}
+	}
+	for _, wrong := range []string{"chrge=" + bankURL, "charge=", "refund=" + bankURL} {
+		if _, _, err := runVerify(t, w.URL, "--provider", wrong); exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), "reserve=URL") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
 }
 
 // TestBookBarMoves is about a bar that showed 0 % until the end. Within the bubble no time passes but at the select.

@@ -133,7 +133,7 @@ func (s *shop) sold(t *testing.T, policy string) {
 func (s *shop) compare(t *testing.T) {
 	t.Helper()
 	installation := uuid.MustParse(value[string](t, s.Pool, `SELECT id::text FROM installation`))
-	at := &books.Provider{URL: s.urls.Replace("SIM"), Key: func(sent books.Sent) (string, bool) {
+	at := &books.Provider{URLs: []string{s.urls.Replace("SIM")}, Key: func(sent books.Sent) (string, bool) {
 		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, RefundID: sent.RefundID}
 		if s.stripe {
 			return stripe.EffectKey(&c), true
