@@ -9,6 +9,50 @@ import (
 	"context"
 )
 
+const ordersOfRequest = `-- name: OrdersOfRequest :many
+SELECT DISTINCT o.order_no, o.order_id FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
+WHERE t.request_id = $1::text AND t.actor = $2::text AND t.verb = $3::text
+ORDER BY o.order_no DESC LIMIT $4
+`
+
+type OrdersOfRequestParams struct {
+	RequestID string
+	Actor     string
+	Verb      string
+	Most      int32
+}
+
+type OrdersOfRequestRow struct {
+	OrderNo int64
+	OrderID string
+}
+
+// The orders to which a request of this actor was done.
+func (q *Queries) OrdersOfRequest(ctx context.Context, arg OrdersOfRequestParams) ([]OrdersOfRequestRow, error) {
+	rows, err := q.db.Query(ctx, ordersOfRequest,
+		arg.RequestID,
+		arg.Actor,
+		arg.Verb,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersOfRequestRow
+	for rows.Next() {
+		var i OrdersOfRequestRow
+		if err := rows.Scan(&i.OrderNo, &i.OrderID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const paymentMethodOf = `-- name: PaymentMethodOf :one
 SELECT coalesce((
     SELECT r.payment_method FROM (

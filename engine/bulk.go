@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
+	"pawl/db"
 	"pawl/orders"
 )
 
@@ -41,11 +43,11 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	}
 	orderIDs := unique(b.OrderIDs)
 	if b.Filter != nil {
-		listed, err := e.listed(ctx, *b.Filter)
+		chosen, err := e.chosen(ctx, &b)
 		if err != nil {
 			return nil, err
 		}
-		orderIDs = listed
+		orderIDs = chosen
 	}
 	results := make([]BulkResult, len(orderIDs))
 	var workers errgroup.Group
@@ -77,6 +79,27 @@ func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResul
 func lean(o orders.Order) orders.Order {
 	o.Metadata, o.Action, o.RefundList = nil, nil, nil
 	return o
+}
+
+// chosen are the ids of the orders that a request with a filter is about: first those to which it was done when it came before. The
+// filter may not choose them any more, because it was done to them.
+func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err error) {
+	if b.RequestID != "" {
+		before, err := orders.Read(ctx, e.Orders, e.query.OrdersOfRequest, db.OrdersOfRequestParams{
+			RequestID: b.RequestID, Actor: cmp.Or(b.Actor, orders.ActorAnonymous), Verb: string(b.Verb), Most: b.Filter.Limit})
+		if err != nil {
+			return nil, orders.Unavailable("read orders of request", err)
+		}
+		for _, order := range before {
+			orderIDs = append(orderIDs, order.OrderID)
+		}
+	}
+	listed, err := e.listed(ctx, *b.Filter)
+	if err != nil {
+		return nil, err
+	}
+	orderIDs = unique(append(orderIDs, listed...))
+	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil
 }
 
 // listed are the ids of the orders that a filter chooses, page by page.

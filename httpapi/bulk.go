@@ -25,7 +25,8 @@ func bulkOperation(verb orders.Verb) huma.Operation {
 		OperationID: operationName(verb) + "Orders", Method: http.MethodPost, Path: "/api/bulk/" + string(verb), Tags: []string{"orders"},
 		Summary: "The verb " + string(verb) + " for many orders",
 		Description: "Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. " +
-			"It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order.",
+			"It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. " +
+			"Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all.",
 	}, "invalid_idempotency_key", "stopping", "unavailable", "internal")
 }
 

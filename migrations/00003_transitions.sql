@@ -29,6 +29,7 @@ CREATE TABLE pawl.transitions (
   CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
 );
 CREATE INDEX transitions_position ON pawl.transitions (position);
+CREATE INDEX transitions_request ON pawl.transitions (request_id, actor) WHERE request_id IS NOT NULL; -- what a bulk request did
 
 -- +goose Down
 DROP TABLE pawl.transitions;

@@ -19,6 +19,12 @@ WHERE t.order_no = @order_no AND t.request_id = @request_id::text
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1;
 
+-- name: OrdersOfRequest :many
+-- The orders to which a request of this actor was done.
+SELECT DISTINCT o.order_no, o.order_id FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
+WHERE t.request_id = @request_id::text AND t.actor = @actor::text AND t.verb = @verb::text
+ORDER BY o.order_no DESC LIMIT @most;
+
 -- name: PaymentMethodOf :one
 -- The payment method of an earlier generation: that which the next change replaced, or else that of the order. The nth
 -- restart of an order began its generation n.
