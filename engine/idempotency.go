@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"strconv"
 	"time"
 
@@ -27,16 +28,43 @@ func (in *Input) SetKey(principal, key string) {
 		in.CustomerID, in.PaymentMethod, in.ConcurrencyKey, shown(in.StartAt), shown(in.CompleteBy), in.ReservationTTL.String())}
 }
 
+// keyedMembers are the members whose values SetKey takes the fingerprint of.
+var keyedMembers = []string{"orderId", "amount", "currency", "item", "quantity", "metadata",
+	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl"}
+
 func shown(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// fingerprint is a hash of the parts of a request. No two lists of parts have the same one.
+// fingerprint is a hash of the parts of a request. No two lists of parts have the same one. Behind it are two bytes for each
+// part, which tell what differs.
 func fingerprint(parts ...string) []byte {
 	var text []byte
 	for _, part := range parts {
 		text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
 	}
 	sum := sha256.Sum256(text)
-	return sum[:]
+	hashes := sum[:]
+	for _, part := range parts {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(part))
+		hashes = binary.BigEndian.AppendUint16(hashes, uint16(hash.Sum32()))
+	}
+	return hashes
+}
+
+// reused says in which members two requests with one key differ, by their fingerprints. Their parts have these names.
+func reused(first, second []byte, names []string) error {
+	refusal := &orders.KeyReused{}
+	for i, name := range names {
+		at := sha256.Size + 2*i
+		switch {
+		case at+2 > min(len(first), len(second)), bytes.Equal(first[at:at+2], second[at:at+2]):
+		case name == verbPart:
+			refusal.Verb = true
+		default:
+			refusal.Members = append(refusal.Members, name)
+		}
+	}
+	return refusal
 }
 
 // stands reports whether it is the same key for the same request.
@@ -60,7 +88,7 @@ func (e *Engine) keepKey(ctx context.Context, r *run, in *Input) error {
 		kept, err := detached(ctx, e, func(ctx context.Context) ([][]byte, error) { return e.query.IdempotencyKeyKeep(ctx, p) })
 		switch fault := db.FaultOf(err); {
 		case fault == db.None && len(kept) == 1 && !bytes.Equal(kept[0], in.Key.fingerprint):
-			return orders.ErrKeyReused
+			return reused(kept[0], in.Key.fingerprint, keyedMembers)
 		case fault == db.None && len(kept) == 1:
 			r.kept.Store(in.Key)
 			return nil
@@ -127,7 +155,7 @@ func (e *Engine) absentKeyed(runs []*run) {
 		case bytes.Equal(stored, r.input.Key.fingerprint):
 			seen = append(seen, r)
 		default:
-			e.finish(&keyTaken{r.input.Key, orders.ErrKeyReused}, r)
+			e.finish(&keyTaken{r.input.Key, reused(stored, r.input.Key.fingerprint, keyedMembers)}, r)
 		}
 	}
 	e.admitAgain(again)

@@ -96,25 +96,35 @@ func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stoc
 	seen, err := orders.Read(ctx, e.Orders, e.query.StockMovementByRequest,
 		db.StockMovementByRequestParams{Item: q.Item, RequestID: q.RequestID, Actor: q.Actor})
 	switch {
-	case err == nil && q.asksFor(&seen):
-		return e.Orders.StockOf(ctx, q.Item)
 	case err == nil:
-		return orders.Stock{}, orders.ErrKeyReused
+		if err := q.asksFor(&seen); err != nil {
+			return orders.Stock{}, err
+		}
+		return e.Orders.StockOf(ctx, q.Item)
 	case !errors.Is(err, pgx.ErrNoRows):
 		return orders.Stock{}, orders.Unavailable("read stock movement", err)
 	}
 	return orders.Stock{}, q.refusal(now)
 }
 
-// asksFor reports whether a movement is what was asked for.
-func (q *StockChange) asksFor(m *db.StockMovement) bool {
-	if m.Kind != q.Kind || or(m.Reason) != q.Reason || or(m.OnBehalfOf) != q.OnBehalfOf {
-		return false
+// asksFor returns nil if a movement is what was asked for, and else *orders.KeyReused.
+func (q *StockChange) asksFor(m *db.StockMovement) error {
+	refusal := &orders.KeyReused{Verb: m.Kind != q.Kind}
+	note := func(differs bool, member string) {
+		if differs {
+			refusal.Members = append(refusal.Members, member)
+		}
 	}
-	if q.Kind == StockSet {
-		return m.OnHand == q.Units
+	note(or(m.Reason) != q.Reason, "reason")
+	note(or(m.OnBehalfOf) != q.OnBehalfOf, "onBehalfOf")
+	if !refusal.Verb {
+		note(q.Kind == StockSet && m.OnHand != q.Units, "onHand")
+		note(q.Kind == StockAdjustment && m.Change != q.Units, "change")
 	}
-	return m.Change == q.Units
+	if refusal.Verb || len(refusal.Members) > 0 {
+		return refusal
+	}
+	return nil
 }
 
 // refusal is what stands in the way of the change. An item that is not there has version 0 and no units.

@@ -157,7 +157,7 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 	case err != nil:
 		return false, orders.Unavailable("read history", err)
 	case !bytes.Equal(was, q.fingerprint()):
-		return false, orders.ErrKeyReused
+		return false, reused(was, q.fingerprint(), q.fingerprintNames())
 	}
 	return true, nil
 }
@@ -179,6 +179,20 @@ func (q *Request) fingerprint() []byte {
 		parts = append(parts, amount, strconv.Itoa(int(r.Restock)))
 	}
 	return fingerprint(parts...)
+}
+
+const verbPart = "verb"
+
+// fingerprintNames are the members whose values fingerprint takes, in its order.
+func (q *Request) fingerprintNames() []string {
+	names := []string{verbPart, "onBehalfOf", "reason", "policy", "generation", "paymentMethod"}
+	if q.Settle != nil {
+		names = append(names, "step", "generation", "refund", "outcome", "reference", "code", "detail")
+	}
+	if q.Refund != nil {
+		names = append(names, "amount", "restock")
+	}
+	return names
 }
 
 func number(n *int32) string {

@@ -282,3 +282,54 @@ func TestKeysOfCallersDoNotCollide(t *testing.T) {
 		t.Errorf("%d keys", n)
 	}
 }
+
+// Who used a key twice is told by which members the requests differ, and not what was in them.
+func TestReusedKeySaysWhatDiffers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.waitsFor(t, "attention", "charging", "held", "another")
+	b.process(t, `{"orderId":"sold","amount":5,"item":"s3cret"}`).wantStatus(t, 200)
+	b.process(t, `{"orderId":"shelf","amount":5,"item":"shelf"}`).wantStatus(t, 200)
+	for _, c := range []struct{ request, first, second, differs string }{
+		{"POST /api/orders/process", `{"orderId":"new","amount":5,"item":"i","metadata":{"a":"1"}}`, `{"orderId":"new","amount":"5.00","item":"i","metadata":{"a":"s3cret"},"customerId":"s3cret"}`, "/metadata /customerId"},
+		{"POST /api/orders/process", `{"orderId":"one","amount":5,"item":"i"}`, `{"orderId":"two","amount":6,"item":"i"}`, "/orderId /amount"},
+		{"POST /api/orders/held/retry", `{"reason":"a","policy":"pinned"}`, `{"reason":"s3cret","policy":"active"}`, "/reason /policy"},
+		{"POST /api/orders/sold/refunds", `{"reason":"a","amount":1}`, `{"reason":"a","amount":"2.00","restock":1}`, "/amount /restock"},
+		{"POST /api/inventory/shelf/adjustments", `{"change":3,"reason":"a"}`, `{"change":4,"reason":"s3cret"}`, "/reason /change"},
+	} {
+		key := strings.ReplaceAll(c.differs, "/", "key")
+		if a := b.call(t, c.request, c.first, "Idempotency-Key", key); a.status > 202 {
+			t.Errorf("%s: %s", c.first, a.body)
+		}
+		a := b.call(t, c.request, c.second, "Idempotency-Key", key)
+		p := a.wantProblem(t, 422, "idempotency_key_reused")
+		var differ []string
+		for _, e := range p.Errors {
+			differ = append(differ, e.Pointer)
+		}
+		if got := strings.Join(differ, " "); got != c.differs || strings.Contains(a.body, "s3cret") {
+			t.Errorf("%s after %s: %s", c.second, c.first, a.body)
+		}
+	}
+	b.call(t, "POST /api/orders/another/retry", `{}`, "Idempotency-Key", "verb")
+	if a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb"); !strings.Contains(a.body, "asked for something else to be done") {
+		t.Error(a.body)
+	}
+}
+
+func TestMissingPreconditionsAreNamed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	withEndpoint(t, b, "precondition")
+	for request, names := range map[string]string{"PUT /api/inventory/none": "If-Match If-None-Match", "PUT /api/webhook-endpoints/" + b.endpointCalled(t, "precondition"): "If-Match"} {
+		p := b.call(t, request, `{"onHand":7,"url":"http://127.0.0.1:9/other"}`).wantProblem(t, 428, "precondition_required")
+		if len(p.Errors) != 1 || p.Errors[0].Header != "If-Match" || p.Errors[0].Code != "required" {
+			t.Fatalf("%s: %+v", request, p)
+		}
+		for name := range strings.FieldsSeq(names) {
+			if !strings.Contains(p.Errors[0].Header+p.Errors[0].Detail, name) {
+				t.Errorf("%s: no %s in %+v", request, name, p.Errors[0])
+			}
+		}
+	}
+}

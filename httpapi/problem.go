@@ -82,6 +82,10 @@ func invalidHeader(name, detail string) *problem {
 	return newProblem("invalid_parameter", "", fieldError{Header: name, Code: "invalid", Detail: detail})
 }
 
+func missingHeader(name, detail string) fieldError {
+	return fieldError{Header: name, Code: "required", Detail: detail}
+}
+
 // problemOf is the way from any error to an answer. What the table does not know
 // is internal, and mute: its text may hold anything.
 func problemOf(err error) *problem {
@@ -118,6 +122,13 @@ func (p *problem) explain(err error) {
 			p.Errors = append(p.Errors, fieldError{
 				Pointer: d.Pointer, Code: "differs", Detail: "is not what the order was stored with", Stored: &d.Stored, Sent: &d.Sent,
 			})
+		}
+	} else if other, ok := errors.AsType[*orders.KeyReused](err); ok {
+		if other.Verb {
+			p.Detail = "The first request with it asked for something else to be done."
+		}
+		for _, member := range other.Members {
+			p.Errors = append(p.Errors, fieldError{Pointer: "/" + member, Code: "differs", Detail: "is not what the first request with this key had"})
 		}
 	} else if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		p.Order = new(orderOf(&refusal.Order))

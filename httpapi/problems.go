@@ -146,7 +146,7 @@ var kinds = []kind{
 		Advice: "The problem holds the order and the verbs that do apply."},
 	{Code: "idempotency_key_reused", Status: http.StatusUnprocessableEntity, matches: is(orders.ErrKeyReused),
 		Title:  "The Idempotency-Key, or requestId, was used for another request.",
-		Advice: "A key names one request: each field of it must be as it was first. Nothing was done; send this one with a key of its own."},
+		Advice: "A key names one request: each field of it must be as it was first. The entries of errors name those that differ. Nothing was done; send this one with a key of its own."},
 	{Code: "stock_too_low", Status: http.StatusConflict, matches: as[*orders.StockTooLow],
 		Title:  "Fewer units would be on hand than are reserved.",
 		Advice: "Cancel orders first, or count again."},

@@ -122,7 +122,7 @@ func wantedVersion(header http.Header) (*int64, error) {
 	case absent:
 		return new(int64(0)), nil
 	case present == "":
-		return nil, newProblem("precondition_required", "")
+		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the item as it was read; or send If-None-Match: * for an item that is not there"))
 	case present == "*":
 		return nil, invalidHeader("If-Match", "must be the ETag of the item as it was read")
 	}

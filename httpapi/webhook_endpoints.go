@@ -87,7 +87,7 @@ type changeWebhookEndpointRequest struct {
 
 func (s *server) changeWebhookEndpoint(ctx context.Context, q *asked) (any, error) {
 	if strings.TrimSpace(q.Header.Get("If-Match")) == "" {
-		return nil, newProblem("precondition_required", "")
+		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the endpoint as it was read, or * for any"))
 	}
 	at, err := endpointAt(q.Request)
 	if err != nil {

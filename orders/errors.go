@@ -43,6 +43,17 @@ func (e *NotFound) Error() string {
 // Is reports whether target is ErrNotFound.
 func (e *NotFound) Is(target error) bool { return target == ErrNotFound }
 
+// KeyReused says in what a request differs from the first one with its idempotency key, or request id. It is an ErrKeyReused.
+type KeyReused struct {
+	Members []string // of the request body; none where it is not known
+	Verb    bool     // it was another verb
+}
+
+func (e *KeyReused) Error() string { return ErrKeyReused.Error() }
+
+// Is reports whether target is ErrKeyReused.
+func (e *KeyReused) Is(target error) bool { return target == ErrKeyReused }
+
 // Conflict says that the order exists with other input. Nothing was written.
 type Conflict struct {
 	Order       Order
