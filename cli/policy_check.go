@@ -29,6 +29,7 @@ func policyCheckCommand() *cobra.Command {
 				return err
 			}
 			explainBounds(cmd.OutOrStdout(), p, cfg.Bounds)
+			explainStock(cmd.OutOrStdout(), p)
 			if order == "" {
 				return nil
 			}
@@ -74,6 +75,13 @@ func explainBounds(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
 		if err := bounds.Usable(p, s); err != nil {
 			fmt.Fprintf(out, "here it could not %v\n", err)
 		}
+	}
+}
+
+// explainStock prints where stock that is tracked in the database does not count. Whether any is, only the database knows.
+func explainStock(out io.Writer, p *policy.Policy) {
+	if p.Reserve.Executor.Remote() {
+		fmt.Fprintf(out, "reserve is done by %s: orders take nothing from stock that is tracked here (PUT /api/inventory/…)\n", p.Reserve.Executor)
 	}
 }
 

@@ -51,6 +51,7 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 		says        []string
 	}{
 		{"that waits for a person", `{"amount": 700, "item": "car", "customerId": "bob"}`, []string{
+			"reserve is done by http: orders take nothing from stock that is tracked here",
 			"charge       stripe at its own address; a call takes up to 30s; a person is asked after 7 retries and 15m0s; captured on_confirm",
 			"reserve      http at http://warehouse.internal/r; a call takes up to 5s; a person is asked after 19 retries and 15m0s",
 			"confirm      stripe at its own address; a call takes up to 10s; ",

@@ -47,12 +47,29 @@ func policyCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
-			return nil
+			return warnOfStock(ctx, query, versions[0], out)
 		})
 	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
 	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
 	cmd.AddCommand(policyListCommand(), show, diff, activate, policyCheckCommand(), schema)
 	return cmd
+}
+
+// warnOfStock prints if the stock that is tracked here does not count under a version.
+func warnOfStock(ctx context.Context, query *db.Queries, version int32, out io.Writer) error {
+	source, err := store.Source(ctx, query, version)
+	if err != nil {
+		return err
+	}
+	p, err := policy.Parse([]byte(source))
+	if err != nil {
+		return err
+	}
+	err = store.CheckStock(ctx, query, p)
+	if errors.Is(err, store.ErrStockIgnored) {
+		_, err = fmt.Fprintf(out, "warning: %v\n", err)
+	}
+	return err
 }
 
 // policyQuery is a command that asks the database about the versions in its arguments.

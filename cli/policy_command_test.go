@@ -154,6 +154,23 @@ func TestServePolicy(t *testing.T) {
 			t.Error(said)
 		}
 	})
+	t.Run("warns where stock is tracked that does not count", func(t *testing.T) {
+		t.Parallel()
+		database := dbtest.New(t)
+		const remote = "reserve: {executor: simulator, url: 'https://warehouse.example'}\n"
+		if said := served(t, db.New(database.Pool), remote); strings.Contains(said, "level=WARN") {
+			t.Error(said)
+		}
+		if _, err := database.Pool.Exec(t.Context(), `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`); err != nil {
+			t.Fatal(err)
+		}
+		if said := served(t, db.New(database.Pool), remote); !strings.Contains(said, "level=WARN") || !strings.Contains(said, "may be oversold") {
+			t.Error(said)
+		}
+		if said := printed(t, "policy", "activate", "1", "--database-url", database.AdminURL); !strings.Contains(said, "warning: reserve is not done by the ledger") {
+			t.Error(said)
+		}
+	})
 	t.Run("no file is no policy", func(t *testing.T) {
 		t.Parallel()
 		source, err := loadPolicy("")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -62,6 +63,11 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 		if err := of.bounds.Usable(p, s); err != nil {
 			log.Warn("orders will be held at a step that can't be done", "step", s, "error", err)
 		}
+	}
+	if err := store.CheckStock(ctx, query, p); errors.Is(err, store.ErrStockIgnored) {
+		log.Warn("stock is tracked and does not count", "error", err)
+	} else if err != nil {
+		return databaseError(err)
 	}
 	return nil
 }

@@ -1387,7 +1387,7 @@ type PolicyVersion struct {
 	Steps   PolicyExecutors `json:"steps,omitempty,omitzero"`
 	Version int             `json:"version"`
 
-	// Warnings In the answer to an activation: which steps the service that answers can't do with it, and why.
+	// Warnings In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here.
 	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
@@ -1767,7 +1767,7 @@ type StoredPolicy struct {
 	// Version Absent after a dry run of a text that is not stored.
 	Version int `json:"version,omitempty,omitzero"`
 
-	// Warnings Which steps the service that answers can't do with it, and why. Their orders would wait for a person.
+	// Warnings Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here.
 	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 

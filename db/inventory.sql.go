@@ -145,6 +145,18 @@ func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([
 	return items, nil
 }
 
+const inventoryTracked = `-- name: InventoryTracked :one
+SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked
+`
+
+// Whether the stock of any item is tracked.
+func (q *Queries) InventoryTracked(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, inventoryTracked)
+	var tracked bool
+	err := row.Scan(&tracked)
+	return tracked, err
+}
+
 const stockMovementByRequest = `-- name: StockMovementByRequest :one
 SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.request_id = $2::text AND s.actor = $3::text AND s.kind <> 'restock'

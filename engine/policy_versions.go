@@ -60,7 +60,7 @@ type StoredPolicy struct {
 	Version  int32 // 0: a dry run of a policy that is not stored
 	Created  bool  // it is stored now for the first time, or as a dry run would be
 	Policy   *policy.Policy
-	Unusable []error // for each step that this process could not do with it, why
+	Warnings []error // as of PolicyWarnings
 }
 
 // StorePolicy checks a policy and stores it, unless it is stored or this is a dry run. It does not become the active
@@ -70,7 +70,11 @@ func (e *Engine) StorePolicy(ctx context.Context, source []byte, by string, dryR
 	if err != nil {
 		return StoredPolicy{}, err
 	}
-	out := StoredPolicy{Policy: p, Unusable: e.Unusable(p)}
+	warnings, err := e.PolicyWarnings(ctx, p)
+	if err != nil {
+		return StoredPolicy{}, err
+	}
+	out := StoredPolicy{Policy: p, Warnings: warnings}
 	if dryRun {
 		out.Version, err = store.Find(ctx, e.query, source)
 		out.Created = out.Version == 0
@@ -102,15 +106,20 @@ func (e *Engine) ActivatePolicy(ctx context.Context, a store.Activation, dryRun 
 	return e.Policy(ctx, a.Version)
 }
 
-// Unusable says of each step that this process could not do under a policy why: a secret can't be read or may not be
-// named, or an address may not be called.
-func (e *Engine) Unusable(p *policy.Policy) (why []error) {
+// PolicyWarnings says of each step that this process could not do under a policy why: a secret can't be read or may not be
+// named, or an address may not be called. And it says if the stock that is tracked here would not count. Errors:
+// orders.ErrUnavailable.
+func (e *Engine) PolicyWarnings(ctx context.Context, p *policy.Policy) (why []error, err error) {
 	for _, step := range fsm.Steps() {
 		if err := e.cfg.Bounds.Usable(p, step); err != nil {
 			why = append(why, err)
 		}
 	}
-	return why
+	err = store.CheckStock(ctx, e.query, p)
+	if errors.Is(err, store.ErrStockIgnored) {
+		return append(why, err), nil
+	}
+	return why, policyError("check stock", err)
 }
 
 // reloaded has this process know what was just written.

@@ -98,7 +98,7 @@ func (s *server) storePolicy(w http.ResponseWriter, r *http.Request, body fields
 		return err
 	}
 	return answerJSON(w, &storedPolicy{
-		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Unusable), DryRun: dry, IgnoredFields: body.ignored(),
+		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Warnings), DryRun: dry, IgnoredFields: body.ignored(),
 	})
 }
 
@@ -137,8 +137,12 @@ func (s *server) activatePolicy(ctx context.Context, q *asked) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	warnings, err := s.engine.PolicyWarnings(ctx, v.Policy)
+	if err != nil {
+		return nil, err
+	}
 	out := policyVersionOf(&v)
-	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(s.engine.Unusable(v.Policy)), dry, q.ignored()
+	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(warnings), dry, q.ignored()
 	q.answer.Set("ETag", policyTag(active))
 	return &out, nil
 }

@@ -98,6 +98,7 @@ func (b *bundle) activatesPolicies(t *testing.T, tag string) {
 	if len(warned.Warnings) != 1 || !strings.Contains(warned.Warnings[0], "confirm") {
 		t.Errorf("warnings %q", warned.Warnings)
 	}
+	b.ignoresStock(t)
 	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 1 {
 		t.Errorf("%d activations", n)
 	}
@@ -149,5 +150,24 @@ func TestPoliciesAreForAdmins(t *testing.T) {
 	control.Stop()
 	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'forbidden' AND operation = 'activatePolicy' AND subject = '1'`); n != 1 {
 		t.Errorf("%d denials are logged", n)
+	}
+}
+
+// ignoresStock looks at the warning that stock is tracked here and reserved elsewhere, so that nothing would keep it from being oversold.
+func (b *bundle) ignoresStock(t *testing.T) {
+	t.Helper()
+	store := func(source string) string {
+		return b.call(t, "POST /api/policies?dryRun=true", `{"source":"`+source+`"}`).body
+	}
+	const remote, local = "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}", "reserve: {executor: ledger}"
+	if said := store(remote); strings.Contains(said, "warnings") {
+		t.Errorf("no stock is tracked: %s", said)
+	}
+	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`)
+	if said := store(remote); !strings.Contains(said, `"warnings":["reserve is not done by the ledger`) {
+		t.Error(said)
+	}
+	if said := store(local); strings.Contains(said, "warnings") {
+		t.Error(said)
 	}
 }

@@ -20,7 +20,7 @@ type policyVersion struct {
 	Steps       *policyExecutors `json:"steps,omitempty" doc:"What does each step. Absent where the service that answers can't run this version, or has not read it yet."`
 	Source      string           `json:"source,omitempty" doc:"The text, as it was stored. Not in lists." example:"completeWithin: 48h\n"`
 
-	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"In the answer to an activation: which steps the service that answers can't do with it, and why."`
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here."`
 	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
@@ -31,7 +31,7 @@ type storedPolicy struct {
 	Created bool             `json:"created" doc:"It is stored now, or as a dry run would be. False: the text is stored already."`
 	Steps   *policyExecutors `json:"steps"`
 
-	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"Which steps the service that answers can't do with it, and why. Their orders would wait for a person."`
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here."`
 	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
@@ -58,9 +58,9 @@ func executorsOf(p *policy.Policy) *policyExecutors {
 	return &policyExecutors{p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor}
 }
 
-func warningsOf(unusable []error) []string {
+func warningsOf(warnings []error) []string {
 	var out []string
-	for _, err := range unusable {
+	for _, err := range warnings {
 		out = append(out, err.Error())
 	}
 	return out

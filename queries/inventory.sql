@@ -1,6 +1,10 @@
 -- name: InventoryGet :one
 SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item;
 
+-- name: InventoryTracked :one
+-- Whether the stock of any item is tracked.
+SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked;
+
 -- name: InventoryList :many
 SELECT i.* FROM pawl.inventory AS i
 WHERE i.item > @after ORDER BY i.item LIMIT @most;

@@ -1,7 +1,8 @@
 // Package store keeps the versions of a policy in the database: it stores them, makes one the active version, and reads them.
 //
 // `pawl serve --policy`, `pawl policy` and the API write them, and every engine reads them again and again. A version never changes and
-// none is removed, so what was read once stays true; only which one is active changes. Nothing here depends on what a policy says.
+// none is removed, so what was read once stays true; only which one is active changes. But for CheckStock, nothing here
+// depends on what a policy says.
 package store
 
 import (
@@ -20,6 +21,8 @@ var (
 	ErrNotFound = errors.New("there is no policy")
 	// ErrActivated: a version was activated since the activation that was named.
 	ErrActivated = errors.New("another policy was activated meanwhile")
+	// ErrStockIgnored: the stock of items is tracked in the database, and the policy has something else reserve them.
+	ErrStockIgnored = errors.New("reserve is not done by the ledger: orders take nothing from the stock that is tracked here, and it may be oversold")
 )
 
 // Stored is what came of Store.
@@ -134,4 +137,17 @@ func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current,
 		return Current{}, ErrActivated
 	}
 	return now, err
+}
+
+// CheckStock returns nil where no stock is tracked in the database, or a policy takes its orders' items from there. Else orders would
+// be taken for more than there is. Errors: ErrStockIgnored, and those of the database.
+func CheckStock(ctx context.Context, query *db.Queries, p *policy.Policy) error {
+	if p == nil || !p.Reserve.Executor.Remote() {
+		return nil
+	}
+	tracked, err := query.InventoryTracked(ctx)
+	if err == nil && tracked {
+		return ErrStockIgnored
+	}
+	return err
 }
