@@ -137,6 +137,29 @@ func (q *Queries) ServerSettings(ctx context.Context, names []string) ([]ServerS
 	return items, nil
 }
 
+const serverStandbys = `-- name: ServerStandbys :one
+SELECT count(*)::bigint AS connected, count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::bigint AS synchronous,
+  count(*) FILTER (WHERE r.sync_state IS NULL)::bigint AS hidden
+FROM pg_stat_replication AS r
+WHERE r.state IS DISTINCT FROM 'backup'
+  AND NOT EXISTS (SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+`
+
+type ServerStandbysRow struct {
+	Connected   int64
+	Synchronous int64
+	Hidden      int64
+}
+
+// How many standbys are connected, and of how many a role sees that they are synchronous: without pg_read_all_stats it does not see
+// what they are. Base backups and logical replication are no standbys.
+func (q *Queries) ServerStandbys(ctx context.Context) (ServerStandbysRow, error) {
+	row := q.db.QueryRow(ctx, serverStandbys)
+	var i ServerStandbysRow
+	err := row.Scan(&i.Connected, &i.Synchronous, &i.Hidden)
+	return i, err
+}
+
 const serverTime = `-- name: ServerTime :one
 SELECT clock_timestamp()::timestamptz AS now
 `

@@ -148,7 +148,14 @@ func (p *patient) durability(ctx context.Context) ([]Finding, error) {
 // allowed, they are warnings.
 func Durability(ctx context.Context, query *db.Queries, lossAllowed bool) ([]Finding, error) {
 	settings, err := readSettings(ctx, query, append(namesOf(durabilityRules), "synchronous_standby_names")...)
-	return durability(settings, lossAllowed), err
+	if err != nil {
+		return nil, err
+	}
+	standbys, err := query.ServerStandbys(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read standbys: %w", err)
+	}
+	return append(durability(settings, lossAllowed), replication(settings, standbys)...), nil
 }
 
 // bytes writes a size for people.

@@ -3,11 +3,15 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"pawl/db"
 	"pawl/dbtest"
 	"pawl/doctor"
 	"pawl/migrations"
@@ -158,5 +162,71 @@ func TestUnreachable(t *testing.T) {
 		if len(findings) != 1 || findings[0].State != doctor.Wrong || !strings.Contains(findings[0].Advice, advice) {
 			t.Errorf("%s: %+v", url, findings)
 		}
+	}
+}
+
+// A standby that no commit waits for is seen, also by a role that does not see what it is.
+func TestStandbyThatIsNotSynchronous(t *testing.T) {
+	t.Parallel()
+	server := dbtest.Restartable(t)
+	letIn(t, connect(t, server.URL), "local replication all trust", "local all all trust")
+	config, err := pgx.ParseConfig(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby := config.Config.Copy()
+	standby.RuntimeParams = map[string]string{"replication": "true", "application_name": "standby"}
+	conn, err := pgconn.ConnectConfig(t.Context(), standby)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	wants(t, doctor.Database(t.Context(), server.URL, healthy), doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "1 standbys are connected and none is synchronous"})
+	if _, err := connect(t, server.URL).Exec(t.Context(), "CREATE ROLE unprivileged LOGIN PASSWORD 'secret'"); err != nil {
+		t.Fatal(err)
+	}
+	config.User, config.Password = "unprivileged", "secret"
+	unprivileged, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unprivileged.Close(context.WithoutCancel(t.Context()))
+	findings, err := doctor.Durability(t.Context(), db.New(unprivileged), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants(t, findings, doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "1 standbys are connected"})
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// letIn puts lines before all others of pg_hba.conf.
+func letIn(t *testing.T, conn *pgx.Conn, lines ...string) {
+	t.Helper()
+	var name string
+	if err := conn.QueryRow(t.Context(), "SHOW hba_file").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = os.WriteFile(name, append([]byte(strings.Join(lines, "\n")+"\n"), text...), 0o600)
+	}
+	var before time.Time
+	if err == nil {
+		err = conn.QueryRow(t.Context(), "SELECT pg_conf_load_time() FROM pg_reload_conf()").Scan(&before)
+	}
+	for loaded := false; err == nil && !loaded; { // the signal takes a moment
+		err = conn.QueryRow(t.Context(), "SELECT pg_conf_load_time() > $1", before).Scan(&loaded)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

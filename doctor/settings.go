@@ -1,8 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -107,10 +110,46 @@ func durability(settings map[string]string, lossAllowed bool) []Finding {
 			findings[i].State, findings[i].Advice = Warning, "turn it on, unless these orders may be lost"
 		}
 	}
-	commit := settings["synchronous_commit"]
-	if settings["synchronous_standby_names"] != "" && (commit == "local" || commit == "remote_write") {
-		findings = append(findings, Finding{"durability", Warning,
-			"synchronous_commit is " + commit + ": orders may be lost when a standby takes over", "set it to on"})
+	return findings
+}
+
+// standbyNames reads synchronous_standby_names: [FIRST] n (names), ANY n (names), or names, which is FIRST 1.
+var standbyNames = regexp.MustCompile(`(?is)^\s*(?:(?:(FIRST|ANY)\s+)?(\d+)\s*\((.*)\)|(.*?))\s*$`)
+
+// replication judges whether a standby that takes over has all that was acknowledged, as far as the primary can tell. That only
+// one server at a time is the primary, it can't.
+func replication(settings map[string]string, standbys db.ServerStandbysRow) (findings []Finding) {
+	warn := func(advice, found string, args ...any) {
+		findings = append(findings, Finding{"durability", Warning, fmt.Sprintf(found, args...), advice + ": see docs/guarantees.md, Failover"})
+	}
+	setting := settings["synchronous_standby_names"]
+	if setting == "" {
+		if standbys.Connected > 0 {
+			warn("set synchronous_standby_names (in Patroni: synchronous_mode)",
+				"%d standbys are connected and none is synchronous: when one takes over, the last orders may be lost", standbys.Connected)
+		}
+		return findings
+	}
+	switch commit := settings["synchronous_commit"]; commit {
+	case "local":
+		warn("set it to on", "synchronous_commit is local: no commit waits for a standby, and when one takes over, the last orders may be lost")
+	case "remote_write":
+		warn("set it to on", "synchronous_commit is remote_write: orders may be lost if the machine of the standby fails, too")
+	}
+	if standbys.Synchronous == 0 && standbys.Hidden == 0 {
+		warn("start the standbys that synchronous_standby_names names", "no synchronous standby is connected: commits wait for one")
+	}
+	parts := standbyNames.FindStringSubmatch(setting)
+	names := strings.Split(parts[3]+parts[4], ",")
+	awaited, _ := strconv.Atoi(cmp.Or(parts[2], "1"))
+	star := slices.ContainsFunc(names, func(name string) bool { return strings.Trim(strings.TrimSpace(name), `"`) == "*" })
+	possible := int64(len(names))
+	if star {
+		possible = max(standbys.Connected, 2)
+	}
+	if (star || strings.EqualFold(parts[1], "ANY")) && int64(awaited) < possible {
+		warn("name the standby that may take over, or let it be the one of all standbys that has most of the log",
+			"synchronous_standby_names is %s: each commit waits for any %d of the standbys, so no standby has to have all", setting, awaited)
 	}
 	return findings
 }

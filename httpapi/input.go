@@ -12,13 +12,13 @@ import (
 // maxQuantity is the largest quantity of one order.
 const maxQuantity = 1_000_000
 
-// termNames are the members that say what is bought, and when.
-var termNames = []string{
-	"orderId", "amount", "item", "quantity", "currency",
+var inputNames = []string{
+	"orderId", "amount", "item", "quantity", "currency", "metadata",
 	"customerId", "paymentMethod", "startAt", "completeBy", "reservationTtl", "concurrencyKey",
 }
 
-var inputNames = append(slices.Clone(termNames), "metadata")
+// termNames are those that say what is bought, and when.
+var termNames = slices.DeleteFunc(slices.Clone(inputNames), func(name string) bool { return name == "metadata" })
 
 // input is the body of a process request while it is read.
 type input struct {

@@ -23,7 +23,7 @@ var processOperation = withBody(huma.Operation{
 		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
 		"with another amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Fields left out match what is stored. " +
 		"Metadata never conflicts: what is stored stays, and ignoredFields names metadata that is another. " +
-		"A field whose name is one letter off one of these is refused: quantitiy is a misspelled quantity. " +
+		"A field whose name is one letter off one of these is refused. " +
 		"An order that failed is an answer like any other, 200 with status failed. " +
 		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
 		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +

@@ -134,7 +134,8 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for field, meant := range map[string]string{
-		"quantitiy": "quantity", "quantiy": "quantity", "quanttiy": "quantity", "Quantitiy": "quantity", "amout": "amount", "amuont": "amount", "curency": "currency",
+		"quantitiy": "quantity", "Quantitiy": "quantity", //nolint:misspell // it is one
+		"quantiy": "quantity", "quanttiy": "quantity", "amout": "amount", "amuont": "amount", "curency": "currency",
 		"itme": "item", "items": "item", "order_id": "orderId", "customer_id": "customerId", "custmerId": "customerId", "paymentMehtod": "paymentMethod",
 		"start_at": "startAt", "completedBy": "completeBy", "reservationTTLs": "reservationTtl", "concurencyKey": "concurrencyKey",
 	} {

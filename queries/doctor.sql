@@ -24,6 +24,15 @@ SELECT count(*)::bigint AS used,
 FROM pg_stat_activity AS a
 WHERE a.usesysid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend';
 
+-- name: ServerStandbys :one
+-- How many standbys are connected, and of how many a role sees that they are synchronous: without pg_read_all_stats it does not see
+-- what they are. Base backups and logical replication are no standbys.
+SELECT count(*)::bigint AS connected, count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::bigint AS synchronous,
+  count(*) FILTER (WHERE r.sync_state IS NULL)::bigint AS hidden
+FROM pg_stat_replication AS r
+WHERE r.state IS DISTINCT FROM 'backup'
+  AND NOT EXISTS (SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical');
+
 -- name: ServerTime :one
 SELECT clock_timestamp()::timestamptz AS now;
 

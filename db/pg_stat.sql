@@ -1,4 +1,4 @@
--- For sqlc alone, which does not know this view of PostgreSQL's: the columns of it that statements use.
+-- For sqlc alone, which does not know these views of PostgreSQL's: the columns of them that statements use.
 CREATE TABLE pg_stat_activity (
   pid              integer,
   usesysid         oid,
@@ -12,4 +12,15 @@ CREATE TABLE pg_stat_activity (
   query_start      timestamptz,
   state_change     timestamptz,
   wait_event_type  text
+);
+
+CREATE TABLE pg_stat_replication (
+  pid        integer,
+  state      text,
+  sync_state text
+);
+
+CREATE TABLE pg_replication_slots (
+  slot_type  text,
+  active_pid integer
 );
