@@ -99,7 +99,7 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.wait(t, "a", "b")
 	s.process(t, client.ProcessBody{OrderID: "other", Amount: "700", Item: "chair"})
 	s.get(t, "/console/bulk?verb=approve&hold=approval&item=lamp&customerId=ann&status=pending,charging&amountTo=650&sort=oldest").
-		want(t, 200, "Approve 2 orders?", `600 USD<td><bdi>lamp</bdi>`).lacks(t, "other")
+		want(t, 200, "Approve 2 orders?", `600.00 USD<td><bdi>lamp</bdi>`).lacks(t, "other")
 	s.are(t, "pending", "a", "b", "other")
 	for _, link := range []string{"verb=cancel&colour=red", "verb=cancel&sort=oldest", "verb=cancel&status=", "verb=cancel&createdFrom=yesterday", "verb=cancel&limit=3"} {
 		s.get(t, "/console/bulk?"+link).want(t, 422, "does not say which orders")

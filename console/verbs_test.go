@@ -26,7 +26,7 @@ func TestVerbs(t *testing.T) {
 		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "completed"},
 		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "completed"},
 		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "canceled"},
-		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>4 USD: done</bdi>", "completed"},
+		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>4.00 USD: done</bdi>", "completed"},
 	} {
 		t.Run(c.verb, func(t *testing.T) {
 			t.Parallel()

@@ -31,7 +31,7 @@ func TestAttemptsWhileAway(t *testing.T) {
 	c := newClient(callers, true)
 	t.Cleanup(c.close)
 	for i := range callers / 2 { // to be refunded
-		if a := c.insist(t.Context(), urls[i%3], order{id: fmt.Sprintf("sold-%d", i), amount: "2", item: "widget"}); a.state() != "completed" {
+		if a := c.insist(t.Context(), urls[i%3], order{id: fmt.Sprintf("sold-%d", i), amount: "2.00", item: "widget"}); a.state() != "completed" {
 			t.Fatal(a)
 		}
 	}
@@ -43,7 +43,7 @@ func TestAttemptsWhileAway(t *testing.T) {
 	var answered sync.WaitGroup
 	for i := range callers {
 		answered.Go(func() {
-			r := request{method: http.MethodPost, url: urls[i%3] + "/api/orders/process", body: order{id: fmt.Sprintf("new-%d", i), amount: "1", item: "widget"}.body()}
+			r := request{method: http.MethodPost, url: urls[i%3] + "/api/orders/process", body: order{id: fmt.Sprintf("new-%d", i), amount: "1.00", item: "widget"}.body()}
 			if i%2 == 0 {
 				r.url, r.body = urls[i%3]+fmt.Sprintf("/api/orders/sold-%d/refunds", i/2), `{"reason":"broken","requestId":"ticket"}`
 			}

@@ -35,7 +35,7 @@ func TestStartOnBrokenConnections(t *testing.T) {
 				t.Errorf("%d connections were made", n)
 			}
 			c := newClient(1, false)
-			if a := c.insist(t.Context(), address, order{id: "one", amount: "1", item: "widget"}); a.state() != "completed" {
+			if a := c.insist(t.Context(), address, order{id: "one", amount: "1.00", item: "widget"}); a.state() != "completed" {
 				t.Error(a)
 			}
 			eventually(t, patience, "GET /health is 200", func() bool { return c.get(t.Context(), address+"/health").code == http.StatusOK })

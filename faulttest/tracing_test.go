@@ -83,7 +83,7 @@ func TestTracesThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	p := launch(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		"--allow-data-loss", "--database-url", dbtest.Empty(t), "--listen", "127.0.0.1", "--port", "0", "--grace", "2s")
-	a := newClient(1, false).insist(t.Context(), p.url(), order{id: "o-1", amount: "1", item: "widget"})
+	a := newClient(1, false).insist(t.Context(), p.url(), order{id: "o-1", amount: "1.00", item: "widget"})
 	if a.state() != "completed" {
 		t.Errorf("answered %s", a)
 	}

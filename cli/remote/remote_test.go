@@ -135,7 +135,7 @@ func TestEvents(t *testing.T) {
 	}
 	var text bytes.Buffer
 	if err := execute(t.Context(), &text, url, "events --order order-1 --status completed"); err != nil ||
-		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
+		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5\.00 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
 		t.Errorf("%v, printed %s", err, &text)
 	}
 	process("order-3")
