@@ -770,7 +770,7 @@ type Caller struct {
 	// Quarantined Whether the service only reads, because its database belongs elsewhere: nobody may do anything else.
 	Quarantined bool `json:"quarantined"`
 
-	// Roles Of submit, read, operate, approve, settle, stock, delegate and admin.
+	// Roles Of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
 	Roles []string `json:"roles"`
 }
 

@@ -15,7 +15,7 @@ export interface paths {
         put?: never;
         /**
          * The verb approve for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role approve.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role approve.
          */
         post: operations["approveOrders"];
         delete?: never;
@@ -35,7 +35,7 @@ export interface paths {
         put?: never;
         /**
          * The verb cancel for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role operate.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
          */
         post: operations["cancelOrders"];
         delete?: never;
@@ -55,7 +55,7 @@ export interface paths {
         put?: never;
         /**
          * The verb pause for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role operate.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
          */
         post: operations["pauseOrders"];
         delete?: never;
@@ -75,7 +75,7 @@ export interface paths {
         put?: never;
         /**
          * The verb reject for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role approve.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role approve.
          */
         post: operations["rejectOrders"];
         delete?: never;
@@ -95,7 +95,7 @@ export interface paths {
         put?: never;
         /**
          * The verb resume for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role operate.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
          */
         post: operations["resumeOrders"];
         delete?: never;
@@ -115,7 +115,7 @@ export interface paths {
         put?: never;
         /**
          * The verb retry for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role operate.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
          */
         post: operations["retryOrders"];
         delete?: never;
@@ -135,7 +135,7 @@ export interface paths {
         put?: never;
         /**
          * The verb step-result for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Needs the role settle.
+         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role settle.
          */
         post: operations["settleStepOfOrders"];
         delete?: never;
@@ -339,7 +339,7 @@ export interface paths {
         put?: never;
         /**
          * Take an order through its steps
-         * @description Charges, reserves and confirms the order, each exactly once, and answers when it is final. An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; with another amount, item, quantity, currency, customerId or paymentMethod it is a conflict. Fields left out match what is stored; the others never conflict, and what is stored stays. An order that failed is an answer like any other, 200 with status failed. An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. One that waits for the callback of a provider is waited for, unless the customer has to act first. While too many requests of the caller wait, the answer is 202 at once. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and answers when it is final. An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; with another amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Fields left out match what is stored. Metadata never conflicts: what is stored stays, and ignoredFields names metadata that is another. A field whose name is one letter off one of these is refused. An order that failed is an answer like any other, 200 with status failed. An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. One that waits for the callback of a provider is waited for, unless the customer has to act first. While too many requests of the caller wait, the answer is 202 at once. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -1327,7 +1327,7 @@ export interface components {
             operations: string[];
             /** @description Whether the service only reads, because its database belongs elsewhere: nobody may do anything else. */
             quarantined: boolean;
-            /** @description Of submit, read, operate, approve, settle, stock, delegate and admin. */
+            /** @description Of submit, read, operate, approve, settle, stock, delegate, metrics and admin. */
             roles: string[];
         };
         Calls: {
@@ -1726,7 +1726,7 @@ export interface components {
              */
             allowedActions: string[];
             /**
-             * @description The amount, with exactly the digits that are stored.
+             * @description The amount, with the fraction digits of its currency.
              * @example 99.99
              */
             amount: components["schemas"]["Decimal"];
@@ -1772,9 +1772,9 @@ export interface components {
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             holdReason?: string;
             /**
-             * @description Fields of the request that are not known, and had no effect. Prefer: handling=strict refuses them.
+             * @description Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another.
              * @example [
-             *       "quantiy"
+             *       "colour"
              *     ]
              */
             ignoredFields?: string[];
@@ -1940,7 +1940,7 @@ export interface components {
             steps?: components["schemas"]["PolicyExecutors"];
             /** Format: int32 */
             version: number;
-            /** @description In the answer to an activation: which steps the service that answers can't do with it, and why. */
+            /** @description In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here. */
             warnings?: string[];
         };
         Problem: {
@@ -2307,7 +2307,7 @@ export interface components {
              * @description Absent after a dry run of a text that is not stored.
              */
             version?: number;
-            /** @description Which steps the service that answers can't do with it, and why. Their orders would wait for a person. */
+            /** @description Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here. */
             warnings?: string[];
         };
         TestOutcome: {
@@ -6557,7 +6557,7 @@ export interface operations {
                      *       "seq": 6,
                      *       "createdAt": "2026-11-20T09:30:00.118Z",
                      *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "refunded": "0",
+                     *       "refunded": "0.00",
                      *       "refunds": [
                      *         {
                      *           "refund": 1,
