@@ -32,7 +32,7 @@ var needed = map[string][]string{
 	"pawl.events":                                  {"SELECT"},
 	"pawl.full_orders":                             {"SELECT"},
 	"pawl.idempotency_keys":                        {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
-	"pawl.installation":                            {"SELECT"},
+	"pawl.installation":                            {"SELECT", "UPDATE"},
 	"pawl.inventory":                               {"SELECT", "INSERT", "UPDATE"},
 	"pawl.late_undos":                              {"SELECT", "INSERT", "UPDATE"},
 	"pawl.migration_checksums":                     {"SELECT"},
