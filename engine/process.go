@@ -286,11 +286,11 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	if in.Terms == (Terms{}) {
 		return d
 	}
-	if !in.StartAt.IsZero() && !in.StartAt.Equal(or(stored.StartAt)) {
+	if !in.StartAt.IsZero() && !sameTime(in.StartAt, stored.StartAt) {
 		note(true, "/startAt", timeText(stored.StartAt), timeText(&in.StartAt))
 	}
 	passed := stored.Generation > 0 && stored.CompleteBy == nil // a retry may have removed a deadline that had passed
-	if !in.CompleteBy.IsZero() && !passed && !in.CompleteBy.Equal(or(stored.CompleteBy)) {
+	if !in.CompleteBy.IsZero() && !passed && !sameTime(in.CompleteBy, stored.CompleteBy) {
 		note(true, "/completeBy", timeText(stored.CompleteBy), timeText(&in.CompleteBy))
 	}
 	if was := or(stored.ReservationTTL); in.ReservationTTL != 0 && in.ReservationTTL.Seconds() != was {
@@ -311,6 +311,11 @@ func (e *Engine) storedConcurrencyKey(stored *terms) (key string, compared bool)
 	p, _ := e.policies.byVersion(stored.Policy)
 	first := stored.Generation == 0 // a retry may have brought another policy
 	return "", first && p != nil && p.Concurrency != nil && p.Concurrency.By == policy.ByKey
+}
+
+// sameTime compares a time with one that is stored, which has microseconds.
+func sameTime(sent time.Time, stored *time.Time) bool {
+	return stored != nil && sent.Truncate(time.Microsecond).Equal(*stored)
 }
 
 func timeText(t *time.Time) string {
