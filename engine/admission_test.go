@@ -48,7 +48,7 @@ func TestUnknownAdmission(t *testing.T) {
 		t.Parallel()
 		b, p := setupBehind(t, byCallers)
 		g := newGhost(b.Pool)
-		p.meanwhile(func() { g.admit(t, time.Hour, "one") })
+		p.meanwhile(func() { g.admit(t, time.Minute, "one") })
 		answers := ask(t, b.engine, request("one"))
 		eventually(t, "the caller waits for the other replica", func() bool { return b.engine.Stats.UnknownOutcome.Load() == 1 })
 		g.advance(t, fsm.Completed, "one")
@@ -68,7 +68,7 @@ func TestUnknownAdmission(t *testing.T) {
 	t.Run("of an order that another replica stored with other input is a conflict", func(t *testing.T) {
 		t.Parallel()
 		b, p := setupBehind(t, byCallers)
-		p.meanwhile(func() { g := newGhost(b.Pool); g.admit(t, time.Hour, "one"); g.advance(t, fsm.Completed, "one") })
+		p.meanwhile(func() { g := newGhost(b.Pool); g.admit(t, time.Minute, "one"); g.advance(t, fsm.Completed, "one") })
 		in := request("one")
 		in.Amount = decimal.MustParse("1")
 		_, err := b.engine.Process(t.Context(), in)

@@ -113,7 +113,7 @@ func TestAwaitAChange(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, byCallers)
 		g := newGhost(b.Pool)
-		g.admit(t, time.Hour, "one")
+		g.admit(t, time.Minute, "one")
 		for seq, state := range []fsm.State{fsm.Reserving, fsm.Confirming, fsm.Completed} {
 			told := awaiting(t, b.engine, "one", changed(int32(seq)+1))
 			g.advance(t, state, "one")
@@ -139,7 +139,7 @@ func TestAwaitAChange(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, byCallers)
 		g := newGhost(b.Pool)
-		g.admit(t, time.Hour, "one")
+		g.admit(t, time.Minute, "one")
 		g.letGo(t, "one")
 		b.writesNothing(t, func() {
 			o, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Await(ctx, "one", final) })
@@ -151,7 +151,7 @@ func TestAwaitAChange(t *testing.T) {
 	t.Run("one that is removed is not found", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		newGhost(b.Pool).admit(t, time.Hour, "one")
+		newGhost(b.Pool).admit(t, time.Minute, "one")
 		told := awaiting(t, b.engine, "one", final)
 		eventually(t, "somebody waits", func() bool { return b.engine.Onlookers() == 1 })
 		b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
@@ -162,7 +162,7 @@ func TestAwaitAChange(t *testing.T) {
 	t.Run("who waits when the service stops is told how far it is", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		newGhost(b.Pool).admit(t, time.Hour, "one")
+		newGhost(b.Pool).admit(t, time.Minute, "one")
 		e := b.replica(t, byCallers)
 		told := awaiting(t, e, "one", final)
 		eventually(t, "he waits", func() bool { return e.Onlookers() == 1 })
@@ -183,7 +183,7 @@ func TestManyOnlookers(t *testing.T) {
 	for i := range 100 {
 		ids = append(ids, fmt.Sprint("order ", i))
 	}
-	g.admit(t, time.Hour, ids...)
+	g.admit(t, time.Minute, ids...)
 	e, counter := b.counted(t, byCallers)
 	var told []<-chan answer
 	for range 2 {

@@ -25,7 +25,7 @@ func (b *bundle) hold(t testing.TB, state fsm.State, orderID string) {
 		return
 	}
 	g := newGhost(b.Pool)
-	g.admit(t, time.Hour, orderID)
+	g.admit(t, time.Minute, orderID)
 	g.advance(t, state, orderID)
 	o := g.stored(t, orderID)[0]
 	moved, err := g.query.OrdersHold(t.Context(), db.OrdersHoldParams{
@@ -70,7 +70,7 @@ func TestCancel(t *testing.T) {
 			b := setup(t)
 			b.setStock(t, "widget", 5)
 			g := newGhost(b.Pool)
-			g.admit(t, time.Hour, "driven")
+			g.admit(t, time.Minute, "driven")
 			g.advance(t, state, "driven")
 			before := g.stored(t, "driven")[0]
 			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
@@ -115,7 +115,7 @@ func TestCancelDoesNotApply(t *testing.T) {
 	b.cancel(t, engine.Request{OrderID: "canceled"})
 	g := newGhost(b.Pool)
 	b.setStock(t, "widget", 0)
-	g.admit(t, time.Hour, "refunding") // out of stock
+	g.admit(t, time.Minute, "refunding") // out of stock
 	g.advance(t, fsm.Refunding, "refunding")
 	for _, id := range []string{"completed", "failed", "canceled", "refunding"} {
 		for name, s := range map[string]engine.Request{

@@ -58,7 +58,7 @@ func TestClockOfTheDatabaseSetBack(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	g := newGhost(b.Pool)
-	g.admit(t, time.Hour, "driven")
+	g.admit(t, time.Minute, "driven")
 	version := b.activate(t, `
 charge: {executor: http, url: "http://127.0.0.1:9/charge", undoUrl: "http://127.0.0.1:9/undo", timeout: 1s, callbackTimeout: 50m, retry: {cap: 5m, budget: 20m}}
 approval: [{amountOver: 10, currency: USD, timeout: 2h}]`)

@@ -53,7 +53,7 @@ func processed(t *testing.T, b *bundle, orderID string) orders.Order {
 func processedTwice(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	g := newGhost(b.Pool)
-	g.admit(t, time.Hour, orderID)
+	g.admit(t, time.Minute, orderID)
 	g.advance(t, fsm.Completed, orderID)
 	return b.process(t, request(orderID))
 }
@@ -71,7 +71,7 @@ func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) orders.Orde
 	return func(t *testing.T, b *bundle, orderID string) orders.Order {
 		t.Helper()
 		g := newGhost(b.Pool)
-		g.admit(t, time.Hour, orderID)
+		g.admit(t, time.Minute, orderID)
 		g.advance(t, state, orderID)
 		g.letGo(t, orderID)
 		for {
@@ -229,7 +229,7 @@ func TestStatementExecutedAfterItsConnectionIsLost(t *testing.T) {
 	t.Run("LeasesClaim", func(t *testing.T) {
 		t.Parallel()
 		b, p := setupBehind(t, soon)
-		newGhost(b.Pool).admit(t, time.Hour, "one")
+		newGhost(b.Pool).admit(t, time.Minute, "one")
 		unlock := b.delay(t, "charging")
 		claims, atWork := p.loseFirst("LeasesClaim")
 		b.exec(t, `UPDATE orders SET due_at = now()`)

@@ -14,7 +14,7 @@ import (
 func TestTheLogSaysWhyAnOrderIsHeld(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	newGhost(database.Pool).admit(t, time.Hour, "one")
+	newGhost(database.Pool).admit(t, time.Minute, "one")
 	if _, err := database.Pool.Exec(t.Context(), `UPDATE orders SET take_overs = 3, due_at = now()`); err != nil {
 		t.Fatal(err)
 	}

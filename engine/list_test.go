@@ -30,7 +30,7 @@ func (b *bundle) populate(t testing.TB) {
 			b.hold(t, state, fmt.Sprintf("held %s %d", state, day))
 			if state != fsm.Pending {
 				driven := fmt.Sprintf("driven %s %d", state, day)
-				g.admit(t, time.Hour, driven)
+				g.admit(t, time.Minute, driven)
 				g.advance(t, state, driven)
 			}
 			b.hold(t, state, fmt.Sprintf("canceled %s %d", state, day))
@@ -52,7 +52,7 @@ func (b *bundle) undoing(t testing.TB, g *ghost, suffix string) {
 	t.Helper()
 	for _, state := range []fsm.State{fsm.Releasing, fsm.Refunding} {
 		id := string(state) + " " + suffix
-		g.admit(t, time.Hour, id)
+		g.admit(t, time.Minute, id)
 		g.advance(t, fsm.Confirming, id)
 		b.exec(t, `WITH stopped AS (UPDATE orders SET stop_requested = 'cancel', seq = seq + 1 WHERE order_id = $1 RETURNING *)
 			INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)

@@ -166,7 +166,7 @@ func TestProcessConflict(t *testing.T) {
 func TestConflictIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
+	newGhost(b.Pool).admit(t, time.Minute, "elsewhere")
 	other := request("elsewhere")
 	other.Item = "something else"
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -92,7 +92,7 @@ func TestProcessUnfinished(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		g := newGhost(b.Pool)
-		g.admit(t, time.Hour, "elsewhere")
+		g.admit(t, time.Minute, "elsewhere")
 		g.advance(t, fsm.Reserving, "elsewhere")
 		b.writesNothing(t, func() {
 			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
@@ -107,7 +107,7 @@ func TestProcessUnfinished(t *testing.T) {
 	t.Run("a caller with other input who has waited long enough is told so", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
+		newGhost(b.Pool).admit(t, time.Minute, "elsewhere")
 		in := request("elsewhere")
 		in.Item = "gadget"
 		_, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, in) })
@@ -132,7 +132,7 @@ func TestProcessUnfinished(t *testing.T) {
 		for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
 			b := setupWith(t, byCallers)
 			g := newGhost(b.Pool)
-			g.admit(t, time.Hour, "left behind")
+			g.admit(t, time.Minute, "left behind")
 			g.advance(t, state, "left behind")
 			g.letGo(t, "left behind")
 			if order := b.process(t, request("left behind")); order.Status != fsm.Completed || order.Fence != 2 {
@@ -173,7 +173,7 @@ func TestTurnedAway(t *testing.T) {
 		t.Parallel()
 		b := setupWith(t, engine.Config{MaxInFlight: 1})
 		b.process(t, request("known"))
-		newGhost(b.Pool).admit(t, time.Hour, "elsewhere")
+		newGhost(b.Pool).admit(t, time.Minute, "elsewhere")
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
@@ -220,7 +220,7 @@ func TestTurnedAway(t *testing.T) {
 func TestOrderDeletedWhileWatched(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	newGhost(b.Pool).admit(t, time.Hour, "watched")
+	newGhost(b.Pool).admit(t, time.Minute, "watched")
 	outcome := make(chan error, 1)
 	go func() {
 		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: orders.Cancel, OrderID: "watched"})

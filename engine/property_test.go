@@ -200,7 +200,7 @@ func (w *world) processConflicting(t *rapid.T) {
 func (w *world) leaveBehind(t *rapid.T) {
 	in := w.input(t)
 	state := rapid.SampledFrom([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming}).Draw(t, "left")
-	p := w.ghost.admission(time.Hour, []string{in.OrderID})
+	p := w.ghost.admission(time.Minute, []string{in.OrderID})
 	p.Amounts, p.Items, p.Quantities, p.Currencies = []string{in.Amount.String()}, []string{in.Item}, []int32{in.Quantity}, []string{in.Currency}
 	if _, err := w.ghost.query.OrdersAdmit(w.t.Context(), p); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestShuffledBatches(t *testing.T) {
 	for i := range 60 {
 		orderIDs = append(orderIDs, fmt.Sprint("order ", i))
 	}
-	newGhost(b.Pool).admit(t, time.Hour, orderIDs...)
+	newGhost(b.Pool).admit(t, time.Minute, orderIDs...)
 	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard_input`) // what an order is about does not change
 	b.exec(t, `UPDATE orders SET item = 'item ' || order_no % 7`)
 	b.exec(t, `ALTER TABLE orders ENABLE TRIGGER orders_guard_input`)
@@ -75,7 +75,7 @@ func TestShuffledAdmissions(t *testing.T) {
 		for range racers {
 			wg.Go(func() {
 				g := newGhost(b.Pool)
-				rows, err := g.query.OrdersAdmit(t.Context(), g.admission(time.Hour, shuffled(orderIDs)))
+				rows, err := g.query.OrdersAdmit(t.Context(), g.admission(time.Minute, shuffled(orderIDs)))
 				if err != nil {
 					t.Error(err)
 				}

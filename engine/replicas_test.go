@@ -179,7 +179,7 @@ func TestWatchUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
 	g := newGhost(b.Pool)
-	g.admit(t, time.Hour, "one")
+	g.admit(t, time.Minute, "one")
 	answers := ask(t, b.engine, request("one"))
 	eventually(t, "the caller waits", func() bool { return b.engine.InFlight() == 1 })
 	g.advance(t, "completed", "one")

@@ -164,7 +164,7 @@ func TestStopWhileWatching(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	g := newGhost(b.Pool)
-	g.admit(t, time.Hour, "one")
+	g.admit(t, time.Minute, "one")
 	e := b.stoppable(t, b.URL, byCallers)
 	answers := ask(t, e, request("one"))
 	eventually(t, "the caller waits", func() bool { return e.InFlight() == 1 })

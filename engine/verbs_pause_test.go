@@ -44,7 +44,7 @@ func TestPause(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		g := newGhost(b.Pool)
-		g.admit(t, time.Hour, "order")
+		g.admit(t, time.Minute, "order")
 		q := asked(orders.Pause)
 		q.Async = true
 		if o := b.do(t, q); text(o.StopRequested) != "pause" || o.Hold != nil {

@@ -164,7 +164,7 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 func TestVerbsOnLockedRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	newGhost(b.Pool).admit(t, time.Hour, "locked")
+	newGhost(b.Pool).admit(t, time.Minute, "locked")
 	b.setStock(t, "shelf", 5)
 	tx, err := b.Pool.Begin(t.Context())
 	if err != nil {

@@ -83,7 +83,7 @@ func TestAVoidThatKillsItsDriverIsHeld(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	g := newGhost(database.Pool)
-	g.admit(t, time.Hour, "one")
+	g.admit(t, time.Minute, "one")
 	for calls := 0; ; calls++ {
 		o := g.stored(t, "one")[0]
 		if o.Hold != nil {

@@ -34,7 +34,7 @@ type greed struct {
 func newGreed(t *testing.T) *greed {
 	t.Helper()
 	database := dbtest.New(t)
-	service := startReplicas(t, 1, database.URL).addresses()[0]
+	service := startReplicas(t, 1, database.URL, "--lease", "1h").addresses()[0] // as long as that of the order
 	at, err := url.Parse(service)
 	if err != nil {
 		t.Fatal(err)
