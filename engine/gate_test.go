@@ -169,13 +169,19 @@ func TestCustomerIsPartOfTheInput(t *testing.T) {
 	in.CustomerID, in.PaymentMethod, in.ConcurrencyKey = "me", "pm_secret", "k"
 	s.process(t, in)
 	same := request("whose")
-	same.StartAt, same.CompleteBy, same.ReservationTTL, same.ConcurrencyKey = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute, "other"
+	same.Metadata, same.ConcurrencyKey = []byte(`{"a":"other"}`), "other" // the policy limits nothing by the key
 	if order := s.process(t, same); order.Status != "completed" {
 		t.Errorf("%s", brief(order))
 	}
 	other := in
-	other.CustomerID, other.PaymentMethod = "you", "pm_other"
+	other.StartAt, other.CompleteBy, other.ReservationTTL = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute
 	_, err := s.engine.Process(t.Context(), other)
+	if d := wantConflict(t, err).Differences; len(d) != 3 || d[0].Pointer != "/startAt" || d[1].Pointer != "/completeBy" || d[2].Pointer != "/reservationTtl" {
+		t.Errorf("%+v", d)
+	}
+	other = in
+	other.CustomerID, other.PaymentMethod = "you", "pm_other"
+	_, err = s.engine.Process(t.Context(), other)
 	conflict := wantConflict(t, err)
 	want := []orders.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
 	if len(conflict.Differences) != 2 || conflict.Differences[0] != want[0] || conflict.Differences[1] != want[1] {
