@@ -27,6 +27,7 @@ type gate struct {
 	why atomic.Pointer[error] // of the last attempt that failed; nil: the gate is open
 
 	mu      sync.Mutex    // for the rest, and to change why
+	closed  time.Time     // since when it is closed
 	fails   int           // attempts in a row, those that were under way when it closed counted once
 	due     time.Time     // of the next attempt
 	trying  bool          // one attempt is under way
@@ -46,6 +47,20 @@ func (g *gate) away() error {
 		return *why
 	}
 	return nil
+}
+
+// failed is how many attempts in a row have failed.
+func (g *gate) failed() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.fails
+}
+
+// awayFor reports whether no connection could be made for d, and more attempts than that have failed.
+func (g *gate) awayFor(d time.Duration, failed int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.fails > failed && time.Since(g.closed) >= d
 }
 
 // attemptKey marks the context of the one attempt that a closed gate lets through.
@@ -110,6 +125,9 @@ func (g *gate) TraceConnectEnd(ctx context.Context, end pgx.TraceConnectEndData)
 	case !chosen && (ctx.Err() != nil || g.why.Load() != nil):
 		return
 	default:
+		if g.fails == 0 {
+			g.closed = time.Now()
+		}
 		if ctx.Err() == nil {
 			g.why.Store(&end.Err)
 		}

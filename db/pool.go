@@ -82,9 +82,10 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
-// acquireUntil waits for a connection until ctx ends. Errors: ErrAway, if none can be made for a while and none becomes free.
+// acquireUntil waits for a connection until ctx ends. Errors: ErrAway, if none can be made for a while and none becomes free. Once
+// the server has been away for that long, it takes one more attempt.
 func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
-	for began := time.Now(); ; {
+	for began, failed := time.Now(), p.gate.failed(); ; {
 		conn, again, err := p.acquireOnce(ctx)
 		if err == nil {
 			return conn, nil
@@ -96,7 +97,7 @@ func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, fmt.Errorf("%w: %w: %w", ErrAway, ctx.Err(), away)
 		case !again:
 			return nil, err
-		case away != nil && time.Since(began) >= repeatFor:
+		case away != nil && (time.Since(began) >= repeatFor || p.gate.awayFor(repeatFor, failed)):
 			return nil, fmt.Errorf("%w: %w", ErrAway, away)
 		}
 	}

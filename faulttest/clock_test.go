@@ -64,7 +64,7 @@ func openDeafShop(t *testing.T, retry string, swallow func(n int) bool) (*shop, 
 	t.Cleanup(server.Close)
 	d.url = server.URL
 	secret := filepath.Join(t.TempDir(), "secret")
-	write(t, secret, "of nobody")
+	write(t, secret, "a secret of nobody")
 	s.write(fmt.Sprintf("charge: {executor: http, url: %[1]s/charge, undoUrl: %[1]s/charge/undo, keyRetention: 24h, secret: 'file:%[4]s', retry: {%[2]s}}\n"+
 		"reserve: {executor: simulator, url: %[3]s}\nconfirm: {executor: simulator, url: %[3]s}\n", d.url, retry, s.url, secret))
 	return s, d
@@ -78,7 +78,7 @@ func (s *shop) write(policy string) {
 
 func (s *shop) exec(sql string, args ...any) {
 	s.t.Helper()
-	conn, err := pgx.Connect(s.t.Context(), s.database.URL)
+	conn, err := pgx.Connect(s.t.Context(), s.database.AdminURL)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestExitCodes(t *testing.T) {
 		{"a settings file with a misspelt key", nil, "--config " + file, 78, `"leese"`},
 		{"no database URL", []string{"DATABASE_URL=nonsense"}, "", 78, "database url"},
 		{"a database that loses what it commits", []string{"DATABASE_URL=" + database}, "", 78, "--allow-data-loss"},
-		{"nobody at the database URL", []string{"DATABASE_URL=" + nobody}, "", 69, "check the settings of the database: waited 30s for the database: database unavailable: connect to database: failed to connect"},
+		{"nobody at the database URL", []string{"DATABASE_URL=" + nobody}, "", 69, "see where the database belongs: waited 30s for the database: database unavailable: connect to database: failed to connect"},
 		{"no such database", []string{"DATABASE_URL=" + database + "&dbname=nowhere"}, "", 69, `database "nowhere" does not exist`}, // which nobody waits for
 		{"nobody to migrate", []string{"DATABASE_URL=" + nobody}, "migrate up", 69, "refused"},
 		{"nobody to verify", []string{"DATABASE_URL=" + nobody}, "verify", 69, "refused"},

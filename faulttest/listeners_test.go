@@ -34,7 +34,7 @@ func TestFiveThousandListeners(t *testing.T) {
 		t.Logf("few files can be opened here: %d listeners", crowd)
 	}
 	p := launch(t, nil, "--database-url", dbtest.New(t).URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss",
-		"--max-connections", fmt.Sprint(2*crowd))
+		"--max-connections", fmt.Sprint(2*crowd+200)) // one caller may wait on half of them, and also sends orders
 	address := strings.TrimPrefix(p.url(), "http://")
 	newest := func(after string) (events []json.RawMessage, next string) {
 		for next = after; ; { // a page that has looked at some batches may be short

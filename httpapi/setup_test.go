@@ -122,7 +122,7 @@ func (b *bundle) count(t testing.TB, sql string, arguments ...any) (n int) {
 func (b *bundle) elsewhere(t testing.TB, orderID string) {
 	t.Helper()
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
-		VALUES ($1, 'charging', 1, gen_random_uuid(), now() + interval '1 hour', 1, 'USD', 'i')`, orderID)
+		VALUES ($1, 'charging', 1, gen_random_uuid(), now() + interval '1 minute', 1, 'USD', 'i')`, orderID)
 	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 		SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = $1`, orderID)
 }
