@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 var strangers = []string{"campaign", "clienttest", "clienttest/browser"}
 
 // statusDoors may call the statements that set orders.status; nobody else may.
-var statusDoors = []string{"engine/admit.go", "engine/admit_terms.go", "engine/apply.go", "ledger"}
+var statusDoors = []string{"engine/admit.go", "engine/move.go", "ledger"}
 
 // sqlSpeakers may hold SQL in Go: they work on servers and databases that the
 // service does not know yet.

@@ -47,17 +47,16 @@
 // follows a statement lead back up.
 //
 //	engine            what there is: queues, loops, settings
-//	inventory bulk verbs verb_judge dry_run verb_write webhook callback process await
-//	stats overview error_groups activity policy_versions
+//	inventory bulk verbs callback process
+//	overview activity policy_versions
 //	                  what callers ask for
-//	side_calls late_undo refund refund_call refund_state timers concurrency watch recover
+//	side_calls refund concurrency watch recover
 //	                  what happens by itself
-//	admit admit_terms idempotency drive gate hot
+//	admit idempotency drive gate hot
 //	                  the way of an order
-//	calls results suspend decide call callpool preflight identity token fenced
+//	call result call_pool identity
 //	                  the way of a call
-//	apply outcome readback handback
-//	                  a move, and what follows a statement
-//	shared durations metrics schema_mismatch ready run reads loops grouping policies executors clock
+//	move release      a move, and what follows a statement
+//	metrics schema run policies core
 //	                  tools
 package engine

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
@@ -135,4 +137,87 @@ func (e *Engine) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 	counts[fsm.Canceled] = StatusCount{Orders: row.Canceled, More: row.Canceled >= CountsMost}
 	counts[fsm.Completed] = StatusCount{Orders: row.Completed, More: all >= CountsMost}
 	return nil
+}
+
+const (
+	errorOrdersMost = 10_000 // failed orders that are looked at, and held ones
+	errorGroupsMost = 200
+)
+
+// ErrorGroup are failed orders, or orders that wait for a person, at the same step for the same reason.
+type ErrorGroup struct {
+	Status      fsm.State // failed, or where they wait
+	Step        fsm.Step  // empty: none was at fault
+	Code        string    // of the failure; of a hold, its reason up to a colon
+	Orders      int64
+	First, Last time.Time
+	Example     string // the id of the newest
+	Detail      string // of the newest: what the failure says, or the whole reason of the hold
+}
+
+// ErrorGroups are the groups of the newest orders, the largest first.
+type ErrorGroups struct {
+	Groups []ErrorGroup
+	More   bool // older orders, or groups, were left out
+}
+
+// ErrorGroups asks the database, at most once a second for all who ask. Errors: orders.ErrUnavailable.
+func (e *Engine) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
+	return e.errorGroups.get(ctx, e.groupErrors)
+}
+
+func (e *Engine) groupErrors(ctx context.Context) (found ErrorGroups, err error) {
+	rows, err := orders.Read(ctx, e.Orders, e.query.ErrorGroups, db.ErrorGroupsParams{Most: errorOrdersMost, Groups: errorGroupsMost})
+	if err != nil {
+		return found, orders.Unavailable("group errors", err)
+	}
+	counted := map[bool]int64{} // by whether they failed
+	for _, row := range rows {
+		g := ErrorGroup{fsm.State(row.Status), fsm.Step(row.Step), row.Code, row.Orders, row.FirstAt, row.LastAt, row.Example, row.Detail}
+		failed := g.Status == fsm.Failed
+		if !failed {
+			g.Step = g.Status.Step()
+		}
+		counted[failed] += g.Orders
+		found.Groups = append(found.Groups, g)
+	}
+	found.More = len(rows) == errorGroupsMost || max(counted[true], counted[false]) >= errorOrdersMost
+	return found, nil
+}
+
+// shared is what was looked up in the database for everybody who asks within a while: however many people look at it, and
+// however much is stored, it costs a replica little.
+type shared[T any] struct {
+	reads singleflight.Group
+	last  atomic.Pointer[lookedUp[T]]
+}
+
+type lookedUp[T any] struct {
+	value T
+	until time.Time
+}
+
+const (
+	sharedFor   = time.Second      // how long it is good, at least
+	sharedTimes = 50               // and this many times as long as it took
+	sharedLimit = 10 * time.Second // how long it may take
+)
+
+// get returns what was looked up lately, or looks it up. A caller who goes does not end it for others.
+func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
+	if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
+		return last.value, nil
+	}
+	found, err, _ := s.reads.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedLimit)
+		defer cancel()
+		began := time.Now()
+		value, err := read(ctx)
+		if err == nil {
+			s.last.Store(&lookedUp[T]{value, time.Now().Add(max(sharedFor, sharedTimes*time.Since(began)))})
+		}
+		return value, err
+	})
+	value, _ := found.(T)
+	return value, err
 }

@@ -5,14 +5,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
+	"pawl/policy"
 	"pawl/provider"
 )
 
@@ -195,29 +197,6 @@ func (q *Request) fingerprintNames() []string {
 	return names
 }
 
-func number(n *int32) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.Itoa(int(*n))
-}
-
-// lastLook is how long the read of an order may take for a caller whose time is up.
-const lastLook = 2 * time.Second
-
-// readLimit bounds the reads for a caller who has all the time in the world.
-const readLimit = 30 * time.Second
-
-// answering bounds the reads that a caller is answered from: as long as he waits, and a moment after that. A verb that is
-// written is not told as unavailable to somebody who has the time to hear of it.
-func answering(ctx context.Context) (context.Context, context.CancelFunc) {
-	limit := readLimit
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = max(time.Until(deadline), 0) + lastLook
-	}
-	return context.WithTimeout(context.WithoutCancel(ctx), limit)
-}
-
 // follow answers with what comes of a verb that is written.
 func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (orders.Order, error) {
 	order, err := e.readFor(ctx, o.OrderID)
@@ -228,4 +207,389 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 		return e.await(ctx, r, nil)
 	}
 	return order, nil
+}
+
+// judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
+// Nil without an error: there is nothing to write, somebody asked for the same before.
+func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
+	switch {
+	case q.aboutLateUndo():
+		return e.judgeLateUndo(ctx, o, q)
+	case q.aboutRefund():
+		return e.judgeRefund(o, q)
+	}
+	if q.Generation != nil && *q.Generation != o.Generation {
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedGeneration, Order: *o}
+	}
+	// Under the active policy the provider may be asked what became of the key.
+	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)
+	if !q.Verb.Applies(o) && !canAsk {
+		return e.joins(o, q)
+	}
+	c := changeOf(o, q)
+	if q.ActivePolicy && q.Verb == orders.Retry {
+		if err := e.switchPolicy(ctx, o, c); err != nil {
+			return nil, err
+		}
+	}
+	code, err := e.refusal(ctx, o, q, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case code != "":
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: code, Order: *o}
+	}
+	return c, nil
+}
+
+// saysWhich reports whether the request tells itself from an earlier one: sent twice, it restarts a failed order once.
+func (q *Request) saysWhich() bool { return q.RequestID != "" || q.IfSeq != nil || q.Generation != nil }
+
+// aboutLateUndo: not the step that the order is at is settled, but the undo of an effect that
+// was reported too late.
+func (q *Request) aboutLateUndo() bool { return q.Settle != nil && q.Settle.Generation != nil }
+
+// judgeLateUndo lets a person close an open late undo, of an order that may have ended. The
+// order stays as it is.
+func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
+	if q.Settle.Outcome != SettledDone {
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
+	}
+	open, err := orders.Read(ctx, e.Orders, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	switch {
+	case err != nil:
+		return nil, orders.Unavailable("read late undos", err)
+	case !open:
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedNoLateUndo, Order: *o}
+	}
+	return sameAs(o), nil
+}
+
+// joins lets a cancellation wait with the one under way. If it has an id it is written
+// down, so that it is known when it comes again.
+func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
+	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
+	switch {
+	case !underway:
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(o), Order: *o}
+	case q.RequestID == "":
+		return nil, nil
+	}
+	return sameAs(o), nil
+}
+
+// refusal finds what the row does not say, and stands in the way.
+func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
+	if q.Verb == orders.Approve {
+		own, err := e.wantsAnother(o, q.Actor)
+		if own || err != nil {
+			return orders.RefusedOwnOrder, err
+		}
+	}
+	redrives := o.Status == fsm.Failed
+	sends := q.Verb == orders.Retry && !redrives || q.Verb == orders.Resume && orders.HeldFor(o, fsm.HoldPaused)
+	unsafe := false
+	if sends {
+		if unsafe, err = e.unsafeToRepeat(ctx, o, c.policy); err != nil {
+			return "", err
+		}
+	}
+	if q.Verb == orders.StepResult && o.Status.Step() != q.Settle.Step {
+		return orders.RefusedOtherStep, nil
+	}
+	if q.PaymentMethod != "" && !redrives {
+		return orders.RefusedPaymentMethod, nil
+	}
+	if !redrives && !unsafe && q.Verb != orders.StepResult {
+		return "", nil
+	}
+	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
+	switch {
+	case err != nil:
+		return "", orders.Unavailable("read effects", err)
+	case redrives && facts.Retried && !q.saysWhich():
+		return orders.RefusedRetried, nil
+	case redrives && facts.Standing:
+		return orders.RefusedStillUndoing, nil
+	case unsafe && !facts.Answered:
+		return orders.RefusedUnknown, nil
+	case q.Verb == orders.StepResult && o.Generation > 0 && !o.Status.Undoing() && !facts.Called:
+		return orders.RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
+	case q.Verb == orders.StepResult && facts.Answered:
+		return orders.RefusedAnswered, nil
+	}
+	return "", nil
+}
+
+// unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
+// again, and can't look it up either. Nobody looks up an undo; it may go by a reference.
+func (e *Engine) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
+	p, known := e.policies.byVersion(version)
+	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
+		return false, nil
+	}
+	pool := e.callPool(*version, o.Status.Step(), p)
+	if o.Status.Undoing() {
+		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
+		return err == nil && known.own.undoKeyExpired(pool.cfg, o, o.InDoubtSince, e.now()), err
+	}
+	_, looks := pool.exec.(provider.Looker)
+	return !looks && pool.stepKeyExpired(o, e.now()), nil
+}
+
+// hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
+// before it is charged. Only a remote charge is preceded by their undoing.
+func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
+	generation := o.Generation
+	if o.Status == fsm.Failed {
+		generation++ // it is to start again
+	} else if generation == 0 || o.Status.Undoing() {
+		return false, nil
+	}
+	known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: fsm.Charge, generation: generation}, provider.Do)
+	return err == nil && len(known.voids) > 0, err
+}
+
+// switchPolicy lets an order go on under the active policy, unless a step that was done
+// under its own, or may have been, could not be undone then.
+func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (err error) {
+	version, active := e.policies.active()
+	if version != nil && active == nil {
+		return orders.ErrUnavailable // not known here, or not yet
+	}
+	pinned, known := e.policies.byVersion(o.Policy)
+	refused := !known || needsPinned(o, pinned, active)
+	if !refused && !active.Step(fsm.Charge).Executor.Remote() {
+		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
+			return err
+		}
+	}
+	if refused {
+		return &orders.NotApplicable{Verb: orders.Retry, Code: orders.RefusedPolicySwitch, Order: *o}
+	}
+	c.policy = version
+	return nil
+}
+
+// needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
+// the other policy, or that one takes its key to be remembered for longer. It was sent
+// under the pinned one, and the provider's memory is no longer than that says.
+func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
+	var stands []fsm.Step
+	if o.ChargedAt != nil && o.RefundedAt == nil {
+		stands = append(stands, fsm.Charge)
+	}
+	if o.ReservedAt != nil && o.ReleasedAt == nil {
+		stands = append(stands, fsm.Reserve)
+	}
+	if o.InDoubtSince != nil {
+		stands = append(stands, o.Status.Step())
+	}
+	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
+		was, is := pinned.Step(s), other.Step(s)
+		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
+			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
+	})
+}
+
+// change is what a verb makes of the row of an order, which is written as a whole.
+type change struct {
+	hold, holdReason, stopRequested, failureCode *string
+
+	policy   *int32
+	approves bool
+	renews   bool // the window of retries
+	next     string
+}
+
+// What becomes of an order after a verb.
+const (
+	nextSame    = "same"    // its driver, or its hold, goes on
+	nextClaimed = "claimed" // this process drives it
+	nextDue     = "due"     // another process does: this one can't run its policy
+	nextRests   = "rests"   // nobody does before somebody acts
+)
+
+// sameAs changes nothing but the history.
+func sameAs(o *orders.Order) *change {
+	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
+		policy: o.Policy, next: nextSame}
+}
+
+// changeOf is what a verb makes of an order that it applies to.
+func changeOf(row *orders.Order, q *Request) *change {
+	c := sameAs(row)
+	switch q.Verb {
+	case orders.Cancel, orders.Reject:
+		if row.StopRequested == nil || orders.Pausing(row) {
+			c.stopRequested = new(string(orders.Cancel))
+		}
+		if q.Verb == orders.Reject {
+			c.failureCode = new("rejected")
+		}
+		if row.Hold != nil {
+			c.renews = true
+			c.goesOn()
+		}
+	case orders.Pause:
+		if row.Hold == nil {
+			c.stopRequested = new(string(orders.Pause)) // its driver holds it before the next step
+		} else {
+			c.hold, c.holdReason, c.next = new(fsm.HoldPaused), nil, nextRests
+		}
+	case orders.Resume:
+		c.unpause()
+		if orders.HeldFor(row, fsm.HoldPaused) {
+			c.goesOn()
+		}
+	case orders.Retry:
+		c.unpause()
+		c.renews = true
+		c.goesOn()
+	case orders.Approve:
+		c.unpause()
+		c.approves = true
+		c.goesOn()
+	case orders.StepResult:
+		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
+			c.goesOn()
+		}
+	case orders.Refund: // it has a judge of its own
+	}
+	return c
+}
+
+func (c *change) unpause() {
+	if c.stopRequested != nil && *c.stopRequested == string(orders.Pause) {
+		c.stopRequested = nil
+	}
+}
+
+// goesOn takes the order out of its hold. write says who drives it.
+func (c *change) goesOn() {
+	c.hold, c.holdReason, c.next = nil, nil, nextClaimed
+}
+
+// write sends the statement of a verb, and takes up the order if it is to go on. False
+// without an error: the order has changed since it was read, and nothing was written.
+func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *change) (bool, error) {
+	if _, runs := e.policies.byVersion(c.policy); c.next == nextClaimed && !runs {
+		c.next = nextDue
+	}
+	written, err := e.askUntilKnown(ctx, o, q, c)
+	switch fault := db.FaultOf(err); {
+	case fault == db.None && len(written) == 0, fault == db.Again:
+		return false, nil
+	case fault != db.None:
+		return false, orders.Unavailable(string(q.Verb)+" order", err)
+	}
+	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
+		e.held(*hold, 1)
+	}
+	if q.aboutRefund() {
+		e.refunds.nudge()
+	} else if written[0].Hold == nil && e.driveClaimedFor(q.HTTPRequestID, written) > 0 {
+		e.watches.add(nil) // a caller of ours may be watching it
+	}
+	return true, nil
+}
+
+// settledCode is why a step is not done, where the person who said so gave no code.
+const settledCode = "step_result"
+
+// askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
+// the last one finds another seq, an earlier one may have raised it. After the first try whoever asked may go: what was sent has to
+// be found out.
+func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
+	written, err := e.ask(ctx, o, q, c)
+	if db.FaultOf(err) != db.Unknown {
+		return written, err
+	}
+	for try := 0; !db.SchemaMismatch(err) && e.ctx.Err() == nil; try++ {
+		if fault := db.FaultOf(err); fault != db.Unknown && fault != db.Again {
+			break
+		}
+		e.unknown(string(q.Verb)+" order", err)
+		e.backOff(try)
+		if written, err = e.ask(e.ctx, o, q, c); err == nil && len(written) == 0 {
+			return e.asked(e.ctx, o, q)
+		}
+	}
+	return written, err
+}
+
+func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
+	switch {
+	case q.aboutLateUndo():
+		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+		return writtenOrders(rows), err
+	case q.Verb == orders.Refund:
+		rows, err := e.query.RefundAsk(ctx, db.RefundAskParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: db.Optional(max(q.Refund.Restock, 0)),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+		return writtenOrders(rows), err
+	case q.aboutRefund():
+		rows, err := e.query.RefundSettle(ctx, db.RefundSettleParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.Refund, Outcome: q.Settle.Outcome,
+			Code: cmp.Or(q.Settle.Code, settledCode), Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+		return writtenOrders(rows), err
+	case q.Verb == orders.StepResult:
+		code := q.Settle.Code
+		if q.Settle.Outcome != SettledDone {
+			code = cmp.Or(code, settledCode)
+		}
+		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+		return writtenOrders(rows), err
+	case o.Status == fsm.Failed:
+		return e.redrive(ctx, db.OrderRedriveParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint(),
+			PaymentMethod: db.Optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
+	}
+	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
+		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
+		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+		RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+	return writtenOrders(rows), err
+}
+
+// replacedBy is the payment method of the order that a request replaces by another, empty where it has none; nil: it does not.
+func replacedBy(o *orders.Order, q *Request) *string {
+	if q.PaymentMethod == "" || q.PaymentMethod == or(o.PaymentMethod) {
+		return nil
+	}
+	return new(or(o.PaymentMethod))
+}
+
+// asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
+// history is there. No order without an error: another row is there, so it was not.
+func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
+	rows, err := untilKnown(e, "read history", func() ([]db.Transition, error) {
+		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1, Durable: true})
+	})
+	if err != nil || len(rows) == 0 {
+		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
+	}
+	t := &rows[0]
+	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.OnBehalfOf) != q.OnBehalfOf || or(t.Reason) != q.Reason ||
+		or(t.RequestID) != q.RequestID || !bytes.Equal(t.Fingerprint, q.fingerprint()) || (t.PaymentMethod == nil) != (replacedBy(o, q) == nil) {
+		return nil, nil
+	}
+	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)
+	if err != nil || len(found) == 0 {
+		return nil, cmp.Or(err, orders.ErrUnavailable)
+	}
+	return found[:1], nil
 }

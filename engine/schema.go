@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"pawl/db"
 	"pawl/orders"
@@ -127,4 +131,150 @@ func checkStatements(ctx context.Context, pool *db.Pool) error {
 		return fmt.Errorf("%w: %w", ErrNotMigrated, refused)
 	}
 	return orders.Unavailable("check statements", err)
+}
+
+// errSchemaMismatch is what callers are told whose order can't go on, or can't be taken, because of
+// the schema: to ask again is safe.
+var errSchemaMismatch = fmt.Errorf("%w: %w", orders.ErrUnavailable, ErrNotMigrated)
+
+const (
+	standMin      = time.Second      // how long the engine stands still at least
+	standMax      = time.Minute      // and at most, when it meets the same again and again
+	standRelapses = 10 * time.Second // after a standstill: an error within this time means that nothing has changed
+)
+
+// schemaHealth is what this process knows of whether its statements can run on the schema.
+//
+// When the statement of a move or an admission meets an error that says they can't
+// (db.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
+// order whose statement met it is handed back. Keeping them would renew their leases for
+// ever and show nobody that they are stuck. The standstill ends as soon as the statements can be
+// prepared again. Some errors no preparing shows, as one in the body of a trigger: then it ends
+// all the same, after a pause that grows while the error comes again.
+type schemaHealth struct {
+	log     *slog.Logger
+	proof   atomic.Pointer[proof] // the last one that passed
+	proving chan struct{}         // holds a token while a proof is made
+	still   atomic.Bool           // the engine stands still
+
+	mu    sync.Mutex
+	why   error
+	shown bool // a proof has failed since: the next one that passes says that the cause is gone
+	pause time.Duration
+	until time.Time // the standstill lasts until then at least
+	ended time.Time
+}
+
+func newSchemaHealth(log *slog.Logger) *schemaHealth {
+	return &schemaHealth{log: log, proving: make(chan struct{}, 1)}
+}
+
+// standStill begins a standstill, if the engine does not stand still already.
+func (h *schemaHealth) standStill(doing string, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.still.Load() {
+		return
+	}
+	now := time.Now()
+	if now.Sub(h.ended) < standRelapses && !h.shown {
+		h.pause = min(2*h.pause, standMax)
+	} else {
+		h.pause = standMin
+	}
+	h.shown = false
+	h.why, h.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(h.pause)
+	h.still.Store(true)
+	h.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
+}
+
+// failed notes that a proof has failed, if that is what the error says.
+func (h *schemaHealth) failed(err error) {
+	if errors.Is(err, ErrNotMigrated) {
+		h.mu.Lock()
+		h.shown = true
+		h.mu.Unlock()
+	}
+}
+
+// goOn ends a standstill whose cause is gone or whose time is over; the caller has seen that the statements can be
+// prepared. It returns why the engine stands still if it still does.
+func (h *schemaHealth) goOn() error {
+	if !h.still.Load() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if h.still.Load() && !h.shown && now.Before(h.until) {
+		return h.why
+	}
+	if h.still.Swap(false) {
+		h.ended = now
+		h.log.Info("statements can be prepared: orders are taken again")
+	}
+	return nil
+}
+
+// proofAge is how long a proof that the statements can be prepared is believed. It costs
+// some 15 ms of a connection.
+const proofAge = 10 * time.Second
+
+// proof says that all statements could be prepared.
+type proof struct {
+	at  time.Time
+	met int64 // errors met before it began: it says nothing about one that was met later
+}
+
+// prove has all statements prepared, unless that was done lately and no statement has met an
+// error since that speaks against it.
+func (h *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
+	if h.proved(pool) {
+		return nil
+	}
+	select {
+	case h.proving <- struct{}{}:
+		defer func() { <-h.proving }()
+	case <-ctx.Done():
+		return orders.Unavailable("prepare statements", ctx.Err())
+	}
+	if h.proved(pool) { // by the one we waited for
+		return nil
+	}
+	met := pool.SchemaMismatches()
+	if err := checkStatements(ctx, pool); err != nil {
+		h.proof.Store(nil)
+		return err
+	}
+	h.proof.Store(&proof{at: time.Now(), met: met})
+	return nil
+}
+
+func (h *schemaHealth) proved(pool *db.Pool) bool {
+	p := h.proof.Load()
+	return p != nil && p.met == pool.SchemaMismatches() && time.Since(p.at) < proofAge
+}
+
+// fit proves that orders can be taken and moved, and ends a standstill when they can.
+func (e *Engine) fit(ctx context.Context) error {
+	err := checkSchema(ctx, e.pool, e.cfg.SchemaVersion)
+	if err == nil {
+		err = e.schemaHealth.prove(ctx, e.pool)
+	}
+	if err != nil {
+		e.schemaHealth.failed(err)
+		return err
+	}
+	return e.schemaHealth.goOn()
+}
+
+// standsDown deals with a batch whose statement can't run on the schema, and reports whether
+// that is what the error says. The statement was certainly rolled back.
+func (e *Engine) standsDown(doing string, err error, runs []*run) bool {
+	if !db.SchemaMismatch(err) {
+		return false
+	}
+	e.schemaHealth.standStill(doing, err)
+	e.giveBack(errSchemaMismatch, runs...)
+	return true
 }

@@ -1,0 +1,404 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/ledger"
+	"pawl/orders"
+	"pawl/policy"
+	"pawl/provider"
+)
+
+// resultKey is what the answers of one statement have in common.
+type resultKey struct {
+	outcome  fsm.Outcome // or suspends
+	policy   int32
+	state    fsm.State
+	fence    int64
+	seq      int32
+	stop     bool
+	step     fsm.Step
+	executor policy.Executor
+	capture  string
+	sells    bool
+	doubted  bool
+	consumes bool
+}
+
+// answersMost is how many answers one statement takes. PostgreSQL joins them to their rows by
+// comparing each with each, so four batches of 128 are four times as fast as one of 512.
+const answersMost = 128
+
+const suspends fsm.Outcome = "suspends"
+
+func (e *Engine) resultKey(r *run) resultKey {
+	o, c := &r.order, r.call
+	key := resultKey{outcome: outcomeFor(c, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: c.step, consumes: c.source != ""}
+	if key.outcome == suspends {
+		return key
+	}
+	key.policy = *o.Policy
+	p, _ := e.policies.byVersion(o.Policy)
+	how := p.Step(c.step)
+	if how.Executor.Remote() {
+		key.executor = how.Executor
+	}
+	if c.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
+		key.capture = how.Capture
+	}
+	key.doubted = c.refusedInDoubt()
+	key.sells = !p.Reserve.Executor.Remote()
+	return key
+}
+
+// outcomeFor says what an answer is to the machine.
+func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
+	switch result := c.result.(type) {
+	case stopRequested:
+		return fsm.Stopped
+	case ledgerConfirm:
+		return fsm.Done
+	case provider.Done:
+		if !c.voids(o) && c.step == o.Status.Step() {
+			return fsm.Done
+		}
+	case provider.Refused:
+		if !o.Status.Undoing() && c.operation != provider.Undo && (!o.Status.Pivot() || !c.refusedInDoubt()) {
+			return fsm.Refused
+		}
+	case provider.Retry:
+		// What is certainly not done, and not worth another try, is as good as refused.
+		if !c.doubted && !c.uncalled && c.operation == provider.Do && slices.Contains(c.pool.cfg.Retry.NonRetryable, result.Code) {
+			return fsm.Refused
+		}
+	}
+	return suspends
+}
+
+// failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
+// ask for patience, is no illness. That a look-up is answered while the step is not done says neither.
+func failureOf(result provider.Result) error {
+	switch result := result.(type) {
+	case provider.Unknown:
+		if result.Code == provider.InProgress {
+			return errUncalled
+		}
+		return errIll
+	case unseen:
+		return errUncalled
+	case attention: // nothing was asked of the other side
+		return errUncalled
+	case provider.Retry:
+		if result.Code == stoodStillCode {
+			return errUncalled
+		}
+		if result.Counts || result.Code == "connection_failed" {
+			return errIll
+		}
+	}
+	return nil
+}
+
+// sellsStock reports whether an answer writes the stock row: the confirmation of what the
+// ledger has reserved does.
+func (e *Engine) sellsStock(r *run) bool {
+	key := e.resultKey(r)
+	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
+}
+
+// advance moves orders out of their state. For as many as there are permits, the same commit
+// also begins the call of the next step.
+func (e *Engine) advance(key resultKey, runs []*run, busy func([]*run)) {
+	if next := e.nextPool(key, runs[0]); next != nil {
+		unread, ready := divide(runs, next.lacksReference)
+		n := next.acquire(len(ready))
+		e.commitMove(permits{pool: next, left: n}, key, ready[:n:n], busy)
+		runs = append(unread, ready[n:]...)
+	}
+	e.commitMove(permits{}, key, runs, busy)
+}
+
+// nextPool is the pool of the next call of orders that go forward. It is nil if there is no
+// such call, or if the orders may have to stop first.
+func (e *Engine) nextPool(key resultKey, r *run) *callPool {
+	o := &r.order
+	next, _ := key.state.Next(key.outcome)
+	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
+		return nil
+	}
+	p, _ := e.policies.byVersion(o.Policy)
+	if !p.Step(next.Step()).Executor.Remote() {
+		return nil
+	}
+	return e.callPool(*o.Policy, next.Step(), p)
+}
+
+// commitMove moves a batch. With permits it then makes the next calls of the orders that moved.
+func (e *Engine) commitMove(with permits, key resultKey, runs []*run, busy func([]*run)) {
+	if len(runs) == 0 {
+		return
+	}
+	results := make(map[int64]ledger.Answer, len(runs))
+	for _, r := range runs {
+		_, results[r.no()] = namedResult(r.call.result)
+	}
+	with.asked = time.Now()
+	defer with.freeUnused()
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
+		return ledger.SaveResults(ctx, q, ledger.Results{
+			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
+		})
+	}
+	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(moved []*run) { e.goOn(moved, &with) }}, runs)
+}
+
+// goOn makes the next calls of orders, where they began with the move, and drives the
+// others.
+func (e *Engine) goOn(runs []*run, with *permits) {
+	rest := runs[:0]
+	for _, r := range runs {
+		r.applyResult()
+		if with.pool == nil || r.status().Undoing() {
+			rest = append(rest, r)
+			continue
+		}
+		with.use(r)
+		now := e.now()
+		e.begun(r, or(r.order.Calls)+1, &now, now)
+	}
+	e.drive(rest)
+}
+
+// applyResult makes in the run the changes that the statement of its result made in the row.
+func (r *run) applyResult() {
+	o, c := &r.order, r.call
+	if done, ok := c.result.(provider.Done); ok && done.Reference != "" && c.state == fsm.DoneIn(c.step) {
+		switch c.step {
+		case fsm.Charge:
+			o.ChargeReference = &done.Reference
+		case fsm.Reserve:
+			o.ReserveReference = &done.Reference
+		default: // that of a confirmation is read when somebody asks
+		}
+	}
+	o.Retries, o.RetryWindowStartedAt, o.Action = nil, nil, nil
+	if _, stopped := r.call.result.(stopRequested); !o.Status.Undoing() || !stopped && !r.call.refusedInDoubt() {
+		o.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
+	}
+	if o.Status == fsm.Completed {
+		o.StopRequested = nil
+	}
+	r.call, r.preflight = nil, nil
+}
+
+// suspend commits answers that leave orders in their state: most are held.
+func (e *Engine) suspend(key resultKey, runs []*run) {
+	results := make(map[int64]ledger.Suspension, len(runs))
+	for _, r := range runs {
+		results[r.no()] = undecided{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
+	}
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
+		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: results, Consumes: key.consumes})
+	}
+	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(moved []*run) { e.suspended(moved, results) }}, runs)
+}
+
+// suspended tells the callers of held orders and drives the others on.
+func (e *Engine) suspended(runs []*run, results map[int64]ledger.Suspension) {
+	var held, on []*run
+	for _, r := range runs {
+		s := results[r.no()]
+		if s.Hold == "" {
+			if r.preflight != nil {
+				r.preflight.learn(r.call)
+			}
+			if s.Cleared {
+				r.order.InDoubtSince = nil
+			}
+			r.call = nil
+			on = append(on, r)
+			continue
+		}
+		e.held(s.Hold, 1)
+		if s.Hold == fsm.HoldAttention {
+			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.Reason)
+		}
+		r.order.Hold, r.call = &s.Hold, nil
+		held = append(held, r)
+	}
+	e.finish(nil, held...)
+	e.drive(on)
+}
+
+// holdKey is what orders have in common that one statement holds without a result: before they start, paused, or
+// because they can't be moved.
+type holdKey struct {
+	state        fsm.State
+	fence        int64
+	seq          int32
+	hold, reason string
+	approval     time.Duration // how long it is waited for; 0: as long as it takes, or as the row says
+}
+
+// holdWaiting is the flush of the queue of orders that are to wait before they go on.
+func (e *Engine) holdWaiting(runs []*run) {
+	for key, group := range groupBy(runs, e.holdKey) {
+		e.hold(key, group)
+	}
+}
+
+func (e *Engine) holdKey(r *run) holdKey {
+	o := &r.order
+	key := holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: r.wait}
+	if orders.Pausing(o) {
+		key.hold = fsm.HoldPaused
+	}
+	if key.hold == fsm.HoldApproval {
+		key.reason, key.approval = e.approvalTerms(o)
+	}
+	return key
+}
+
+// giveUp takes an order out of the way that can't be moved: it waits for a person.
+func (e *Engine) giveUp(r *run, why error) {
+	o := &r.order
+	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
+	reason := strings.Replace(db.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
+	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: reason}, []*run{r})
+}
+
+func (e *Engine) hold(key holdKey, runs []*run) {
+	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		Hold: key.hold, HoldReason: key.reason, Seconds: key.approval.Seconds()})
+	switch {
+	case db.FaultOf(err) == db.Bad && key.hold != fsm.HoldAttention:
+		e.split(runs, func(half []*run) { e.hold(key, half) }, func(r *run) { e.giveUp(r, err) })
+		return
+	case err != nil:
+		e.failed("hold orders", err, runs, e.later)
+		return
+	}
+	held, lost := divide(runs, func(r *run) bool {
+		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
+	})
+	e.held(key.hold, len(held))
+	for _, r := range held {
+		r.complete, r.wait = false, ""
+	}
+	e.finish(nil, held...)
+	if key.hold == fsm.HoldQueued {
+		for _, r := range held {
+			e.limiter.ask(*r.order.ConcurrencyKey)
+		}
+	}
+	e.onCASMiss(lost)
+}
+
+const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
+
+// undecided is all that counts for an order whose step was neither done nor refused.
+type undecided struct {
+	cfg    *policy.Step
+	call   *call
+	order  *orders.Order
+	now    time.Time // on the database's clock
+	chance float64   // from 0 to 1; the delay is drawn by it
+}
+
+// decide says what becomes of the order. It depends on nothing else.
+func (u undecided) decide() ledger.Suspension {
+	s, c, o := u.meaning(), u.call, u.order
+	ofStep := c.operation == provider.Do && !isAttention(c.result) && !c.uncalled && !c.lookOnly
+	if s.Hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.Cleared || !o.Status.Pivot()) {
+		s.Hold, s.Reason, s.Delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
+	}
+	return s
+}
+
+func isAttention(result provider.Result) bool {
+	_, is := result.(attention)
+	return is
+}
+
+func (u undecided) meaning() (s ledger.Suspension) {
+	c := u.call
+	if s.Outcome, s.Answer = namedResult(c.result); c.uncalled {
+		s.Outcome = ""
+	}
+	switch result := c.result.(type) {
+	case attention:
+		s.Hold, s.Reason, s.Delay = fsm.HoldAttention, result.reason, -1
+	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
+		reason := "undo_refused: "
+		switch {
+		case c.voids(u.order):
+			reason = orders.VoidRefused
+		case c.operation != provider.Undo:
+			reason = "refused_in_doubt: "
+		}
+		s.Hold, s.Reason, s.Delay, s.Counts = fsm.HoldAttention, reason+result.Code, -1, true
+	case provider.Waiting:
+		s.Hold, s.Delay, s.Action = fsm.HoldCallback, u.cfg.CallbackTimeout, result.Action
+	case provider.Retry:
+		s.Counts = result.Counts
+		// A callback that says not done may be about another call than the last one.
+		s.Cleared = !c.doubted || c.source == byOperator
+		// That an undo did nothing says nothing of what it was to undo.
+		s.Cleared = s.Cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
+		return u.again(s, result.After)
+	case unseen: // the request is sent again at once
+	case provider.Unknown:
+		s.Counts = true
+		return u.again(s, result.After)
+	default: // an earlier key is void now: go on to the next call
+		s.Answer = ledger.Answer{}
+	}
+	return s
+}
+
+// again holds the order for a retry, or for a person when retries and budget are used up.
+func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspension {
+	cfg, retries, spent := u.cfg, or(u.order.Retries), time.Duration(0)
+	if u.order.RetryWindowStartedAt != nil {
+		spent = max(u.now.Sub(*u.order.RetryWindowStartedAt), 0)
+	}
+	if s.Counts {
+		retries++
+	}
+	s.Hold, s.Reason = fsm.HoldRetry, s.Code
+	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent)) // or orders with the same Retry-After would call at once
+	left := cfg.Retry.Budget - spent
+	switch {
+	case slices.Contains(cfg.Retry.NonRetryable, s.Code):
+		s.Hold, s.Reason = fsm.HoldAttention, "non_retryable: "+s.Code
+	case int(retries) > cfg.Retry.MaxRetries && left <= 0:
+		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.Code)
+	case after > left && after > cfg.Retry.Cap && !u.call.uncalled:
+		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", u.now.Add(after).UTC().Format(time.RFC3339))
+	}
+	if s.Hold == fsm.HoldAttention {
+		s.Delay = -1
+	}
+	return s
+}
+
+// delayBound is what the delay of a retry is drawn up to, from zero (full jitter: Brooker,
+// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with their number.
+// An answer that does not count leaves that number as it is, so after one the bound grows with
+// the time spent.
+func delayBound(r *policy.Retry, retries int32, counts bool, spent time.Duration) float64 {
+	bound := float64(max(spent/2, r.Initial))
+	if counts {
+		bound = float64(r.Initial) * math.Pow(r.Factor, float64(min(retries-1, 64)))
+	}
+	return min(bound, float64(r.Cap))
+}
