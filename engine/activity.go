@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +14,6 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/ledger"
 )
 
 const (
@@ -41,9 +39,8 @@ type Activity struct {
 
 // activity keeps what the replica did in the last hour, in memory alone.
 type activity struct {
-	engine *Engine
-	moves  map[[2]fsm.State]*atomic.Int64 // counted since the start, by edge of the machine
-	own    *prometheus.Registry           // of the metrics that are read
+	*remote
+	own *prometheus.Registry // of the metrics that are read
 
 	mu     sync.Mutex // guards what follows
 	before tally
@@ -52,41 +49,11 @@ type activity struct {
 	heldAt time.Time        // when that was
 }
 
-func newActivity(e *Engine) *activity {
-	a := &activity{engine: e, moves: map[[2]fsm.State]*atomic.Int64{}, own: prometheus.NewRegistry()}
-	for _, edge := range fsm.Edges() {
-		a.moves[[2]fsm.State{edge.From, edge.To}] = new(atomic.Int64)
-	}
+func newActivity(e *remote) *activity {
+	a := &activity{remote: e, own: prometheus.NewRegistry()}
 	a.own.MustRegister(e.metrics.finished, e.metrics.orderSeconds, e.metrics.calls)
 	a.before = a.tally()
 	return a
-}
-
-// moved counts orders that were moved together: nearly always all to the same state.
-func (a *activity) moved(from fsm.State, verdicts []ledger.Moved) {
-	for len(verdicts) > 0 {
-		to := verdicts[0].ToStatus
-		n := 1
-		for n < len(verdicts) && verdicts[n].ToStatus == to {
-			n++
-		}
-		a.count(from, to, n)
-		verdicts = verdicts[n:]
-	}
-}
-
-// count counts moves of orders; what is no edge of the machine is none.
-func (a *activity) count(from, to fsm.State, orders int) {
-	if counter := a.moves[[2]fsm.State{from, to}]; counter != nil {
-		counter.Add(int64(orders))
-	}
-}
-
-// Activity returns what the replica did in the last hour, the oldest first. It is the caller's, but for the maps.
-func (e *Engine) Activity() []Activity {
-	e.activity.mu.Lock()
-	defer e.activity.mu.Unlock()
-	return slices.Clone(e.activity.points)
 }
 
 func (a *activity) note(ctx context.Context) {
@@ -107,9 +74,9 @@ func (a *activity) countHeld(ctx context.Context) {
 	}
 	limited, cancel := context.WithTimeout(ctx, heldLimit)
 	defer cancel()
-	rows, err := a.engine.query.OrdersHeldStats(limited, db.OrdersHeldStatsParams{Most: CountsMost})
+	rows, err := a.query.OrdersHeldStats(limited, db.OrdersHeldStatsParams{Most: CountsMost})
 	if err != nil && ctx.Err() == nil {
-		a.engine.log.Warn("could not count the held orders", "error", err)
+		a.log.Warn("could not count the held orders", "error", err)
 	}
 	if err != nil {
 		return
@@ -140,8 +107,8 @@ func (a *activity) sample() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	point := now.since(&a.before)
-	point.At, point.OnHold = a.engine.now(), a.onHold
-	for _, pool := range a.engine.CallPools() {
+	point.At, point.OnHold = a.now(), a.onHold
+	for _, pool := range a.CallPools() {
 		if pool.Breaker != gobreaker.StateClosed {
 			if point.Breakers == nil {
 				point.Breakers = map[fsm.Step]gobreaker.State{}
@@ -165,9 +132,9 @@ type tally struct {
 }
 
 func (a *activity) tally() tally {
-	t := tally{at: time.Now(), admitted: a.engine.Stats.Admitted.Load(), ended: map[fsm.State]int64{},
+	t := tally{at: time.Now(), admitted: a.Stats.Admitted.Load(), ended: map[fsm.State]int64{},
 		moves: map[[2]fsm.State]int64{}, calls: map[[2]string]int64{}, took: durations{}}
-	for pair, counter := range a.moves {
+	for pair, counter := range a.metrics.moves {
 		t.moves[pair] = counter.Load()
 	}
 	families, _ := a.own.Gather() // the engine's own metrics are sound, or nothing would be served
@@ -278,3 +245,19 @@ func lowerBound(bound float64) float64 {
 	}
 	return orderBuckets[i-1]
 }
+
+const (
+	// CountsMost is where Waiting stops counting.
+	CountsMost = 10_000
+	// OldestMost is of how many orders of a hold Waiting looks how long they have waited: those that were created first.
+	OldestMost = 1000
+)
+
+// Held are the orders that wait for one thing.
+type Held struct {
+	Orders  int64
+	Longest time.Duration // how long the longest wait of the OldestMost oldest orders has lasted
+}
+
+// duration is a time that the database has given in seconds.
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }

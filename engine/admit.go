@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,8 +13,9 @@ import (
 	"pawl/policy"
 )
 
-// admit is the flush of the queue of new orders. Without an active policy, those that bring no terms take the short way.
-func (e *Engine) admit(runs []*run) {
+// admit stores new orders, and says where they and those that existed go next. Without an active policy, those that bring
+// no terms take the short way.
+func (e *remote) admit(runs []*run) []*run {
 	plain, others := []*run(nil), runs
 	version, p := e.policies.active()
 	if version == nil {
@@ -30,12 +30,18 @@ func (e *Engine) admit(runs []*run) {
 	if len(others) > 0 {
 		e.admitWithTerms(version, p, others)
 	}
+	return runs
 }
 
 func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 
+// remotePace is the time between two statements for answers of providers. It is short
+// beside a call over a network, and makes batches of what would be single orders: a
+// statement costs as much for one order as for ten.
+const remotePace = 20 * time.Millisecond
+
 // admissionPace: where the charge is remote, new orders come as often as answers do.
-func (e *Engine) admissionPace() time.Duration {
+func (e *core) admissionPace() time.Duration {
 	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Remote() {
 		return remotePace
 	}
@@ -44,7 +50,7 @@ func (e *Engine) admissionPace() time.Duration {
 
 // admitPlain stores the orders of a batch that are new, already leased to us and charging, and
 // finds out about the others. Only this and admitWithTerms make orders.
-func (e *Engine) admitPlain(runs []*run) {
+func (e *remote) admitPlain(runs []*run) {
 	rows, err := ledger.Admit(e.ctx, e.query, e.admission(runs))
 	if err != nil {
 		e.notAdmitted(err, runs)
@@ -53,26 +59,27 @@ func (e *Engine) admitPlain(runs []*run) {
 	e.admitted(runs, rows)
 }
 
-// notAdmitted goes on after an admission that failed.
-func (e *Engine) notAdmitted(err error, runs []*run) {
+// notAdmitted says where runs go after an admission that failed.
+func (e *remote) notAdmitted(err error, runs []*run) {
 	if e.standsDown("admit orders", err, runs) {
 		return
 	}
+	again := func(half []*run) { e.admit(half) }
 	switch db.FaultOf(err) {
 	case db.Bad:
-		e.split(runs, e.admit, func(r *run) { e.finish(err, r) })
+		split(runs, again, func(r *run) { end(err, r) })
 	case db.Busy:
-		e.split(runs, e.admit, func(r *run) { e.admitAgain([]*run{r}) })
+		split(runs, again, func(r *run) { r.next = toReadmit })
 	case db.Again:
 		e.Stats.Retried.Add(1)
-		e.readBack(runs)
+		goTo(toReadBack, runs...)
 	default:
 		e.unknown("admit orders", err)
-		e.readBack(runs)
+		goTo(toReadBack, runs...)
 	}
 }
 
-func (e *Engine) admission(runs []*run) db.OrdersAdmitKeyedParams {
+func (e *core) admission(runs []*run) db.OrdersAdmitKeyedParams {
 	n := len(runs)
 	p := db.OrdersAdmitKeyedParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
@@ -122,8 +129,8 @@ func addKeys(p *db.OrdersAdmitKeyedParams, runs []*run) {
 	}
 }
 
-// admitted drives the new orders and reads the others, which existed or came to exist.
-func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
+// admitted says where the orders of a batch go: the new ones to their first step. The others existed, or came to exist, and are read.
+func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 	byID := make(map[string]*run, len(runs))
 	for _, r := range runs {
 		byID[r.orderID] = r
@@ -143,22 +150,21 @@ func (e *Engine) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		e.lastAdmitted.Store(new(rows[n-1].OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(fresh)))
-	e.activity.count(fsm.Pending, fsm.Charging, len(fresh))
-	e.ownAndDrive(fresh)
-	e.found(byID)
+	e.metrics.count(fsm.Pending, fsm.Charging, len(fresh))
+	e.own(fresh)
+	e.foundStored(byID)
 }
 
-// found reads the orders of a batch that were there before.
-func (e *Engine) found(byID map[string]*run) {
-	if len(byID) == 0 {
-		return
-	}
+// foundStored sends the orders of a batch that were there before to be read.
+func (e *core) foundStored(byID map[string]*run) {
 	e.Stats.Known.Add(int64(len(byID)))
-	e.readBack(slices.Collect(maps.Values(byID)))
+	for _, r := range byID {
+		r.next = toReadBack
+	}
 }
 
 // readLastAdmitted reads what was admitted before this process began, so that its first order names it.
-func (e *Engine) readLastAdmitted() {
+func (e *core) readLastAdmitted() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
 	switch last, err := e.query.OrdersLast(ctx); {
@@ -169,23 +175,11 @@ func (e *Engine) readLastAdmitted() {
 	}
 }
 
-// ownAndDrive notes that the runs are ours and sends each where its state says.
-func (e *Engine) ownAndDrive(runs []*run) {
-	if len(runs) == 0 {
-		return
-	}
-	e.runs.own(runs)
-	for _, r := range runs {
-		r.markKnown()
-	}
-	e.drive(runs)
-}
-
 // admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
 // times, a customer. Some of them wait before they start.
-func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
+func (e *remote) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
-		e.finish(orders.ErrUnavailable, slices.Clone(runs)...)
+		end(orders.ErrUnavailable, runs...)
 		return
 	}
 	if p != nil && p.Charge.Executor.Remote() {
@@ -199,7 +193,7 @@ func (e *Engine) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 
 // admitTo admits a batch; with permits, those that start at once begin the call of their
 // charge with it.
-func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, runs []*run) {
+func (e *remote) admitTo(version *int32, p *policy.Policy, with permits, runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
@@ -215,7 +209,7 @@ func (e *Engine) admitTo(version *int32, p *policy.Policy, with permits, runs []
 	e.admittedWith(runs, rows, &with)
 }
 
-func (e *Engine) admissionWith(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
+func (e *core) admissionWith(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
 	base := e.admission(runs)
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
@@ -264,12 +258,12 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 }
 
 // admittedWith is admitted for orders with terms: those that are held have no driver.
-func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
+func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
 	byID := make(map[string]*run, len(runs))
 	for _, r := range runs {
 		byID[r.orderID] = r
 	}
-	var driven, begun, held []*run
+	var driven, begun []*run
 	started := 0
 	for _, o := range writtenOrders(rows) {
 		r := byID[o.OrderID]
@@ -279,8 +273,8 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		r.markKnown()
 		switch {
 		case o.Hold != nil:
-			held = append(held, r)
-			e.held(*o.Hold, 1)
+			end(nil, r)
+			e.metrics.countHeld(*o.Hold, 1)
 		case o.Calls != nil:
 			begun = append(begun, r)
 		default:
@@ -294,19 +288,13 @@ func (e *Engine) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, wi
 		e.lastAdmitted.Store(new(rows[n-1].WrittenOrder.OrderNo))
 	}
 	e.Stats.Admitted.Add(int64(len(rows)))
-	e.activity.count(fsm.Pending, fsm.Charging, started)
+	e.metrics.count(fsm.Pending, fsm.Charging, started)
 	e.runs.own(begun)
 	for _, r := range begun {
 		o := &r.order
 		with.use(r)
-		e.begun(r, *o.Calls, o.InDoubtSince, e.now())
+		r.begun(*o.Calls, o.InDoubtSince, e.now())
 	}
-	e.ownAndDrive(driven)
-	e.finish(nil, held...)
-	for _, r := range held {
-		if *r.order.Hold == fsm.HoldQueued {
-			e.limiter.ask(*r.order.ConcurrencyKey)
-		}
-	}
-	e.found(byID)
+	e.own(driven)
+	e.foundStored(byID)
 }

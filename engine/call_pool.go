@@ -1,22 +1,44 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
 	"pawl/policy"
 	"pawl/provider"
+	"pawl/provider/endpoint"
+	"pawl/provider/stripe"
 )
+
+// remote is core with what handlers of remote steps need besides: the call pools, and who we are to providers.
+type remote struct {
+	core
+	callPools callPools
+	identity  atomic.Pointer[identity]
+}
+
+// callPools are the pools of this replica. A pool is a queue: it sends an order on as soon as there is a permit for it.
+type callPools struct {
+	send func([]*run)
+
+	mu     sync.Mutex
+	byStep map[poolKey]*callPool
+}
 
 // callPool is the bulkhead of one step of one policy. It limits how many orders wait for a call of its executor, and by
 // permits how many calls are under way, so a slow provider fills only its own pool.
 type callPool struct {
-	e       *Engine
+	e       *remote
 	step    fsm.Step
 	policy  *policy.Policy
 	cfg     *policy.Step
@@ -25,7 +47,7 @@ type callPool struct {
 
 	mu       sync.Mutex
 	waiting  []*run
-	calling  int // permits that somebody holds: a call, or a statement that is to begin calls
+	calling  int // permits in use: by a call, or a statement that is to begin calls
 	unusable error
 	checked  time.Time
 }
@@ -39,11 +61,11 @@ type poolKey struct {
 var errCopied = errors.New("it is of the installation that this database was copied from, whose providers are not called")
 
 // callPool returns the one pool of a step of a policy.
-func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPool {
-	e.callPoolsMu.Lock()
-	defer e.callPoolsMu.Unlock()
+func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPool {
+	e.callPools.mu.Lock()
+	defer e.callPools.mu.Unlock()
 	key := poolKey{version, of}
-	if pool, ok := e.callPools[key]; ok {
+	if pool, ok := e.callPools.byStep[key]; ok {
 		return pool
 	}
 	cfg := p.Step(of)
@@ -58,21 +80,45 @@ func (e *Engine) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
 		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= cfg.Breaker.Failures },
 	})
-	e.callPools[key] = pool
+	e.callPools.byStep[key] = pool
 	return pool
 }
 
+// newExecutor makes the executor that a policy names for a remote step. Nothing that it withholds comes back from it.
+func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
+	switch s.Executor {
+	case policy.HTTP, policy.Simulator:
+		return provider.Masking(endpoint.New(s, of, within)), nil
+	case policy.Stripe:
+		return provider.Masking(stripe.New(s, of, within)), nil
+	default:
+		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
+	}
+}
+
 // poolOf returns the pool of the step that an order is at. Its policy has one, and is known.
-func (e *Engine) poolOf(o *orders.Order) *callPool {
+func (e *remote) poolOf(o *orders.Order) *callPool {
 	p, _ := e.policies.byVersion(o.Policy)
 	return e.callPool(*o.Policy, o.Status.Step(), p)
 }
 
-// enqueue has an order wait for a permit. What its call has to know was read.
-func (p *callPool) enqueue(r *run) {
+// waitForPermit has orders wait for a permit of the pool of their step. It returns those that the pool does not take, with
+// the reason as their result.
+func (e *remote) waitForPermit(runs []*run) (refused []*run) {
+	for _, r := range runs {
+		pool := e.poolOf(&r.order)
+		if result := pool.enqueue(r); result != nil {
+			r.next = r.withoutCall(pool, result)
+			refused = append(refused, r)
+		}
+	}
+	return refused
+}
+
+// enqueue has an order wait for a permit, or returns why the pool does not take it.
+func (p *callPool) enqueue(r *run) provider.Result {
 	if err := p.usable(); err != nil {
-		p.e.withoutCall(r, p, attention{reason: "policy_unusable: " + err.Error()})
-		return
+		return attention{reason: "policy_unusable: " + err.Error()}
 	}
 	p.mu.Lock()
 	full := len(p.waiting) >= p.cfg.Queue
@@ -81,10 +127,10 @@ func (p *callPool) enqueue(r *run) {
 	}
 	p.mu.Unlock()
 	if full {
-		p.e.withoutCall(r, p, provider.Retry{Code: "queue_full"})
-		return
+		return provider.Retry{Code: "queue_full"}
 	}
 	p.pump()
+	return nil
 }
 
 // usable returns nil if calls can be made, or else the reason. A secret may be corrected while
@@ -101,18 +147,36 @@ func (p *callPool) usable() error {
 	return p.unusable
 }
 
-// pump takes the free permits for the orders that wait, and begins their calls. Each call gives its own back; if
-// it is not made, whoever drops it does.
+// pump sends orders on that wait, as many as there are free permits. Each call gives its own back; a call that is not
+// made gives it back when it is dropped.
 func (p *callPool) pump() {
+	send := p.e.callPools.send
 	if p.e.stopping.Load() {
-		p.e.leaves.Add(p.drain()...)
+		send(goTo(toRelease, p.drain()...))
 		return
 	}
 	for taken := p.next(); len(taken) > 0; taken = p.next() {
 		for _, r := range taken {
-			p.e.prepareCall(r, p)
+			r.next = p.prepareCall(r)
 		}
+		send(taken)
 	}
+}
+
+// prepareCall asks the circuit breaker, and makes the call of an order that has a permit ready.
+func (p *callPool) prepareCall(r *run) destination {
+	if o := &r.order; o.Status.Undoing() && r.preflight.own.undoKeyExpired(p.cfg, o, o.InDoubtSince, p.e.now()) {
+		p.release()
+		return r.withoutCall(p, attention{reason: outcomeUnknown})
+	}
+	report, err := p.breaker.Allow()
+	if err != nil {
+		p.release()
+		return r.withoutCall(p, provider.Retry{Code: "breaker_open", After: p.cfg.Breaker.Open})
+	}
+	r.call = p.newCall(r)
+	r.call.report = report
+	return toBegin
 }
 
 // next takes free permits and returns the orders that get them.
@@ -160,6 +224,64 @@ func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 
 // retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
+
+// unread reports whether the order may have been called for before: then that is read first.
+func (p *callPool) unread(r *run) bool {
+	o := &r.order
+	return r.preflight == nil && (o.InDoubtSince != nil || o.Retries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
+}
+
+// lacksReference reports whether a call goes by what the provider calls the charge, and the run does not know
+// it: the order may have been taken up after that was said.
+func (p *callPool) lacksReference(r *run) bool {
+	return p.cfg.Executor == policy.Stripe && r.order.Calls != nil && or(r.order.ChargeReference) == ""
+}
+
+// newCall makes the next call of a run ready.
+func (p *callPool) newCall(r *run) *call {
+	o := &r.order
+	c := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
+		doubted: o.InDoubtSince != nil, lookOnly: p.stepKeyExpired(o, p.e.now())}
+	switch {
+	case r.preflight == nil:
+	case c.operation == provider.Do && len(r.preflight.voids) == 0:
+		c.unseen = r.preflight.unseen
+	case len(r.preflight.voids) > 0:
+		c.toVoid(&r.preflight.voids[0])
+	case c.operation == provider.Undo: // one that must not be sent has not come this far
+		c.undoReference, c.lookOnly = r.preflight.own.referenceToUndo(p.cfg.Executor), false
+	}
+	return c
+}
+
+// toVoid makes the call undo a key of an earlier generation. What the row says about doubt is
+// about the current generation, so it does not count here. Only the executor that did the step can
+// undo it; if this process can't use that executor, a person is asked.
+func (c *call) toVoid(key *sentKey) {
+	e := c.pool.e
+	c.step, c.generation, c.operation, c.doubted, c.lookOnly = key.step, key.generation, provider.Undo, false, false
+	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
+		c.pool = e.callPool(key.policy, key.step, p)
+	} else {
+		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
+	}
+	c.undoReference = key.referenceToVoid(c.pool.cfg.Executor)
+}
+
+// callOfAnswer is the call of an answer that came without one, so that both go one way.
+func (p *callPool) callOfAnswer(o *orders.Order, row *db.CallsPreflightRow) *call {
+	c := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
+		number: or(o.Calls), doubted: or(o.Retries) > 0, source: row.Source}
+	switch row.Outcome {
+	case "done":
+		c.result = provider.Done{Reference: row.AnswerReference, Data: []byte(row.Data)}
+	case "refused":
+		c.result = provider.Refused{Code: row.Code, Detail: row.Detail}
+	default:
+		c.result = provider.Retry{Code: row.Code, Detail: row.Detail, Counts: true}
+	}
+	return c
+}
 
 // permits are taken before the commit that moves orders into the state of a step and begins their calls with it. Each
 // order that was moved takes one along; those that are left are freed after the statement.
@@ -222,4 +344,29 @@ func (p *permits) freeUnused() {
 	for ; p.pool != nil && p.left > 0; p.left-- {
 		p.pool.free()
 	}
+}
+
+// CallPoolStats is how busy this replica is with a step of a policy that is done remotely.
+type CallPoolStats struct {
+	Policy   int32
+	Step     fsm.Step
+	InFlight int // calls under way, or about to be
+	Queued   int // orders that wait for a call
+	Breaker  gobreaker.State
+}
+
+// CallPools returns the steps this replica has made calls for, by policy and step.
+func (e *remote) CallPools() []CallPoolStats {
+	e.callPools.mu.Lock()
+	defer e.callPools.mu.Unlock()
+	all := make([]CallPoolStats, 0, len(e.callPools.byStep))
+	for key, p := range e.callPools.byStep {
+		p.mu.Lock()
+		all = append(all, CallPoolStats{Policy: key.version, Step: key.step, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
+		p.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b CallPoolStats) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step))
+	})
+	return all
 }

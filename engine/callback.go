@@ -77,7 +77,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	// A caller who hangs up must not leave behind an order that was woken for nobody.
-	return detached(ctx, e, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
+	return detached(ctx, &e.core, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
 // checkSigned returns ErrSignature for a callback that is not signed where the policy of the call wants it, else the
@@ -113,7 +113,7 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 		if err != nil {
 			return Receipt{}, orders.Unavailable("read order", err)
 		}
-		e.driveClaimed(rows)
+		e.goOn("", rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
 	if err != nil && !same { // ours may still replace the one that is there: whoever sent it has to come again
@@ -152,9 +152,7 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 		case err != nil:
 			return false, err
 		}
-		if e.driveClaimed(writtenOrders(rows)) > 0 {
-			e.watches.add(nil) // a caller of ours may wait for it
-		}
+		e.goOn("", writtenOrders(rows))
 		return len(rows) > 0, nil
 	}
 }
@@ -199,9 +197,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if err != nil {
 		return orders.Unavailable("take up an order", err)
 	}
-	if e.driveClaimed(writtenOrders(rows)) > 0 {
-		e.watches.add(nil) // a caller of ours may wait for it
-	}
+	e.goOn("", writtenOrders(rows))
 	return nil
 }
 
@@ -233,4 +229,15 @@ func (e *Engine) heeds(o *orders.Order, hint stripe.Hint, secret policy.Secret) 
 	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
 		o.Hold != nil && (*o.Hold == fsm.HoldCallback || *o.Hold == fsm.HoldRetry)
+}
+
+// tokenLife is how long a token holds after the last call of its step, once the order has left the step. It is longer than
+// any callbackTimeout: until then an answer may come late, and may be all that tells of an effect.
+const tokenLife = 31 * 24 * time.Hour
+
+// expired reports whether a token has ended with its step.
+func (e *core) expired(of callbackTarget, row *db.AnswerTargetRow) bool {
+	o := &row.Order
+	stands := o.Generation == of.generation && o.Status == fsm.DoneIn(of.step)
+	return !stands && e.now().Sub(row.CalledAt) > tokenLife
 }

@@ -14,7 +14,7 @@ func Needed() []string { return slices.Sorted(maps.Keys(needed)) }
 func (e *Engine) Admitting() int { return e.admits.Len() }
 
 // WakeWatcher does what a newcomer among the watched orders does.
-func (e *Engine) WakeWatcher() { e.watches.add(nil) }
+func (e *Engine) WakeWatcher() { e.watches.wake.nudge() }
 
 // Onlookers is how many callers wait for an order without doing anything to it.
 func (e *Engine) Onlookers() (n int) {

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"cmp"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,12 +10,12 @@ import (
 
 // hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other
 // items. A batch whose stock row stayed locked comes here and is tried item by item. Until an
-// item has gone through, its orders come here directly, whether the ledger is to move them or an answer from
-// a provider. Items in this queue wait for each other, half a second each at most; no other orders wait for them.
+// item has gone through, its orders come here directly, whether the ledger is to move them or a result
+// is to be committed. Items in this queue wait for each other, half a second each at most; no other orders wait for them.
 type hotItems struct {
-	engine *Engine
-	queue  *queue
-	used   atomic.Bool // nearly always false: one load is all the fast path pays
+	*remote
+	queue *queue
+	used  atomic.Bool // nearly always false: one load is all the fast path pays
 
 	mu    sync.Mutex
 	items map[string]int // items in the queue, with the number of orders that came here since
@@ -26,40 +24,39 @@ type hotItems struct {
 // hotPause is how long an item that is still locked is left alone.
 const hotPause = 100 * time.Millisecond
 
-// add takes over a batch that met a lock for too long. It keeps nothing of the slice. Runs that
-// don't write a stock row waited for another lock, and are tried again elsewhere: in this queue
-// they would never unblock their item, because only a run that gets the stock row does.
-func (h *hotItems) add(runs []*run) {
-	hot, others := divide(runs, h.engine.writesStock)
-	if len(others) > 0 {
-		h.engine.later(others)
+// add takes over a batch that met a lock for too long. It returns the orders that don't write a stock row: they waited for
+// another lock, and are tried again elsewhere. In this queue they would never unblock their item, because only an order that
+// gets the stock row does.
+func (h *hotItems) add(runs []*run) (others []*run) {
+	hot, others := divide(runs, h.writesStock)
+	if len(hot) > 0 {
+		h.mu.Lock()
+		h.count(hot)
+		h.used.Store(true)
+		h.mu.Unlock()
+		h.queue.Add(hot...)
 	}
-	if len(hot) == 0 {
-		return
-	}
-	h.mu.Lock()
-	for _, r := range hot {
-		h.items[r.order.Item]++
-	}
-	h.used.Store(true)
-	h.mu.Unlock()
-	h.queue.Add(hot...)
+	return goTo(toRetry, others...)
 }
 
-// divert takes over the runs that wait for the stock row of an item in the queue, and
-// returns the others.
+// divert takes over the orders that wait for the stock row of an item in the queue, and returns the others.
 func (h *hotItems) divert(runs []*run) []*run {
 	if !h.used.Load() {
 		return runs
 	}
 	h.mu.Lock()
-	hot, fast := divide(runs, func(r *run) bool { return h.items[r.order.Item] > 0 && h.engine.writesStock(r) })
-	for _, r := range hot {
-		h.items[r.order.Item]++
-	}
+	hot, fast := divide(runs, func(r *run) bool { return h.items[r.order.Item] > 0 && h.writesStock(r) })
+	h.count(hot)
 	h.mu.Unlock()
 	h.queue.Add(hot...)
 	return fast
+}
+
+// count counts orders for their items. The caller has the lock.
+func (h *hotItems) count(runs []*run) {
+	for _, r := range runs {
+		h.items[r.order.Item]++
+	}
 }
 
 // holds is how many orders of the item wait here.
@@ -73,7 +70,7 @@ func (h *hotItems) holds(item string) int {
 }
 
 // writesStock reports whether what a run waits for writes its item's stock row.
-func (e *Engine) writesStock(r *run) bool {
+func (e *remote) writesStock(r *run) bool {
 	if r.hasResult() {
 		return e.sellsStock(r)
 	}
@@ -85,48 +82,33 @@ func (e *Engine) writesStock(r *run) bool {
 	}
 }
 
+// hotKey is what orders have in common that are tried together.
+type hotKey struct {
+	item  string
+	state fsm.State
+}
+
+func hotKeyOf(r *run) hotKey { return hotKey{r.order.Item, r.status()} }
+
+// tried goes on after a batch of one item was tried, and returns the runs that are not tried here again. An item stays in the
+// queue until a statement got its stock row. If it left before that, its next order would stall the orders of all items again.
+func (h *hotItems) tried(item string, runs []*run) (others []*run) {
+	locked, others := divide(runs, func(r *run) bool { return r.next == toHot })
+	if len(locked) == 0 {
+		h.unblock(item)
+		return others
+	}
+	// Renew the leases now, while the rows are free: the next try holds locks on
+	// them for most of the time, and a renewal skips rows that are locked.
+	h.renew(numbersOf(locked))
+	time.AfterFunc(hotPause, func() { h.queue.Add(locked...) })
+	return others
+}
+
 // unblock lets an item go: its orders go the fast way again.
 func (h *hotItems) unblock(item string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.items, item)
 	h.used.Store(len(h.items) > 0)
-}
-
-// flush moves a batch of any states, one statement per item and state. An item stays in
-// the queue until a statement got its stock row. If it left before that, its next order
-// would stall the orders of all items again.
-func (h *hotItems) flush(runs []*run) {
-	slices.SortStableFunc(runs, func(a, b *run) int {
-		return cmp.Or(cmp.Compare(a.order.Item, b.order.Item), cmp.Compare(a.status(), b.status()))
-	})
-	for len(runs) > 0 {
-		item, state := runs[0].order.Item, runs[0].status()
-		n := slices.IndexFunc(runs, func(r *run) bool { return r.order.Item != item || r.status() != state })
-		if n < 0 {
-			n = len(runs)
-		}
-		if h.through(state, runs[:n]) {
-			h.unblock(item)
-		}
-		runs = runs[n:]
-	}
-}
-
-// through tries orders of one item and state; false when its stock row is still locked,
-// and they will be tried again.
-func (h *hotItems) through(state fsm.State, runs []*run) bool {
-	free := true
-	results, others := divide(runs, (*run).hasResult)
-	busy := func(locked []*run) {
-		free = false
-		again := slices.Clone(locked)
-		// Renew the leases now, while the rows are free: the next try holds locks on
-		// them for most of the time, and a renewal skips rows that are locked.
-		h.engine.renew(numbersOf(again))
-		time.AfterFunc(hotPause, func() { h.queue.Add(again...) })
-	}
-	h.engine.commitResults(results, busy)
-	h.engine.moveOut(state, others, busy)
-	return free
 }

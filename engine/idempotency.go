@@ -3,81 +3,18 @@ package engine
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"hash/fnv"
-	"strconv"
-	"time"
 
 	"pawl/db"
 	"pawl/orders"
 )
-
-// IdempotencyKey is the name that a principal gave to a request for an order, so that it stands for that request alone.
-type IdempotencyKey struct {
-	Principal   string // others may use the same key
-	Key         string
-	fingerprint []byte
-}
-
-// SetKey gives the request a key. It is to be called when all else of the request has been read.
-func (in *Input) SetKey(principal, key string) {
-	in.Key = &IdempotencyKey{Principal: principal, Key: key, fingerprint: fingerprint(
-		in.OrderID, in.Amount.Trim(0).String(), in.Currency, in.Item, strconv.Itoa(int(in.Quantity)), string(in.Metadata),
-		in.CustomerID, in.PaymentMethod, in.ConcurrencyKey, shown(in.StartAt), shown(in.CompleteBy), in.ReservationTTL.String())}
-}
-
-// keyedMembers are the members whose values SetKey takes the fingerprint of.
-var keyedMembers = []string{"orderId", "amount", "currency", "item", "quantity", "metadata",
-	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl"}
-
-func shown(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
-
-// fingerprint is a hash of the parts of a request. No two lists of parts have the same one. Behind it are two bytes for each
-// part, which tell what differs.
-func fingerprint(parts ...string) []byte {
-	var text []byte
-	for _, part := range parts {
-		text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
-	}
-	sum := sha256.Sum256(text)
-	hashes := sum[:]
-	for _, part := range parts {
-		hash := fnv.New32a()
-		_, _ = hash.Write([]byte(part))
-		hashes = binary.BigEndian.AppendUint16(hashes, uint16(hash.Sum32()))
-	}
-	return hashes
-}
-
-// reused says in which members two requests with one key differ, by their fingerprints. Their parts have these names.
-func reused(first, second []byte, names []string) error {
-	refusal := &orders.KeyReused{}
-	for i, name := range names {
-		at := sha256.Size + 2*i
-		switch {
-		case at+2 > min(len(first), len(second)), bytes.Equal(first[at:at+2], second[at:at+2]):
-		case name == verbPart:
-			refusal.Verb = true
-		default:
-			refusal.Members = append(refusal.Members, name)
-		}
-	}
-	return refusal
-}
-
-// stands reports whether it is the same key for the same request.
-func (k *IdempotencyKey) stands(other *IdempotencyKey) bool {
-	return other != nil && k.Key == other.Key && k.Principal == other.Principal && bytes.Equal(k.fingerprint, other.fingerprint)
-}
 
 // keyKeepTries bounds how often it is tried to keep a key that somebody else keeps at the same moment.
 const keyKeepTries = 20
 
 // keepKey sees to it that the key of a request about a stored order stands for that request, and for no other one. The
 // key of the request that made the order was committed with it. Errors: orders.ErrKeyReused, orders.ErrUnavailable.
-func (e *Engine) keepKey(ctx context.Context, r *run, in *Input) error {
+func (e *core) keepKey(ctx context.Context, r *run, in *Input) error {
 	if in.Key == nil || in.Key.stands(r.kept.Load()) {
 		return nil
 	}
@@ -133,33 +70,28 @@ func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, e
 	}
 }
 
-// absentKeyed goes on with orders that are not stored, and whose requests have a key. If the key is there, it stands for
+// checkKeys says where orders go that are not stored, and whose requests have a key. If the key is there, it stands for
 // another request; or for this one, and the order was removed since: then it is not done a second time.
-func (e *Engine) absentKeyed(runs []*run) {
-	if len(runs) == 0 {
-		return
-	}
+func (e *core) checkKeys(runs []*run) []*run {
 	keys := make([]string, len(runs))
 	for i, r := range runs {
 		keys[i] = r.input.Key.Key
 	}
 	rows, err := untilKnown(e, "read idempotency keys", func() ([]db.IdempotencyKeysOfRow, error) { return e.query.IdempotencyKeysOf(e.ctx, keys) })
-	if e.standsDown("read idempotency keys", err, runs) || e.ctx.Err() != nil {
-		return
+	if e.standsDown("read idempotency keys", err, runs) {
+		return runs
 	}
-	var again, seen []*run
-	for _, r := range runs {
-		switch stored := fingerprintOf(r.input.Key, rows); {
-		case stored == nil:
-			again = append(again, r)
-		case bytes.Equal(stored, r.input.Key.fingerprint):
-			seen = append(seen, r)
-		default:
-			e.finish(&keyTaken{r.input.Key, reused(stored, r.input.Key.fingerprint, keyedMembers)}, r)
+	if e.ctx.Err() != nil {
+		return goTo(toNobody, runs...)
+	}
+	seen, others := divide(runs, func(r *run) bool { return bytes.Equal(fingerprintOf(r.input.Key, rows), r.input.Key.fingerprint) })
+	for _, r := range others {
+		stored := fingerprintOf(r.input.Key, rows)
+		if r.next = toReadmit; stored != nil {
+			end(&keyTaken{r.input.Key, reused(stored, r.input.Key.fingerprint, keyedMembers)}, r)
 		}
 	}
-	e.admitAgain(again)
-	e.readSeen(seen)
+	return append(others, e.readSeen(seen)...)
 }
 
 // fingerprintOf is what a key stands for, nil: nothing yet.
@@ -173,10 +105,13 @@ func fingerprintOf(key *IdempotencyKey, rows []db.IdempotencyKeysOfRow) []byte {
 }
 
 // readSeen reads the orders of requests whose keys are there: they may have been stored just now, each with its key.
-func (e *Engine) readSeen(runs []*run) {
+func (e *core) readSeen(runs []*run) []*run {
 	rows, err := e.readByID(runs)
-	if e.standsDown("read orders", err, runs) || e.ctx.Err() != nil {
-		return
+	if e.standsDown("read orders", err, runs) {
+		return runs
+	}
+	if e.ctx.Err() != nil {
+		return goTo(toNobody, runs...)
 	}
 	stored := map[string]bool{}
 	for i := range rows {
@@ -184,16 +119,7 @@ func (e *Engine) readSeen(runs []*run) {
 	}
 	present, removed := divide(runs, func(r *run) bool { return stored[r.orderID] })
 	for _, r := range removed {
-		e.finish(&keyTaken{r.input.Key, orders.ErrNotFound}, r)
+		end(&keyTaken{r.input.Key, orders.ErrNotFound}, r)
 	}
-	e.settle(present, rows)
-}
-
-// purgeKeys removes some of the keys that are older than 30 days, and reports whether there may be more.
-func (e *Engine) purgeKeys() (more bool) {
-	n, err := e.query.IdempotencyKeysPurge(e.ctx, purgedMost)
-	if err != nil && e.ctx.Err() == nil {
-		e.log.Warn("purge idempotency keys", "error", err)
-	}
-	return err == nil && n == purgedMost
+	return append(removed, e.settle(present, rows)...)
 }

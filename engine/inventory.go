@@ -76,7 +76,7 @@ func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryM
 		}
 		change -= now.OnHand
 	}
-	return detached(ctx, e, func(ctx context.Context) ([]db.InventoryMoveRow, error) {
+	return detached(ctx, &e.core, func(ctx context.Context) ([]db.InventoryMoveRow, error) {
 		return e.query.InventoryMove(ctx, db.InventoryMoveParams{
 			Item: q.Item, Change: change, IfVersion: q.IfVersion, Kind: q.Kind,
 			Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason), RequestID: q.RequestID})

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -220,4 +221,67 @@ func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, erro
 	})
 	value, _ := found.(T)
 	return value, err
+}
+
+// Waiting is what waits in the database, for all replicas together; each number goes up to
+// CountsMost.
+type Waiting struct {
+	Held       map[string]Held // orders by what they wait for, those for which none waits, too
+	Overdue    time.Duration   // how long an order was due when this replica last looked at all that are; 0: none was
+	Unfinished time.Duration   // the age of the oldest order that is held, was due then, or is driven by this replica; 0: there is none
+	LateUndos  int64           // effects that were reported too late and are not undone yet
+	Refunds    int64           // refunds that were asked for and are neither done nor failed
+	Refund     time.Duration   // the age of the oldest of these that its provider has not accepted; 0: there is none
+}
+
+// Waiting asks the database. Errors: orders.ErrUnavailable.
+func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
+	w, err := e.waiting(ctx, CountsMost)
+	if err == nil {
+		e.activity.noteHeld(w.Held)
+	}
+	return w, err
+}
+
+// waiting counts the held orders up to a number: with 0, whoever asks counts them.
+func (e *Engine) waiting(ctx context.Context, most int32) (Waiting, error) {
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: most, Oldest: OldestMost})
+	if err != nil {
+		return Waiting{}, orders.Unavailable("count held orders", err)
+	}
+	overdue := e.overdue.Load()
+	oldest, err := orders.Read(ctx, e.Orders, e.query.OrderAge, lowest(e.runs.oldest(), overdue.orderNo))
+	if err != nil {
+		return Waiting{}, orders.Unavailable("look for the oldest order", err)
+	}
+	w := Waiting{Held: map[string]Held{}, Overdue: overdue.age}
+	for _, row := range rows {
+		w.Held[row.Hold] = Held{Orders: row.Orders, Longest: duration(row.Longest)}
+		oldest = max(oldest, row.Oldest)
+	}
+	w.Unfinished = duration(oldest)
+	if w.LateUndos, err = orders.Read(ctx, e.Orders, e.query.LateUndosCount, CountsMost); err != nil {
+		return Waiting{}, orders.Unavailable("count late effects", err)
+	}
+	refunds, err := orders.Read(ctx, e.Orders, e.query.RefundsOpen, CountsMost)
+	if err != nil {
+		return Waiting{}, orders.Unavailable("count refunds", err)
+	}
+	w.Refunds, w.Refund = refunds.Open, duration(refunds.Oldest)
+	return w, nil
+}
+
+// lowest is the lower of two order numbers; 0 is no order.
+func lowest(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// Activity returns what the replica did in the last hour, the oldest first. It is the caller's, but for the maps.
+func (e *Engine) Activity() []Activity {
+	e.activity.mu.Lock()
+	defer e.activity.mu.Unlock()
+	return slices.Clone(e.activity.points)
 }

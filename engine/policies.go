@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,15 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/orders"
 	"pawl/policy"
 	"pawl/policy/store"
-	"pawl/provider"
-	"pawl/provider/endpoint"
-	"pawl/provider/stripe"
 )
 
 // policies are the versions this process knows. Reading takes no lock.
@@ -144,67 +139,23 @@ func (p *policies) webhookSecrets() []policy.Secret {
 	return secrets
 }
 
-const (
-	policyInterval = 2 * time.Second       // how often to look for new policies
-	policySoon     = 20 * time.Millisecond // before the second try to read them for the first time; the pause doubles from then on
-	policyLimit    = 5 * time.Second       // how long the start waits for them
-)
-
-// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are turned away until
-// the policies have been read once.
-func (e *Engine) startPolicies() {
-	tried := make(chan struct{})
-	e.wg.Go(func() {
-		loaded := e.loadPolicies()
-		close(tried)
-		e.policyLoop(loaded)
+// needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
+// the other policy, or that one takes its key to be remembered for longer. It was sent
+// under the pinned one, and the provider's memory is no longer than that says.
+func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
+	var stands []fsm.Step
+	if o.ChargedAt != nil && o.RefundedAt == nil {
+		stands = append(stands, fsm.Charge)
+	}
+	if o.ReservedAt != nil && o.ReleasedAt == nil {
+		stands = append(stands, fsm.Reserve)
+	}
+	if o.InDoubtSince != nil {
+		stands = append(stands, o.Status.Step())
+	}
+	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
+		was, is := pinned.Step(s), other.Step(s)
+		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
+			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
 	})
-	select {
-	case <-tried:
-	case <-time.After(policyLimit):
-		e.log.Warn("the policies could not be read yet: no orders are taken until they are")
-	}
-}
-
-// policyLoop looks for new policies now and then, or soon while none were ever read.
-func (e *Engine) policyLoop(loaded bool) {
-	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
-		if loaded {
-			soon = max(policyInterval, e.cfg.RecoveryInterval)
-		}
-		if !e.lastsFor(soon) {
-			return
-		}
-		loaded = e.loadPolicies() || loaded
-	}
-}
-
-// loadPolicies reads what is new, and reports whether that could be read.
-func (e *Engine) loadPolicies() bool {
-	err := e.policies.load(e.ctx)
-	if err != nil && e.ctx.Err() == nil {
-		e.log.Warn("load policies", "error", err)
-	}
-	return err == nil
-}
-
-// newExecutor makes the executor that a policy names for a remote step. Nothing that it withholds comes back from it.
-func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
-	switch s.Executor {
-	case policy.HTTP, policy.Simulator:
-		return provider.Masking(endpoint.New(s, of, within)), nil
-	case policy.Stripe:
-		return provider.Masking(stripe.New(s, of, within)), nil
-	default:
-		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
-	}
-}
-
-// foundByReference reports whether an undo finds what was done by the provider's own name for it, also when its key is
-// forgotten.
-func foundByReference(how policy.Executor, reference string, amount decimal.Decimal) bool {
-	if how == policy.Stripe {
-		return stripe.FoundByReference(reference, amount)
-	}
-	return reference != ""
 }

@@ -80,7 +80,7 @@ func (e *Engine) StorePolicy(ctx context.Context, source []byte, by string, dryR
 		out.Created = out.Version == 0
 		return out, policyError("store policy", err)
 	}
-	stored, err := detached(ctx, e, func(ctx context.Context) (store.Stored, error) {
+	stored, err := detached(ctx, &e.core, func(ctx context.Context) (store.Stored, error) {
 		stored, err := store.Store(ctx, e.query, source, by)
 		return stored, e.reloaded(ctx, "store policy", err)
 	})
@@ -93,7 +93,7 @@ func (e *Engine) StorePolicy(ctx context.Context, source []byte, by string, dryR
 // another version was activated since a.After, policy.Problems where this process can't run the version,
 // orders.ErrUnavailable.
 func (e *Engine) ActivatePolicy(ctx context.Context, a store.Activation, dryRun bool) (PolicyVersion, store.Current, error) {
-	_, err := detached(ctx, e, func(ctx context.Context) (_ struct{}, err error) {
+	_, err := detached(ctx, &e.core, func(ctx context.Context) (_ struct{}, err error) {
 		if dryRun {
 			_, err = store.Activatable(ctx, e.query, a)
 			return struct{}{}, policyError("activate policy", err)

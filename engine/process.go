@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,22 +127,6 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 
 // knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
 const knownReadsMost = 4
-
-// maxMetadata is how much metadata the orders in memory have together. While a batch is on
-// its way there are some six copies of it: bodies, arguments, wire, what is yet to be
-// collected.
-const maxMetadata = 32 << 20
-
-// overloaded reports that there is more work than gets done: a queue moves, and what waits in it has waited for a
-// quarter of the lease all the same. A queue whose statement hangs says nothing about the load, and
-// holds up its own orders only. The orders of an item whose stock row is locked may take a quarter of the memory.
-func (e *Engine) overloaded(item string) bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > e.cfg.MaxInFlight/4 {
-		return true
-	}
-	limit := e.cfg.Lease / 4
-	return slices.ContainsFunc(e.queues, func(q *queue) bool { return q.Behind(limit) })
-}
 
 // await waits for the end of the run, and goes on waiting when the order is held for
 // something that comes by itself within the caller's time. in is nil for callers that
@@ -332,6 +315,32 @@ func secondsText(seconds float64) string {
 	return strconv.FormatFloat(seconds, 'f', -1, 64)
 }
 
+// Await answers with an order as soon as its seq, and whether it is final, are enough for the caller, or when ctx ends: then with what is
+// stored. It only looks: the order goes on, or waits, as it would without. Errors: orders.ErrNotFound, orders.ErrUnavailable,
+// or that of ctx if it was canceled.
+func (e *Engine) Await(ctx context.Context, orderID string, enough func(seq int32, final bool) bool) (orders.Order, error) {
+	order, err := e.Orders.Get(ctx, orderID)
+	if err != nil || enough(order.Seq, order.Status.Final()) {
+		return order, err
+	}
+	if o := e.watches.join(order.OrderNo, enough); o != nil {
+		select {
+		case s, ok := <-o.seen:
+			if ok {
+				return s.order, s.err
+			}
+		case <-ctx.Done():
+			e.watches.forget(o)
+		}
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return orders.Order{}, context.Canceled // the caller has gone
+	}
+	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+	defer cancel()
+	return e.Orders.Get(short, orderID)
+}
+
 // rejoin returns the run of an order that is known to exist, making one that watches it
 // if there is none; nil when the engine is stopping.
 func (e *Engine) rejoin(o *orders.Order) *run {
@@ -339,7 +348,7 @@ func (e *Engine) rejoin(o *orders.Order) *run {
 	if made {
 		r.order = *o
 		r.order.Status, r.order.Seq = fsm.State(""), 0 // to be read
-		e.watch([]*run{r})
+		e.dispatch(goTo(toWatch, r))
 	}
 	return r
 }

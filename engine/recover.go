@@ -5,18 +5,16 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
 	"pawl/policy"
 )
 
 const (
-	claimMost     = 500             // orders found by one look
-	dueFloor      = 5 * time.Second // how far before its beginning the floor of the next look lies
-	sweepInterval = time.Minute     // between looks at everything that is due, however old
+	claimMost     = 500         // orders found by one look
+	sweepInterval = time.Minute // between looks at everything that is due, however old
 )
 
 // recoverLoop looks for orders left behind, by replicas that died as well as by people
-// who let one go, and takes them up. It needs no leader and no names: whoever raises
+// who let one go, and takes them up. It needs no leader and no names: the replica that raises
 // the fence drives.
 func (e *Engine) recoverLoop() {
 	var floor, swept time.Time
@@ -75,13 +73,14 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 				due = append(due, row.OrderNo)
 			}
 		}
-		claimed := e.claim(due)
+		claimed, n := e.claim(due)
+		e.dispatch(claimed)
 		switch {
 		case len(rows) < claimMost:
 			return next, nil
 		case e.overloaded(""):
 			return floor, nil
-		case claimed == 0: // all of them are locked: look behind them
+		case n == 0: // all of them are locked: look behind them
 			from = rows[len(rows)-1].DueAt
 		}
 	}
@@ -137,12 +136,6 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 	return longest
 }
 
-// overdue is the order that had been due for longest when this replica last looked at all that are due.
-type overdue struct {
-	orderNo int64 // 0: none was
-	age     time.Duration
-}
-
 // noteOverdue keeps the first of all orders that are due, in their order. The metrics don't look for it: where orders come and go,
 // the index begins with entries of orders that have ended.
 func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
@@ -151,104 +144,6 @@ func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
 		first.orderNo, first.age = rows[0].OrderNo, max(e.now().Sub(rows[0].DueAt), 0)
 	}
 	e.overdue.Store(first)
-}
-
-// claim takes up those of the orders that are due and returns how many became ours. An
-// order that already has a run here is left to whoever holds that run: it finds the
-// order to be ours when it next reads the row.
-func (e *Engine) claim(orderNos []int64) int {
-	if len(orderNos) == 0 || e.schemaHealth.still.Load() {
-		return 0
-	}
-	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
-		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
-	})
-	claimed := writtenOrders(rows)
-	switch fault := db.FaultOf(err); {
-	case fault == db.Bad && len(orderNos) == 1:
-		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
-		return 0
-	case fault == db.Bad:
-		half := len(orderNos) / 2
-		return e.claim(orderNos[:half]) + e.claim(orderNos[half:])
-	case e.standsDown("claim orders", err, nil):
-		return 0
-	case fault != db.None:
-		// It may have committed. The owner tells: whatever writes this process as the owner
-		// of an order hands it the order, so a row that names us is ours.
-		e.unknown("claim orders", err)
-		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
-			return 0 // what became ours comes due when its lease ends
-		}
-	}
-	return e.driveClaimed(claimed)
-}
-
-// writtenOrders are what a statement that writes orders returned of them.
-func writtenOrders[R ~struct{ WrittenOrder db.WrittenOrder }](rows []R) []orders.Order {
-	found := make([]orders.Order, len(rows))
-	for i, row := range rows {
-		found[i] = orders.Order(struct{ WrittenOrder db.WrittenOrder }(row).WrittenOrder)
-	}
-	return found
-}
-
-// driveClaimed drives those of the orders whose rows say that they are ours. An order that has
-// a run is left to it; should the run be about to end, it is taken up again after that.
-func (e *Engine) driveClaimed(rows []orders.Order) int { return e.driveClaimedFor("", rows) }
-
-// driveClaimedFor is driveClaimed for a request that took the orders up.
-func (e *Engine) driveClaimedFor(httpRequestID string, rows []orders.Order) int {
-	var ours []*run
-	n, takenOver := 0, 0
-	for i := range rows {
-		o := &rows[i]
-		if o.Hold != nil && *o.Hold == fsm.HoldAttention {
-			e.held(fsm.HoldAttention, 1)
-			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
-			continue
-		}
-		if o.Owner == nil || *o.Owner != e.owner {
-			continue
-		}
-		r, driven := e.runs.claimed(rows[i], httpRequestID)
-		if r != nil {
-			ours = append(ours, r)
-		}
-		if driven {
-			continue
-		}
-		n++
-		if o.TakeOvers > 0 {
-			takenOver++
-		}
-	}
-	if takenOver > 0 {
-		e.Stats.TakenOver.Add(int64(takenOver))
-		e.log.Info("orders taken over", "orders", takenOver)
-	}
-	e.ownAndDrive(ours)
-	return n
-}
-
-// renewAll keeps every order in this replica's memory ours, in one statement: also
-// those that wait in a queue, or their leases would end before their work began.
-func (e *Engine) renewAll() { e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3))) }
-
-// renew leaves out rows that are locked, mostly by a move of our own: those it did not
-// get are asked for again at the next tick.
-func (e *Engine) renew(orderNos []int64) {
-	if len(orderNos) == 0 {
-		return
-	}
-	start := time.Now()
-	renewed, err := e.query.LeasesRenew(e.ctx, db.LeasesRenewParams{
-		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-	})
-	if err != nil && e.ctx.Err() == nil {
-		e.log.Warn("renew leases", "orders", len(orderNos), "error", err)
-	}
-	e.runs.renewed(renewed, start)
 }
 
 const (
@@ -311,4 +206,13 @@ func (e *Engine) askForPermits() {
 	for _, key := range keys {
 		e.limiter.ask(key)
 	}
+}
+
+// purgeKeys removes some of the keys that are older than 30 days, and reports whether there may be more.
+func (e *core) purgeKeys() (more bool) {
+	n, err := e.query.IdempotencyKeysPurge(e.ctx, purgedMost)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("purge idempotency keys", "error", err)
+	}
+	return err == nil && n == purgedMost
 }

@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -37,34 +37,62 @@ func (q *Request) aboutRefund() bool {
 
 // judgeRefund says whether a refund can be asked for, or settled. The order stays as it is.
 func (e *Engine) judgeRefund(o *orders.Order, q *Request) (*change, error) {
-	code := e.refundRefusal(o, q)
+	code := ""
+	if q.Refund != nil {
+		code = e.refundRefusal(o, q.Refund)
+	} else if !slices.ContainsFunc(orders.Refunds(o), q.isOpen) {
+		code = orders.RefusedNoRefund
+	}
 	if code != "" {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: code, Order: *o}
 	}
 	return sameAs(o), nil
 }
 
-func (e *Engine) refundRefusal(o *orders.Order, q *Request) string {
-	if q.Settle != nil {
-		open := func(r orders.AskedRefund) bool { return r.Number == *q.Settle.Refund && !r.Settled() }
-		if !slices.ContainsFunc(orders.Refunds(o), open) {
-			return orders.RefusedNoRefund
-		}
-		return ""
-	}
+// refundRefusal is why a refund of an order can't be asked for; empty: it can.
+func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
 	p, known := e.policies.byVersion(o.Policy)
-	amount := q.Refund.amountOf(o)
+	amount := r.amountOf(o)
 	switch {
 	case o.Status != fsm.Completed:
 		return orders.RefusedState
 	case amount.Cmp(orders.Refundable(o)) > 0 || !amount.IsPos():
 		return orders.RefusedRefundTooLarge
-	case q.Refund.Restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
+	case r.Restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
 		return orders.RefusedRestockTooLarge
 	case known && p.Step(fsm.Charge).Executor == policy.HTTP && p.Step(fsm.Charge).RefundURL == "":
 		return orders.RefusedNoRefundURL
 	}
 	return ""
+}
+
+// refundsAfter are the refunds of an order after one more is asked for, or one is settled.
+func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund {
+	if q.Refund != nil {
+		return e.withRefund(o, q.Refund, q.Reason, q.RequestID)
+	}
+	states := map[string]string{SettledDone: orders.RefundDone, SettledRefused: orders.RefundFailed, SettledNotDone: orders.RefundPending}
+	refunds := orders.Refunds(o)
+	for i := range refunds {
+		if r := &refunds[i]; r.Number == *q.Settle.Refund {
+			r.State, r.Reference = states[q.Settle.Outcome], cmp.Or(q.Settle.Reference, r.Reference)
+			r.Code, r.Detail = q.Settle.Code, q.Settle.Detail
+		}
+	}
+	return refunds
+}
+
+// withRefund are the refunds of an order after one more is asked for.
+func (e *core) withRefund(o *orders.Order, r *Refund, reason, requestID string) []orders.AskedRefund {
+	refunds := orders.Refunds(o)
+	state := orders.RefundPending
+	if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
+		state = orders.RefundDone
+	}
+	return append(refunds, orders.AskedRefund{
+		Number: int32(len(refunds)) + 1, State: state, Amount: r.amountOf(o), Restock: r.Restock,
+		Reason: reason, RequestID: requestID, CreatedAt: e.now(),
+	})
 }
 
 // refundPoll is how often a caller who waits for a refund looks for its end, at most.
@@ -75,29 +103,17 @@ const refundPoll = 250 * time.Millisecond
 func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
-		if err != nil || q.Async || ctx.Err() != nil || !q.refundOpen(&order) || e.stopping.Load() {
+		if err != nil || q.Async || ctx.Err() != nil || !slices.ContainsFunc(orders.Refunds(&order), q.isOpen) || e.stopping.Load() {
 			return order, err
 		}
 		db.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
 	}
 }
 
-// readFor reads an order for a caller who may have no time left, but has not gone.
-func (e *Engine) readFor(ctx context.Context, orderID string) (orders.Order, error) {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return orders.Order{}, context.Canceled
-	}
-	reading, cancel := answering(ctx)
-	defer cancel()
-	return e.Orders.GetDurable(reading, orderID)
-}
-
-// refundOpen reports whether something is still to come of the refund that this is about.
-func (q *Request) refundOpen(o *orders.Order) bool {
-	return slices.ContainsFunc(orders.Refunds(o), func(r orders.AskedRefund) bool {
-		is := q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.Refund
-		return is && !r.Settled()
-	})
+// isOpen reports whether something is still to come of a refund, and the request is about it.
+func (q *Request) isOpen(r orders.AskedRefund) bool {
+	is := q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.Refund
+	return is && !r.Settled()
 }
 
 // heedRefund has a refund looked up at once, if the event is signed for the account that the order was charged at.
@@ -129,7 +145,7 @@ type refundCall struct {
 }
 
 // claimRefunds claims refunds that are due.
-func (e *Engine) claimRefunds(most int32) (calls []func()) {
+func (e *remote) claimRefunds(most int32) (calls []func()) {
 	rows, err := e.query.RefundsClaim(e.ctx, db.RefundsClaimParams{Most: most, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
 		e.log.Warn("look for refunds", "error", err)
@@ -141,7 +157,7 @@ func (e *Engine) claimRefunds(most int32) (calls []func()) {
 }
 
 // makeRefund makes the next call of a refund, and commits what came of it.
-func (e *Engine) makeRefund(c *refundCall) {
+func (e *remote) makeRefund(c *refundCall) {
 	c.result = e.callRefund(c)
 	outcome, answer := namedResult(c.result)
 	if a, ok := c.result.(attention); ok {
@@ -161,7 +177,7 @@ func (e *Engine) makeRefund(c *refundCall) {
 }
 
 // callRefund makes the call, if there is one to be made: where it was charged, and not by a key that may be forgotten.
-func (e *Engine) callRefund(c *refundCall) provider.Result {
+func (e *remote) callRefund(c *refundCall) provider.Result {
 	c.asked = e.now()
 	p, runs := e.policies.byVersion(c.row.Order.Policy)
 	if !runs || p == nil || !p.Charge.Executor.Remote() {
@@ -184,7 +200,7 @@ func (e *Engine) callRefund(c *refundCall) provider.Result {
 }
 
 // performRefund commits the call and makes it.
-func (e *Engine) performRefund(ctx context.Context, c *refundCall) provider.Result {
+func (e *remote) performRefund(ctx context.Context, c *refundCall) provider.Result {
 	request, err := e.refundRequest(ctx, &c.row)
 	began := call{asked: time.Now()}
 	var begun []db.RefundBeginRow
@@ -224,7 +240,7 @@ func (c *refundCall) send(ctx context.Context, request *provider.Call) provider.
 	return result
 }
 
-func (e *Engine) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*provider.Call, error) {
+func (e *remote) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*provider.Call, error) {
 	request, err := e.requestFor(ctx, &row.Order, fsm.Charge, row.Order.Generation)
 	if err != nil {
 		return nil, err

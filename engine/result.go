@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"pawl/db"
@@ -37,9 +36,7 @@ type resultKey struct {
 // comparing each with each, so four batches of 128 are four times as fast as one of 512.
 const answersMost = 128
 
-const suspends fsm.Outcome = "suspends"
-
-func (e *Engine) resultKey(r *run) resultKey {
+func (e *remote) resultKey(r *run) resultKey {
 	o, c := &r.order, r.call
 	key := resultKey{outcome: outcomeFor(c, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: c.step, consumes: c.source != ""}
 	if key.outcome == suspends {
@@ -83,52 +80,38 @@ func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 	return suspends
 }
 
-// failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
-// ask for patience, is no illness. That a look-up is answered while the step is not done says neither.
-func failureOf(result provider.Result) error {
-	switch result := result.(type) {
-	case provider.Unknown:
-		if result.Code == provider.InProgress {
-			return errUncalled
-		}
-		return errIll
-	case unseen:
-		return errUncalled
-	case attention: // nothing was asked of the other side
-		return errUncalled
-	case provider.Retry:
-		if result.Code == stoodStillCode {
-			return errUncalled
-		}
-		if result.Counts || result.Code == "connection_failed" {
-			return errIll
-		}
-	}
-	return nil
-}
-
 // sellsStock reports whether an answer writes the stock row: the confirmation of what the
 // ledger has reserved does.
-func (e *Engine) sellsStock(r *run) bool {
+func (e *remote) sellsStock(r *run) bool {
 	key := e.resultKey(r)
 	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
 }
 
+// commitResults commits what the results of calls mean: the orders leave their state, or are held there.
+func (e *remote) commitResults(key resultKey, runs []*run) []*run {
+	if key.outcome == suspends {
+		e.suspend(key, runs)
+	} else {
+		e.advance(key, runs)
+	}
+	return runs
+}
+
 // advance moves orders out of their state. For as many as there are permits, the same commit
 // also begins the call of the next step.
-func (e *Engine) advance(key resultKey, runs []*run, busy func([]*run)) {
+func (e *remote) advance(key resultKey, runs []*run) {
 	if next := e.nextPool(key, runs[0]); next != nil {
 		unread, ready := divide(runs, next.lacksReference)
 		n := next.acquire(len(ready))
-		e.commitMove(permits{pool: next, left: n}, key, ready[:n:n], busy)
+		e.commitMove(permits{pool: next, left: n}, key, ready[:n:n])
 		runs = append(unread, ready[n:]...)
 	}
-	e.commitMove(permits{}, key, runs, busy)
+	e.commitMove(permits{}, key, runs)
 }
 
 // nextPool is the pool of the next call of orders that go forward. It is nil if there is no
 // such call, or if the orders may have to stop first.
-func (e *Engine) nextPool(key resultKey, r *run) *callPool {
+func (e *remote) nextPool(key resultKey, r *run) *callPool {
 	o := &r.order
 	next, _ := key.state.Next(key.outcome)
 	if key.outcome != fsm.Done || next.Final() || next.Undoing() || o.StopRequested != nil {
@@ -141,8 +124,8 @@ func (e *Engine) nextPool(key resultKey, r *run) *callPool {
 	return e.callPool(*o.Policy, next.Step(), p)
 }
 
-// commitMove moves a batch. With permits it then makes the next calls of the orders that moved.
-func (e *Engine) commitMove(with permits, key resultKey, runs []*run, busy func([]*run)) {
+// commitMove moves a batch. With permits it begins the next calls of the orders that move forward.
+func (e *remote) commitMove(with permits, key resultKey, runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
@@ -158,24 +141,14 @@ func (e *Engine) commitMove(with permits, key resultKey, runs []*run, busy func(
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
 		})
 	}
-	e.move(key.state, mover{statement: statement, outcome: key.outcome, busy: busy, moved: func(moved []*run) { e.goOn(moved, &with) }}, runs)
-}
-
-// goOn makes the next calls of orders, where they began with the move, and drives the
-// others.
-func (e *Engine) goOn(runs []*run, with *permits) {
-	rest := runs[:0]
-	for _, r := range runs {
+	for _, r := range e.move(mover{statement: statement, outcome: key.outcome, busy: toHot}, runs) {
 		r.applyResult()
-		if with.pool == nil || r.status().Undoing() {
-			rest = append(rest, r)
-			continue
+		if with.pool != nil && !r.status().Undoing() {
+			with.use(r)
+			now := e.now()
+			r.begun(or(r.order.Calls)+1, &now, now)
 		}
-		with.use(r)
-		now := e.now()
-		e.begun(r, or(r.order.Calls)+1, &now, now)
 	}
-	e.drive(rest)
 }
 
 // applyResult makes in the run the changes that the statement of its result made in the row.
@@ -200,8 +173,8 @@ func (r *run) applyResult() {
 	r.call, r.preflight = nil, nil
 }
 
-// suspend commits answers that leave orders in their state: most are held.
-func (e *Engine) suspend(key resultKey, runs []*run) {
+// suspend commits results that leave orders in their state: most are held.
+func (e *remote) suspend(key resultKey, runs []*run) {
 	results := make(map[int64]ledger.Suspension, len(runs))
 	for _, r := range runs {
 		results[r.no()] = undecided{r.call.pool.cfg, r.call, &r.order, e.now(), rand.Float64()}.decide()
@@ -209,13 +182,7 @@ func (e *Engine) suspend(key resultKey, runs []*run) {
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: results, Consumes: key.consumes})
 	}
-	e.move(key.state, mover{statement: statement, outcome: suspends, busy: e.later, moved: func(moved []*run) { e.suspended(moved, results) }}, runs)
-}
-
-// suspended tells the callers of held orders and drives the others on.
-func (e *Engine) suspended(runs []*run, results map[int64]ledger.Suspension) {
-	var held, on []*run
-	for _, r := range runs {
+	for _, r := range e.move(mover{statement: statement, outcome: suspends, busy: toRetry}, runs) {
 		s := results[r.no()]
 		if s.Hold == "" {
 			if r.preflight != nil {
@@ -225,85 +192,16 @@ func (e *Engine) suspended(runs []*run, results map[int64]ledger.Suspension) {
 				r.order.InDoubtSince = nil
 			}
 			r.call = nil
-			on = append(on, r)
 			continue
 		}
-		e.held(s.Hold, 1)
+		e.metrics.countHeld(s.Hold, 1)
 		if s.Hold == fsm.HoldAttention {
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.Reason)
 		}
 		r.order.Hold, r.call = &s.Hold, nil
-		held = append(held, r)
-	}
-	e.finish(nil, held...)
-	e.drive(on)
-}
-
-// holdKey is what orders have in common that one statement holds without a result: before they start, paused, or
-// because they can't be moved.
-type holdKey struct {
-	state        fsm.State
-	fence        int64
-	seq          int32
-	hold, reason string
-	approval     time.Duration // how long it is waited for; 0: as long as it takes, or as the row says
-}
-
-// holdWaiting is the flush of the queue of orders that are to wait before they go on.
-func (e *Engine) holdWaiting(runs []*run) {
-	for key, group := range groupBy(runs, e.holdKey) {
-		e.hold(key, group)
+		end(nil, r)
 	}
 }
-
-func (e *Engine) holdKey(r *run) holdKey {
-	o := &r.order
-	key := holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: r.wait}
-	if orders.Pausing(o) {
-		key.hold = fsm.HoldPaused
-	}
-	if key.hold == fsm.HoldApproval {
-		key.reason, key.approval = e.approvalTerms(o)
-	}
-	return key
-}
-
-// giveUp takes an order out of the way that can't be moved: it waits for a person.
-func (e *Engine) giveUp(r *run, why error) {
-	o := &r.order
-	e.log.Error("order can't be moved", "order_id", o.OrderID, "status", o.Status, "error", why)
-	reason := strings.Replace(db.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
-	e.hold(holdKey{state: o.Status, fence: o.Fence, seq: o.Seq, hold: fsm.HoldAttention, reason: reason}, []*run{r})
-}
-
-func (e *Engine) hold(key holdKey, runs []*run) {
-	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
-		Hold: key.hold, HoldReason: key.reason, Seconds: key.approval.Seconds()})
-	switch {
-	case db.FaultOf(err) == db.Bad && key.hold != fsm.HoldAttention:
-		e.split(runs, func(half []*run) { e.hold(key, half) }, func(r *run) { e.giveUp(r, err) })
-		return
-	case err != nil:
-		e.failed("hold orders", err, runs, e.later)
-		return
-	}
-	held, lost := divide(runs, func(r *run) bool {
-		return slices.ContainsFunc(rows, func(row db.OrdersHoldRow) bool { return row.OrderNo == r.no() })
-	})
-	e.held(key.hold, len(held))
-	for _, r := range held {
-		r.complete, r.wait = false, ""
-	}
-	e.finish(nil, held...)
-	if key.hold == fsm.HoldQueued {
-		for _, r := range held {
-			e.limiter.ask(*r.order.ConcurrencyKey)
-		}
-	}
-	e.onCASMiss(lost)
-}
-
-const outcomeUnknown = "outcome_unknown: the provider may have forgotten the key by now, so it is not sent again"
 
 // undecided is all that counts for an order whose step was neither done nor refused.
 type undecided struct {

@@ -1,16 +1,22 @@
 package engine
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash/fnv"
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/govalues/decimal"
 
+	"pawl/batch"
 	"pawl/fsm"
 	"pawl/orders"
 )
@@ -41,6 +47,64 @@ type Terms struct {
 	ReservationTTL time.Duration // how long a reservation waits for its confirmation
 }
 
+// IdempotencyKey is the name that a principal gave to a request for an order, so that it stands for that request alone.
+type IdempotencyKey struct {
+	Principal   string // others may use the same key
+	Key         string
+	fingerprint []byte
+}
+
+// SetKey gives the request a key. It is to be called when all else of the request has been read.
+func (in *Input) SetKey(principal, key string) {
+	in.Key = &IdempotencyKey{Principal: principal, Key: key, fingerprint: fingerprint(
+		in.OrderID, in.Amount.Trim(0).String(), in.Currency, in.Item, strconv.Itoa(int(in.Quantity)), string(in.Metadata),
+		in.CustomerID, in.PaymentMethod, in.ConcurrencyKey, shown(in.StartAt), shown(in.CompleteBy), in.ReservationTTL.String())}
+}
+
+func shown(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// keyedMembers are the members whose values SetKey takes the fingerprint of.
+var keyedMembers = []string{"orderId", "amount", "currency", "item", "quantity", "metadata",
+	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl"}
+
+// fingerprint is a hash of the parts of a request. No two lists of parts have the same one. Behind it are two bytes for each
+// part, which tell what differs.
+func fingerprint(parts ...string) []byte {
+	var text []byte
+	for _, part := range parts {
+		text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
+	}
+	sum := sha256.Sum256(text)
+	hashes := sum[:]
+	for _, part := range parts {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(part))
+		hashes = binary.BigEndian.AppendUint16(hashes, uint16(hash.Sum32()))
+	}
+	return hashes
+}
+
+// reused says in which members two requests with one key differ, by their fingerprints. Their parts have these names.
+func reused(first, second []byte, names []string) error {
+	refusal := &orders.KeyReused{}
+	for i, name := range names {
+		at := sha256.Size + 2*i
+		switch {
+		case at+2 > min(len(first), len(second)), bytes.Equal(first[at:at+2], second[at:at+2]):
+		case name == verbPart:
+			refusal.Verb = true
+		default:
+			refusal.Members = append(refusal.Members, name)
+		}
+	}
+	return refusal
+}
+
+// stands reports whether it is the same key for the same request.
+func (k *IdempotencyKey) stands(other *IdempotencyKey) bool {
+	return other != nil && k.Key == other.Key && k.Principal == other.Principal && bytes.Equal(k.fingerprint, other.fingerprint)
+}
+
 // run is one order in the memory of this replica: being admitted, driven, or watched
 // while another replica drives it. One goroutine holds it at a time; it changes hands
 // through a queue. There is at most one run per order, and it is the latch on which
@@ -49,7 +113,10 @@ type run struct {
 	orderID string
 	input   Input        // of the request that made it; when a claim did, only what registry.bytes counts and the log shows, and no OrderID
 	stored  terms        // valid once known is closed; never changes then
-	order   orders.Order // the holder's; anybody's once done is closed
+	order   orders.Order // the holder's; read by all once done is closed
+
+	next destination // where the holder sends it; each handler sets it
+	err  error       // what its callers are told; set before done is closed
 
 	sent      bool // an admission was sent: it may be stored even if no answer came
 	complete  bool // order shows all that is stored: it was read at its end, or we committed each of its steps
@@ -57,7 +124,7 @@ type run struct {
 
 	call      *call        // of a remote step: under way, or answered and not committed
 	preflight *preflight   // what was read before its call; nil: nothing yet
-	wait      string       // what a pending order is to be held for
+	hold      *hold        // what it is to be held for: see toHold
 	waiters   atomic.Int32 // callers that wait for the end of the run
 
 	kept atomic.Pointer[IdempotencyKey] // a key that is known to stand for a request for this order
@@ -65,9 +132,64 @@ type run struct {
 	known chan struct{} // closed when the order is stored
 	found chan struct{} // closed when it was there before: then it may have other input
 	done  chan struct{} // closed when it is final, held, or this replica gave up
-	err   error         // set before done is closed
 
 	wasKnown, wasFound bool
+}
+
+// queue is a queue of orders that wait for the same statement.
+type queue = batch.Queue[*run]
+
+// destination is where a run goes after the handler that holds it. A handler does one thing to a batch of runs, says of
+// each where it goes next, and returns those that go on; dispatch sends them there. So no handler calls another.
+type destination uint8
+
+// The destinations, in the order of an order's way.
+const (
+	toNobody    destination = iota // the engine stops, and hands back what is left
+	toFenced                       // an answer that came when the order was not ours any more is kept
+	toUnwritten                    // the same, again and again until it is written
+	toStep                         // its state, its policy and its row say where: route
+	toAdmit                        // the statement that stores new orders
+	toMove                         // the ledger's statement of its state
+	toPreflight                    // what was sent before is read
+	toPermit                       // a permit of its call pool
+	toBegin                        // the statement that begins its call
+	toCall                         // its call, which is committed
+	toResult                       // the statement that commits the result of its call
+	toHold                         // the statement that holds it for run.hold
+	toApproval                     // the end of its wait for an approval
+	toReadBack                     // its row, which alone says how it stands
+	toKeyCheck                     // its idempotency key: the order is not stored
+	toHot                          // its stock row stayed locked
+	toRetry                        // toStep, after a pause
+	toReadmit                      // toAdmit, after a pause
+	toWatch                        // another replica drives it
+	toRelease                      // this process does not go on with it: its lease is released
+	toGiveBack                     // the same at once, because its statement can't run on the schema
+	toEnd                          // it is final or held, or run.err says why it goes no further: its callers are told
+	destinations
+)
+
+// goTo says where runs go next.
+func goTo(next destination, runs ...*run) []*run {
+	for _, r := range runs {
+		r.next = next
+	}
+	return runs
+}
+
+// end says that runs go no further, and what their callers are told instead of the order.
+func end(err error, runs ...*run) []*run {
+	for _, r := range runs {
+		r.next, r.err = toEnd, err
+	}
+	return runs
+}
+
+// hold is what an order is held for without a result: before it starts, paused, or because it can't be moved.
+type hold struct {
+	code, reason string
+	atMost       time.Duration // how long; 0: as long as it takes, or as the row says
 }
 
 // terms are what a request is compared with.
@@ -123,11 +245,8 @@ func (r *run) markFound() {
 	}
 }
 
-// wakeCallers tells those who wait for the end of the run that it has come. Only who has removed the run does that.
-func (r *run) wakeCallers(err error) {
-	r.err = err
-	close(r.done)
-}
+// wakeCallers tells those who wait for the end of the run that it has come. Only the goroutine that removed the run calls it.
+func (r *run) wakeCallers() { close(r.done) }
 
 // registry knows every run by its order id, and those we drive by number with the time
 // their lease was last known to be ours.
@@ -259,8 +378,9 @@ func (reg *registry) renewed(orderNos []int64, t time.Time) {
 	}
 }
 
-// remove forgets runs that have ended and returns those that were there: the caller, and
-// nobody else, wakes who waits for them. claimed are their orders that were claimed for us behind their backs.
+// remove forgets runs that have ended and returns those that were there: only the caller wakes who waits for them.
+// claimed are their orders that were claimed for us meanwhile, and that another run has to go on with. The order of a run
+// that ends with an error is left to whoever claims it next.
 func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -276,6 +396,7 @@ func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order
 		row, ok := reg.claims[r.no()]
 		delete(reg.claims, r.no())
 		switch {
+		case r.err != nil:
 		case ok && row.Fence > r.order.Fence:
 			claimed = append(claimed, row)
 		case r.order.Hold == nil && !r.status().Final() && r.order.Owner != nil:
@@ -370,4 +491,12 @@ func numbersOf(runs []*run) []int64 {
 		}
 	}
 	return out
+}
+
+// or returns the value of a column, and the zero value where it is null.
+func or[T any](column *T) (value T) {
+	if column != nil {
+		value = *column
+	}
+	return value
 }

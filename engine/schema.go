@@ -71,22 +71,6 @@ var neededGrants = func() (p db.SchemaStateParams) {
 	return p
 }()
 
-// Ready returns nil when orders can be taken: the engine is not stopping, the database
-// answers, its schema is as CheckSchema wants it, and no statement has met an error lately
-// that says otherwise. That the statements can be prepared is believed for ten seconds.
-// Errors: orders.ErrStopping, ErrNotMigrated, orders.ErrUnavailable. Why is in the log, once a second at
-// most.
-func (e *Engine) Ready(ctx context.Context) error {
-	if e.stopping.Load() {
-		return orders.ErrStopping
-	}
-	err := e.fit(ctx)
-	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		e.notReady.Do(func() { e.log.Warn("not ready", "error", err) })
-	}
-	return err
-}
-
 // CheckSchema returns nil when this program can work on the database: its schema is as new as
 // the version at least, the role may use what is there, and every statement can be prepared. A
 // newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
@@ -253,28 +237,4 @@ func (h *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
 func (h *schemaHealth) proved(pool *db.Pool) bool {
 	p := h.proof.Load()
 	return p != nil && p.met == pool.SchemaMismatches() && time.Since(p.at) < proofAge
-}
-
-// fit proves that orders can be taken and moved, and ends a standstill when they can.
-func (e *Engine) fit(ctx context.Context) error {
-	err := checkSchema(ctx, e.pool, e.cfg.SchemaVersion)
-	if err == nil {
-		err = e.schemaHealth.prove(ctx, e.pool)
-	}
-	if err != nil {
-		e.schemaHealth.failed(err)
-		return err
-	}
-	return e.schemaHealth.goOn()
-}
-
-// standsDown deals with a batch whose statement can't run on the schema, and reports whether
-// that is what the error says. The statement was certainly rolled back.
-func (e *Engine) standsDown(doing string, err error, runs []*run) bool {
-	if !db.SchemaMismatch(err) {
-		return false
-	}
-	e.schemaHealth.standStill(doing, err)
-	e.giveBack(errSchemaMismatch, runs...)
-	return true
 }

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
-	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -14,7 +14,6 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/orders"
-	"pawl/policy"
 	"pawl/provider"
 )
 
@@ -114,7 +113,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	case c == nil:
 		return order, true, nil
 	}
-	done, err = detached(ctx, e, func(ctx context.Context) (bool, error) { return e.write(ctx, &order, q, c) })
+	done, err = detached(ctx, &e.core, func(ctx context.Context) (bool, error) { return e.write(ctx, &order, q, c) })
 	return order, done, err
 }
 
@@ -169,9 +168,9 @@ func (q *Request) fingerprint() []byte {
 	if q.RequestID == "" {
 		return nil
 	}
-	parts := []string{string(q.Verb), q.OnBehalfOf, q.Reason, strconv.FormatBool(q.ActivePolicy), number(q.Generation), q.PaymentMethod}
+	parts := []string{string(q.Verb), q.OnBehalfOf, q.Reason, strconv.FormatBool(q.ActivePolicy), digits(q.Generation), q.PaymentMethod}
 	if s := q.Settle; s != nil {
-		parts = append(parts, string(s.Step), number(s.Generation), number(s.Refund), s.Outcome, s.Reference, s.Code, s.Detail)
+		parts = append(parts, string(s.Step), digits(s.Generation), digits(s.Refund), s.Outcome, s.Reference, s.Code, s.Detail)
 	}
 	if r := q.Refund; r != nil {
 		amount := "" // all that is left
@@ -195,6 +194,13 @@ func (q *Request) fingerprintNames() []string {
 		names = append(names, "amount", "restock")
 	}
 	return names
+}
+
+func digits(n *int32) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(int(*n))
 }
 
 // follow answers with what comes of a verb that is written.
@@ -321,35 +327,6 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	return "", nil
 }
 
-// unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
-// again, and can't look it up either. Nobody looks up an undo; it may go by a reference.
-func (e *Engine) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
-	p, known := e.policies.byVersion(version)
-	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
-		return false, nil
-	}
-	pool := e.callPool(*version, o.Status.Step(), p)
-	if o.Status.Undoing() {
-		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
-		return err == nil && known.own.undoKeyExpired(pool.cfg, o, o.InDoubtSince, e.now()), err
-	}
-	_, looks := pool.exec.(provider.Looker)
-	return !looks && pool.stepKeyExpired(o, e.now()), nil
-}
-
-// hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
-// before it is charged. Only a remote charge is preceded by their undoing.
-func (e *Engine) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
-	generation := o.Generation
-	if o.Status == fsm.Failed {
-		generation++ // it is to start again
-	} else if generation == 0 || o.Status.Undoing() {
-		return false, nil
-	}
-	known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: fsm.Charge, generation: generation}, provider.Do)
-	return err == nil && len(known.voids) > 0, err
-}
-
 // switchPolicy lets an order go on under the active policy, unless a step that was done
 // under its own, or may have been, could not be undone then.
 func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (err error) {
@@ -369,27 +346,6 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 	}
 	c.policy = version
 	return nil
-}
-
-// needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
-// the other policy, or that one takes its key to be remembered for longer. It was sent
-// under the pinned one, and the provider's memory is no longer than that says.
-func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
-	var stands []fsm.Step
-	if o.ChargedAt != nil && o.RefundedAt == nil {
-		stands = append(stands, fsm.Charge)
-	}
-	if o.ReservedAt != nil && o.ReleasedAt == nil {
-		stands = append(stands, fsm.Reserve)
-	}
-	if o.InDoubtSince != nil {
-		stands = append(stands, o.Status.Step())
-	}
-	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
-		was, is := pinned.Step(s), other.Step(s)
-		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
-			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
-	})
 }
 
 // change is what a verb makes of the row of an order, which is written as a whole.
@@ -484,14 +440,40 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
 	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
-		e.held(*hold, 1)
+		e.metrics.countHeld(*hold, 1)
 	}
 	if q.aboutRefund() {
 		e.refunds.nudge()
-	} else if written[0].Hold == nil && e.driveClaimedFor(q.HTTPRequestID, written) > 0 {
-		e.watches.add(nil) // a caller of ours may be watching it
+	} else if written[0].Hold == nil {
+		e.goOn(q.HTTPRequestID, written)
 	}
 	return true, nil
+}
+
+// would is the order as a verb would leave it, before anything follows from that. It keeps the seq at which it was judged.
+func (e *Engine) would(o orders.Order, q *Request, c *change) orders.Order {
+	switch {
+	case c == nil || q.aboutLateUndo(): // nothing of the order
+	case q.aboutRefund():
+		refunds := e.refundsAfter(&o, q)
+		o.Refunds = new(int32(len(refunds)))
+		o.RefundList, _ = json.Marshal(refunds) // our own type
+	case o.Status == fsm.Failed:
+		return startedAnew(o, c)
+	default:
+		o.Hold, o.HoldReason, o.StopRequested, o.FailureCode, o.Policy = c.hold, c.holdReason, c.stopRequested, c.failureCode, c.policy
+	}
+	return o
+}
+
+// startedAnew is a failed order that starts again, with what it has of its beginning.
+func startedAnew(o orders.Order, c *change) orders.Order {
+	return orders.Order{
+		OrderNo: o.OrderNo, OrderID: o.OrderID, CreatedAt: o.CreatedAt, SubmittedBy: o.SubmittedBy, Seq: o.Seq,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		CustomerID: o.CustomerID, StartAt: o.StartAt, CompleteBy: o.CompleteBy, Calls: o.Calls,
+		Status: fsm.Pending, Generation: o.Generation + 1, Policy: c.policy,
+	}
 }
 
 // settledCode is why a step is not done, where the person who said so gave no code.
@@ -576,7 +558,7 @@ func replacedBy(o *orders.Order, q *Request) *string {
 // asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
 // history is there. No order without an error: another row is there, so it was not.
 func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
-	rows, err := untilKnown(e, "read history", func() ([]db.Transition, error) {
+	rows, err := untilKnown(&e.core, "read history", func() ([]db.Transition, error) {
 		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {

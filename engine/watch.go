@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -16,10 +16,10 @@ import (
 // statement asks for all of them, however many callers wait: after 5 ms, then in
 // growing pauses up to 250 ms. When the lease of a run's order ends it takes the order over.
 type watcher struct {
-	engine *Engine
-	mu     sync.Mutex
-	runs   map[int64]*run
-	wake   wake
+	*core
+	mu      sync.Mutex
+	watches map[int64]*run // by the number of their order
+	wake    wake
 
 	onlookers map[int64][]*onlooker // by the number of their order
 	watched   atomic.Int32          // orders that have onlookers
@@ -32,16 +32,25 @@ const (
 	watchLatest  = 250 * time.Millisecond
 )
 
-func newWatcher(e *Engine) *watcher {
-	return &watcher{engine: e, runs: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: newWake()}
+func newWatcher(e *core) *watcher {
+	return &watcher{core: e, watches: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: newWake()}
 }
 
-func (w *watcher) add(runs []*run) {
+// watch waits for orders of other replicas on behalf of our callers. It returns those that it does not wait for, because
+// the engine is stopping.
+func (w *watcher) watch(runs []*run) []*run {
+	for _, r := range runs {
+		if w.runs.owns(r.no()) {
+			w.Stats.Fenced.Add(1)
+		}
+		r.markKnown()
+	}
+	w.runs.disown(runs)
 	if !w.keep(runs) {
-		w.engine.finish(orders.ErrStopping, runs...)
-		return
+		return end(orders.ErrStopping, runs...)
 	}
 	w.wake.nudge()
+	return nil
 }
 
 // keep reports false when the engine is stopping. It checks that under the lock that dropAll
@@ -49,11 +58,11 @@ func (w *watcher) add(runs []*run) {
 func (w *watcher) keep(runs []*run) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.engine.stopping.Load() {
+	if w.stopping.Load() {
 		return false
 	}
 	for _, r := range runs {
-		w.runs[r.no()] = r
+		w.watches[r.no()] = r
 	}
 	return true
 }
@@ -64,8 +73,8 @@ func (w *watcher) take(orderNos []int64) []*run {
 	defer w.mu.Unlock()
 	var out []*run
 	for _, no := range orderNos {
-		if r, ok := w.runs[no]; ok {
-			delete(w.runs, no)
+		if r, ok := w.watches[no]; ok {
+			delete(w.watches, no)
 			out = append(out, r)
 		}
 	}
@@ -76,9 +85,9 @@ func (w *watcher) take(orderNos []int64) []*run {
 func (w *watcher) numbers() []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := slices.AppendSeq(make([]int64, 0, len(w.runs)+len(w.onlookers)), maps.Keys(w.runs))
+	out := slices.AppendSeq(make([]int64, 0, len(w.watches)+len(w.onlookers)), maps.Keys(w.watches))
 	for no := range w.onlookers {
-		if _, ok := w.runs[no]; !ok {
+		if _, ok := w.watches[no]; !ok {
 			out = append(out, no)
 		}
 	}
@@ -90,39 +99,46 @@ func (w *watcher) numbers() []int64 {
 func (w *watcher) idle(orderNo int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := w.runs[orderNo]
+	r := w.watches[orderNo]
 	return r != nil && r.waiters.Load() == 0
 }
 
-// dropAll answers the callers of watched orders. Other replicas drive these orders, so there is
-// nothing else to do for them.
-func (w *watcher) dropAll() {
-	w.engine.finish(orders.ErrStopping, w.take(w.numbers())...)
+// dropAll returns all watched orders, whose callers are answered, and sends the onlookers away. Other replicas drive these
+// orders, so there is nothing else to do for them.
+func (w *watcher) dropAll() []*run {
 	w.dismiss()
+	return end(orders.ErrStopping, w.take(w.numbers())...)
 }
 
-func (w *watcher) loop(ctx context.Context) {
-	pause := w.soonest
-	for {
-		if len(w.numbers()) == 0 {
-			if !w.wake.heard(ctx) {
+// looks looks at the watched orders again and again until ctx ends, and yields those that go on here.
+func (w *watcher) looks(ctx context.Context) iter.Seq[[]*run] {
+	return func(yield func([]*run) bool) {
+		pause := w.soonest
+		for {
+			if len(w.numbers()) == 0 {
+				if !w.wake.heard(ctx) {
+					return
+				}
+				pause = w.soonest
+			}
+			woken, ok := w.wait(ctx, pause)
+			if !ok {
 				return
 			}
-			pause = w.soonest
-		}
-		woken, ok := w.wait(ctx, pause)
-		if !ok {
-			return
-		}
-		if woken {
-			pause = w.soonest
-		}
-		pause = min(pause*3/2, watchLatest)
-		began := time.Now()
-		again := w.once()
-		w.soonest = min(max(10*time.Since(began), watchSoonest), watchLatest)
-		if again {
-			pause = w.soonest
+			if woken {
+				pause = w.soonest
+			}
+			pause = min(pause*3/2, watchLatest)
+			began := time.Now()
+			runs, claimed := w.once()
+			again := yield(runs)
+			w.soonest = min(max(10*time.Since(began), watchSoonest), watchLatest)
+			if claimed > 0 {
+				pause = w.soonest
+			}
+			if !again {
+				return
+			}
 		}
 	}
 }
@@ -148,14 +164,13 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 	}
 }
 
-// once looks at all watched orders, and reads those that are not waited for any longer. It reports whether it took orders
-// over; the next round then finds that they are ours.
-func (w *watcher) once() bool {
-	e := w.engine
+// once looks at all watched orders, reads those that are not waited for any longer, and takes over those whose lease has
+// ended: the next look then finds that they are ours. It returns the runs that go on, and how many orders it took over.
+func (w *watcher) once() (runs []*run, claimed int) {
 	numbers := w.numbers()
-	rows, err := e.query.OrdersWatched(e.ctx, numbers)
+	rows, err := w.query.OrdersWatched(w.ctx, numbers)
 	if err != nil {
-		return false // the next look will do
+		return nil, 0 // the next look will do
 	}
 	gone := map[int64]bool{} // until its row is seen
 	for _, no := range numbers {
@@ -165,7 +180,7 @@ func (w *watcher) once() bool {
 	for _, row := range rows {
 		delete(gone, row.OrderNo)
 		switch {
-		case row.Ended, row.Owner != nil && *row.Owner == e.owner, row.Held && w.idle(row.OrderNo):
+		case row.Ended, row.Owner != nil && *row.Owner == w.owner, row.Held && w.idle(row.OrderNo):
 			changed = append(changed, row.OrderNo)
 		case row.Due:
 			due = append(due, row.OrderNo)
@@ -175,29 +190,30 @@ func (w *watcher) once() bool {
 		}
 	}
 	changed, shown = slices.AppendSeq(changed, maps.Keys(gone)), slices.AppendSeq(shown, maps.Keys(gone))
-	w.read(w.take(changed), shown)
-	return e.claim(w.ofRuns(due)) > 0
+	read := w.read(w.take(changed), shown)
+	runs, claimed = w.claim(w.ofRuns(due))
+	return append(runs, read...), claimed
 }
 
 // read reads orders for their runs and for their onlookers, in one statement.
-func (w *watcher) read(runs []*run, shown []int64) {
-	e := w.engine
+func (w *watcher) read(runs []*run, shown []int64) []*run {
 	numbers := append(numbersOf(runs), shown...)
 	if len(numbers) == 0 {
-		return
+		return nil
 	}
-	rows, err := e.readUntilKnown(numbers, true)
-	e.settleRead(runs, rows, err)
-	if err == nil && e.ctx.Err() == nil {
+	rows, err := w.readUntilKnown(numbers, true)
+	runs = w.settleRead(runs, rows, err)
+	if err == nil && w.ctx.Err() == nil {
 		w.show(shown, rows)
 	}
+	return runs
 }
 
 // ofRuns leaves out the orders that nobody but onlookers watches: to look at an order does nothing to it.
 func (w *watcher) ofRuns(orderNos []int64) []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(orderNos, func(no int64) bool { return w.runs[no] == nil })
+	return slices.DeleteFunc(orderNos, func(no int64) bool { return w.watches[no] == nil })
 }
 
 // onlooker is a caller who waits for an order to change, and does nothing to it.
@@ -213,38 +229,12 @@ type sight struct {
 	err   error
 }
 
-// Await answers with an order as soon as its seq, and whether it is final, are enough for the caller, or when ctx ends: then with what is
-// stored. It only looks: the order goes on, or waits, as it would without. Errors: orders.ErrNotFound, orders.ErrUnavailable,
-// or that of ctx if it was canceled.
-func (e *Engine) Await(ctx context.Context, orderID string, enough func(seq int32, final bool) bool) (orders.Order, error) {
-	order, err := e.Orders.Get(ctx, orderID)
-	if err != nil || enough(order.Seq, order.Status.Final()) {
-		return order, err
-	}
-	if o := e.watches.join(order.OrderNo, enough); o != nil {
-		select {
-		case s, ok := <-o.seen:
-			if ok {
-				return s.order, s.err
-			}
-		case <-ctx.Done():
-			e.watches.forget(o)
-		}
-	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return orders.Order{}, context.Canceled // the caller has gone
-	}
-	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
-	defer cancel()
-	return e.Orders.Get(short, orderID)
-}
-
 // join adds an onlooker; nil when the engine is stopping.
 func (w *watcher) join(orderNo int64, enough func(seq int32, final bool) bool) *onlooker {
 	o := &onlooker{orderNo, enough, make(chan sight, 1)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.engine.stopping.Load() {
+	if w.stopping.Load() {
 		return nil
 	}
 	w.onlookers[orderNo] = append(w.onlookers[orderNo], o)

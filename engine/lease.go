@@ -1,0 +1,210 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
+)
+
+// claim takes up those of the orders that are due. It returns the runs that go on, and how many orders became ours: an
+// order that already has a run here is left to the holder of that run, who finds the order to be ours in its row.
+func (e *core) claim(orderNos []int64) (runs []*run, n int) {
+	if len(orderNos) == 0 || e.schemaHealth.still.Load() {
+		return nil, 0
+	}
+	rows, err := e.query.LeasesClaim(e.ctx, db.LeasesClaimParams{
+		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
+	})
+	claimed := writtenOrders(rows)
+	switch fault := db.FaultOf(err); {
+	case fault == db.Bad && len(orderNos) == 1:
+		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
+		return nil, 0
+	case fault == db.Bad:
+		half := len(orderNos) / 2
+		first, n := e.claim(orderNos[:half])
+		second, m := e.claim(orderNos[half:])
+		return append(first, second...), n + m
+	case e.standsDown("claim orders", err, nil):
+		return nil, 0
+	case fault != db.None:
+		// It may have committed. The owner tells: every statement that writes this process as the owner
+		// of an order hands it the order, so a row that names us is ours.
+		e.unknown("claim orders", err)
+		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
+			return nil, 0 // what became ours comes due when its lease ends
+		}
+	}
+	return e.takeUp("", claimed)
+}
+
+// takeUp makes runs for those of the orders whose rows say that they are ours, on behalf of a request if it has an id. An
+// order that has a run is left to it; should the run be about to end, the order is taken up again after that.
+func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n int) {
+	takenOver := 0
+	for i := range rows {
+		o := &rows[i]
+		if o.Hold != nil && *o.Hold == fsm.HoldAttention {
+			e.metrics.countHeld(fsm.HoldAttention, 1)
+			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
+			continue
+		}
+		if o.Owner == nil || *o.Owner != e.owner {
+			continue
+		}
+		r, driven := e.runs.claimed(rows[i], httpRequestID)
+		if r != nil {
+			runs = append(runs, r)
+		}
+		if driven {
+			continue
+		}
+		n++
+		if o.TakeOvers > 0 {
+			takenOver++
+		}
+	}
+	if takenOver > 0 {
+		e.Stats.TakenOver.Add(int64(takenOver))
+		e.log.Info("orders taken over", "orders", takenOver)
+	}
+	return e.own(runs), n
+}
+
+// own notes that this process drives the orders from now on.
+func (e *core) own(runs []*run) []*run {
+	if len(runs) == 0 {
+		return nil
+	}
+	e.runs.own(runs)
+	for _, r := range runs {
+		r.markKnown()
+	}
+	return goTo(toStep, runs...)
+}
+
+// renewAll keeps every order in this replica's memory ours, in one statement: also
+// those that wait in a queue, or their leases would end before their work began.
+func (e *core) renewAll() { e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3))) }
+
+// renew leaves out rows that are locked, mostly by a move of our own: those it did not
+// get are asked for again at the next tick.
+func (e *core) renew(orderNos []int64) {
+	if len(orderNos) == 0 {
+		return
+	}
+	start := time.Now()
+	renewed, err := e.query.LeasesRenew(e.ctx, db.LeasesRenewParams{
+		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+	})
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("renew leases", "orders", len(orderNos), "error", err)
+	}
+	e.runs.renewed(renewed, start)
+}
+
+// leave releases the leases of orders that this process does not go on with: it stops, or can't run their policy. So
+// another replica drives them at once; the leases of rows that are locked end by themselves.
+func (e *core) leave(runs []*run) []*run {
+	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(runs), Owner: e.owner}); err != nil {
+		e.log.Warn("release leases", "orders", len(runs), "error", err)
+	}
+	return end(orders.ErrStopping, runs...)
+}
+
+const handBackLimit = 2 * time.Second
+
+// giveBack lets go of orders whose statement can't run, and answers their callers with the error. The leases are
+// released, so that any replica that can drives the orders at once; where that can't be done either, they are not renewed
+// any more, and end by themselves.
+func (e *core) giveBack(runs []*run) []*run {
+	removed, _ := e.runs.remove(runs) // a row that was claimed for one of them meanwhile is released with it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+	defer cancel()
+	e.release(ctx, numbersOf(removed))
+	for _, r := range removed {
+		r.wakeCallers()
+	}
+	return nil
+}
+
+// handBack releases the leases of what is still in memory. The goroutines are gone, so
+// these orders don't move meanwhile; but a statement that was cut off may still be at
+// work in the server.
+func (e *core) handBack() {
+	left := e.runs.takeAll()
+	if len(left) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handBackLimit)
+	defer cancel()
+	e.findInDoubt(ctx, left)
+	e.release(ctx, numbersOf(left))
+	for _, r := range left {
+		r.err = orders.ErrStopping
+		if r.sent && r.no() == 0 {
+			r.err = orders.ErrUnavailable // its admission may have committed, or still commit
+		}
+		r.wakeCallers()
+	}
+}
+
+// findInDoubt looks for orders whose admission was not answered.
+func (e *core) findInDoubt(ctx context.Context, runs []*run) {
+	inDoubt := map[string]*run{}
+	for _, r := range runs {
+		if r.sent && r.no() == 0 {
+			inDoubt[r.orderID] = r
+		}
+	}
+	if len(inDoubt) == 0 {
+		return
+	}
+	rows, err := e.query.OrdersByID(ctx, db.OrdersByIDParams{OrderIds: slices.Collect(maps.Keys(inDoubt)), Durable: true})
+	if err != nil {
+		e.log.Warn("look for orders in doubt", "orders", len(inDoubt), "error", err)
+	}
+	for _, row := range rows {
+		r := inDoubt[row.OrderID]
+		r.order = row
+		r.markKnown()
+	}
+}
+
+// release tries again for rows that are locked: one of our own statements may hold them, until
+// the server notices that its connection was closed.
+func (e *core) release(ctx context.Context, orderNos []int64) {
+	for pause := 10 * time.Millisecond; len(orderNos) > 0; pause *= 2 {
+		released, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: orderNos, Owner: e.owner})
+		if err == nil {
+			e.log.Info("leases released", "orders", len(released))
+			orderNos, err = e.stillOurs(ctx, orderNos, released)
+		}
+		if err != nil {
+			e.log.Warn("release leases", "orders", len(orderNos), "error", err)
+			return
+		}
+		db.Sleep(ctx, pause)
+	}
+}
+
+// stillOurs returns the orders that still name this process as owner although they were to be
+// released.
+func (e *core) stillOurs(ctx context.Context, orderNos, released []int64) ([]int64, error) {
+	if len(released) == len(orderNos) {
+		return nil, nil
+	}
+	rows, err := e.query.OrdersWatched(ctx, orderNos)
+	ours := make([]int64, 0, len(rows))
+	for _, row := range rows {
+		if row.Owner != nil && *row.Owner == e.owner && !slices.Contains(released, row.OrderNo) {
+			ours = append(ours, row.OrderNo)
+		}
+	}
+	return ours, err
+}

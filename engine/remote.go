@@ -1,0 +1,341 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/orders"
+	"pawl/policy"
+	"pawl/provider"
+)
+
+// The way of a call, from top to bottom:
+//
+//	nextCall ──▶ preflight ──▶ permit ──▶ beginCalls ──▶ makeCall ──▶ commitResults
+//	  │          one read                 commit         no lock      commit
+//	  └─ to be stopped, or answered without a call ──────────────────▶
+//
+// An order that was just moved or admitted, and for which there is a permit, comes in at makeCall: its
+// call was committed with the move.
+
+// nextCall decides what comes first for an order that stands at a remote step. When the engine is stopping, no call is
+// begun any more.
+func (e *remote) nextCall(r *run) destination {
+	o := &r.order
+	pool := e.poolOf(o)
+	switch {
+	case orders.Stopping(o) && !o.Status.Undoing() && !pool.stepKeyExpired(o, e.now()):
+		return r.withoutCall(pool, stopRequested{})
+	case e.stopping.Load():
+		return toRelease
+	case pool.unread(r):
+		return toPreflight
+	default:
+		return toPermit
+	}
+}
+
+// confirmInLedger confirms in the database what was reserved elsewhere: there is no stock
+// of ours to sell.
+func (e *remote) confirmInLedger(r *run) destination {
+	o := &r.order
+	var result provider.Result = ledgerConfirm{}
+	if orders.Stopping(o) {
+		result = stopRequested{}
+	}
+	return r.withoutCall(e.poolOf(o), result)
+}
+
+// preflightCalls reads what has to be known of orders that may have been called for before. An answer that came without a
+// call takes the place of one.
+func (e *remote) preflightCalls(runs []*run) []*run {
+	found, err := e.readPreflight(e.ctx, runs)
+	if e.standsDown("look for what was sent before", err, runs) {
+		return runs
+	}
+	if err != nil {
+		e.log.Warn("look for what was sent before", "error", err)
+		return goTo(toRetry, runs...)
+	}
+	for _, r := range runs {
+		r.preflight = found[r.no()]
+		pool := e.poolOf(&r.order)
+		if answer := r.preflight.answer; answer != nil {
+			r.call = pool.callOfAnswer(&r.order, answer)
+		}
+		if r.next = toPermit; r.call != nil {
+			r.next = toResult
+		}
+	}
+	return runs
+}
+
+// readPreflight reads what has to be known before the next call of each order, by order number. Without an error none is missing.
+func (e *core) readPreflight(ctx context.Context, runs []*run) (map[int64]*preflight, error) {
+	p := db.CallsPreflightParams{}
+	for _, r := range runs {
+		p.OrderNos, p.Generations = append(p.OrderNos, r.no()), append(p.Generations, r.order.Generation)
+		p.Steps, p.Operations = append(p.Steps, string(r.status().Step())), append(p.Operations, string(operationIn(r.status())))
+	}
+	return preflights(e.query.CallsPreflight(ctx, p))
+}
+
+// beginKey is what the calls of one statement have in common.
+type beginKey struct {
+	state      fsm.State
+	fence      int64
+	seq        int32
+	step       fsm.Step
+	operation  provider.Operation
+	voids      bool
+	generation int32
+	call       time.Duration // how long it may take
+}
+
+func beginKeyOf(r *run) beginKey {
+	o, c := &r.order, r.call
+	return beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.kind(),
+		voids: c.voids(o), generation: c.generation, call: c.pool.cfg.Timeout + leaseMargin}
+}
+
+// beginCalls commits that calls are about to be made.
+func (e *core) beginCalls(key beginKey, runs []*run) []*run {
+	asked := time.Now()
+	for _, r := range runs {
+		r.call.asked = asked
+	}
+	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, runs))
+	switch {
+	case db.FaultOf(err) == db.Bad:
+		split(runs, func(half []*run) { e.beginCalls(key, half) }, func(r *run) { dropCalls(r); e.giveUp(r, err) })
+		return runs
+	case err != nil:
+		dropCalls(runs...)
+		e.failed("begin calls", err, runs, toRetry)
+		return runs
+	}
+	e.Stats.Batches.Add(1)
+	if len(rows) > 0 {
+		e.tickOn(rows[0].At)
+	}
+	byNo := make(map[int64]db.CallsBeginRow, len(rows))
+	for _, row := range rows {
+		byNo[row.OrderNo] = row
+	}
+	begun, lost := divide(runs, func(r *run) bool { _, ok := byNo[r.no()]; return ok })
+	for _, r := range begun {
+		row := byNo[r.no()]
+		r.order.Seq = row.Seq
+		r.begun(row.Call, row.InDoubtSince, row.At)
+	}
+	dropCalls(lost...)
+	e.missed(lost)
+	return runs
+}
+
+func (e *core) beginning(key beginKey, runs []*run) db.CallsBeginParams {
+	p := db.CallsBeginParams{
+		OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
+		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
+		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
+	}
+	if key.voids {
+		p.Generation = &key.generation
+	}
+	if key.operation == provider.Undo {
+		for _, r := range runs {
+			p.UndoReferences = append(p.UndoReferences, r.call.undoReference)
+		}
+	}
+	return p
+}
+
+// makeCall makes one call, with no transaction open and no lock held. It ends with its own timeout, not when the caller
+// of the order hangs up.
+func (e *remote) makeCall(r *run) *run {
+	c := r.call
+	ctx, cancel := context.WithTimeout(e.ctx, c.pool.cfg.Timeout)
+	defer cancel()
+	request, err := e.callOf(ctx, r)
+	if err != nil {
+		c.result = provider.Retry{Code: "database_unavailable", Detail: err.Error()}
+		c.report(errUncalled)
+	} else {
+		made := time.Now()
+		c.result = c.perform(ctx, request)
+		c.report(failureOf(c.result))
+		e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, time.Since(made)})
+	}
+	r.next = toResult
+	return r
+}
+
+// identify reads it once; it never changes.
+func (e *remote) identify(ctx context.Context) (*identity, error) {
+	if known := e.identity.Load(); known != nil {
+		return known, nil
+	}
+	row, err := db.Repeat(ctx, e.ctx, e.query.InstallationSecret)
+	if err != nil {
+		return nil, fmt.Errorf("read installation: %w", err)
+	}
+	e.identity.Store(&identity{row.ID, row.CallbackSecret})
+	return e.identity.Load(), nil
+}
+
+// readIdentity reads it at the start, so that no forged token costs a read later.
+func (e *remote) readIdentity() {
+	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+	defer cancel()
+	if _, err := e.identify(ctx); err != nil {
+		e.log.Warn("read who we are to providers", "error", err)
+	}
+}
+
+// callOf is what the executor is told of a run's call.
+func (e *remote) callOf(ctx context.Context, r *run) (*provider.Call, error) {
+	o, c := &r.order, r.call
+	request, err := e.requestFor(ctx, o, c.step, c.generation)
+	if err != nil {
+		return nil, err
+	}
+	request.Number = c.number
+	switch {
+	case c.operation == provider.Undo:
+		request.Reference = c.undoReference
+		return request, nil
+	case c.step == fsm.Reserve:
+		request.Reference = or(o.ReserveReference)
+	default:
+		request.Reference = or(o.ChargeReference)
+	}
+	if request.Reference == "" && r.preflight != nil && c.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
+		request.Reference = r.preflight.own.reference
+	}
+	return request, nil
+}
+
+// requestFor is what the executor is told of any call about a step of a generation of an order.
+func (e *remote) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, generation int32) (*provider.Call, error) {
+	who, err := e.identify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paymentMethod, err := e.paymentMethodOf(ctx, o, generation)
+	if err != nil {
+		return nil, err
+	}
+	target := newTarget(o.OrderNo, o.OrderID, generation, of)
+	return &provider.Call{
+		Installation: who.id, OrderID: o.OrderID, Step: of, Generation: generation,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod, Fence: o.Fence, Clock: e.now,
+		CallbackURL: e.cfg.PublicURL + "/api/callbacks/" + who.token(target), Tokens: who.tokens(target),
+	}, nil
+}
+
+// paymentMethodOf is what a generation of an order is charged with. A retry may have brought another one since, and
+// providers compare what they are sent under the key of an earlier generation.
+func (e *core) paymentMethodOf(ctx context.Context, o *orders.Order, generation int32) (string, error) {
+	if generation >= o.Generation {
+		return or(o.PaymentMethod), nil
+	}
+	return e.storedPaymentMethod(ctx, o.OrderNo, generation)
+}
+
+func (e *core) storedPaymentMethod(ctx context.Context, orderNo int64, generation int32) (string, error) {
+	was, err := orders.Read(ctx, e.Orders, e.query.PaymentMethodOf, db.PaymentMethodOfParams{OrderNo: orderNo, Generation: generation})
+	if err != nil {
+		return "", orders.Unavailable("read payment method", err)
+	}
+	return was, nil
+}
+
+// keyOf reads what is known of one key, for somebody who waits for it, or who undoes it late.
+func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation provider.Operation) (*preflight, error) {
+	found, err := preflights(orders.Read(ctx, e.Orders, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{key.generation},
+		Steps: []string{string(key.step)}, Operations: []string{string(operation)}}))
+	if err != nil {
+		return nil, orders.Unavailable("read what was sent before", err)
+	}
+	return found[orderNo], nil
+}
+
+// unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
+// again, and can't look it up either. Nobody looks up an undo; it may go by a reference.
+func (e *remote) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
+	p, known := e.policies.byVersion(version)
+	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
+		return false, nil
+	}
+	pool := e.callPool(*version, o.Status.Step(), p)
+	if o.Status.Undoing() {
+		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
+		return err == nil && known.own.undoKeyExpired(pool.cfg, o, o.InDoubtSince, e.now()), err
+	}
+	_, looks := pool.exec.(provider.Looker)
+	return !looks && pool.stepKeyExpired(o, e.now()), nil
+}
+
+// hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
+// before it is charged. Only a remote charge is preceded by their undoing.
+func (e *remote) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
+	generation := o.Generation
+	if o.Status == fsm.Failed {
+		generation++ // it is to start again
+	} else if generation == 0 || o.Status.Undoing() {
+		return false, nil
+	}
+	known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: fsm.Charge, generation: generation}, provider.Do)
+	return err == nil && len(known.voids) > 0, err
+}
+
+// answeredCall is a call to a provider that has ended.
+type answeredCall struct {
+	orderID, requestID string // requestID: of the request that led to it, if it is known
+	step               fsm.Step
+	operation          provider.Operation
+	number             int32
+	fence              int64
+	result             provider.Result
+	took               time.Duration
+}
+
+// wasMade reports whether the provider was asked at all.
+func wasMade(result provider.Result) bool {
+	switch result := result.(type) {
+	case attention:
+		return false
+	case provider.Retry:
+		return result.Code != stoodStillCode
+	}
+	return true
+}
+
+// noteCall counts and logs a call: at info if it was refused or failed, else at debug.
+func (e *core) noteCall(c *answeredCall) {
+	outcome, answer := namedResult(c.result)
+	step, operation := string(c.step), string(c.operation)
+	e.metrics.calls.WithLabelValues(step, operation, outcome).Inc()
+	if wasMade(c.result) {
+		e.metrics.callSeconds.WithLabelValues(step, operation).Observe(c.took.Seconds())
+	}
+	level := slog.LevelInfo
+	if outcome == "done" || outcome == "waiting" {
+		level = slog.LevelDebug
+	}
+	if !e.log.Enabled(e.ctx, level) {
+		return
+	}
+	if a, ok := c.result.(attention); ok {
+		answer.Detail = a.reason
+	}
+	e.log.LogAttrs(e.ctx, level, "provider called", slog.String("order_id", c.orderID), slog.String("step", step),
+		slog.String("operation", operation), slog.Int64("call", int64(c.number)), slog.Int64("fence", c.fence),
+		slog.String("request_id", c.requestID), slog.String("outcome", outcome), slog.String("code", answer.Code),
+		slog.String("detail", answer.Detail), slog.Float64("duration_seconds", c.took.Seconds()))
+}

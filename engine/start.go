@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"pawl/db"
+	"pawl/orders"
+)
+
+// New returns an engine that does nothing until Start.
+func New(pool *db.Pool, cfg Config) *Engine {
+	e := &Engine{
+		notReady: rate.Sometimes{Interval: time.Second}, badWebhooks: rate.Sometimes{Interval: time.Minute},
+		knownReads: make(chan struct{}, knownReadsMost),
+	}
+	e.init(pool, cfg.withDefaults())
+	e.callPools.byStep, e.callPools.send = map[poolKey]*callPool{}, e.dispatch
+	e.overdue.Store(&overdue{})
+	e.limiter = newConcurrencyLimiter(&e.core)
+	e.watches = newWatcher(&e.core)
+	e.makeQueues()
+	e.lateUndos = newSideCalls(&e.core, e.claimLateUndos)
+	e.refunds = newSideCalls(&e.core, e.claimRefunds)
+	e.activity = newActivity(&e.remote)
+	return e
+}
+
+// StartReading starts what reads need, and nothing that writes or calls: the loops that read policies, and that watch orders for
+// callers who wait for a change. Instead of Start, it makes an engine that only shows what is stored. Such an engine must be
+// asked for nothing else.
+func (e *Engine) StartReading() {
+	e.readClock()
+	e.startPolicies()
+	e.wg.Go(e.watchLoop)
+}
+
+// Start starts the goroutines: those of StartReading, one for each queue, and the loops that claim what is due, renew
+// leases, give concurrency permits, look for deadlines, make side calls, and note what was done.
+func (e *Engine) Start() {
+	e.StartReading()
+	e.readIdentity()
+	e.readLastAdmitted()
+	for _, q := range e.all {
+		e.wg.Go(func() { q.Run(e.ctx) })
+	}
+	e.wg.Go(e.recoverLoop)
+	e.wg.Go(func() { e.every(e.cfg.Lease/6, e.renewAll) })
+	e.wg.Go(e.permitLoop)
+	e.wg.Go(e.timerLoop)
+	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
+	e.wg.Go(func() { e.refunds.loop(e.ctx) })
+	e.wg.Go(func() { e.every(activityEvery, func() { e.activity.note(e.ctx) }) })
+}
+
+func (e *Engine) watchLoop() {
+	for runs := range e.watches.looks(e.ctx) {
+		e.dispatch(runs)
+	}
+}
+
+func (e *Engine) permitLoop() {
+	for granted := range e.limiter.grants(e.ctx) {
+		e.goOn("", granted)
+	}
+}
+
+// Stop takes no more orders, lets those in flight finish until ctx ends, hands the
+// others back so that another replica takes them over at once, and waits for every
+// goroutine. Callers that still wait are answered with what is known.
+func (e *Engine) Stop(ctx context.Context) error {
+	e.stopping.Store(true)
+	e.dispatch(e.watches.dropAll())
+	err := e.runs.waitEmpty(ctx)
+	e.cancel()
+	e.wg.Wait()
+	e.handBack()
+	return err
+}
+
+const (
+	policyInterval = 2 * time.Second       // how often to look for new policies
+	policySoon     = 20 * time.Millisecond // before the second try to read them for the first time; the pause doubles from then on
+	policyLimit    = 5 * time.Second       // how long the start waits for them
+)
+
+// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are turned away until
+// the policies have been read once.
+func (e *Engine) startPolicies() {
+	tried := make(chan struct{})
+	e.wg.Go(func() {
+		loaded := e.loadPolicies()
+		close(tried)
+		e.policyLoop(loaded)
+	})
+	select {
+	case <-tried:
+	case <-time.After(policyLimit):
+		e.log.Warn("the policies could not be read yet: no orders are taken until they are")
+	}
+}
+
+// policyLoop looks for new policies now and then, or soon while none were ever read.
+func (e *Engine) policyLoop(loaded bool) {
+	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
+		if loaded {
+			soon = max(policyInterval, e.cfg.RecoveryInterval)
+		}
+		if !e.lastsFor(soon) {
+			return
+		}
+		loaded = e.loadPolicies() || loaded
+	}
+}
+
+// loadPolicies reads what is new, and reports whether that could be read.
+func (e *Engine) loadPolicies() bool {
+	err := e.policies.load(e.ctx)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn("load policies", "error", err)
+	}
+	return err == nil
+}
+
+// Ready returns nil when orders can be taken: the engine is not stopping, the database
+// answers, its schema is as CheckSchema wants it, and no statement has met an error lately
+// that says otherwise. That the statements can be prepared is believed for ten seconds.
+// Errors: orders.ErrStopping, ErrNotMigrated, orders.ErrUnavailable. Why is in the log, once a second at
+// most.
+func (e *Engine) Ready(ctx context.Context) error {
+	if e.stopping.Load() {
+		return orders.ErrStopping
+	}
+	err := e.fit(ctx)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		e.notReady.Do(func() { e.log.Warn("not ready", "error", err) })
+	}
+	return err
+}
