@@ -366,25 +366,37 @@ func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]Order
 }
 
 const ordersRefund = `-- name: OrdersRefund :many
-WITH locked AS MATERIALIZED (
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.reference
+  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::text[])) AS x(order_no, reference)
+), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
-    status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'),
-    ended_as = coalesce(o.outcome, 'failed'),
-    seq = o.seq + 1, take_overs = 0, finished_at = now(), due_at = NULL, owner = NULL
+    status = coalesce(o.outcome, 'failed'), outcome = coalesce(o.outcome, 'failed'), ended_as = coalesce(o.outcome, 'failed'),
+    finished_at = now(), due_at = NULL, owner = NULL,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
-  RETURNING o.order_no, o.fence, o.seq, o.status
+    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
   UPDATE pawl.charges AS c SET refunded_at = now()
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
-  INSERT INTO pawl.refunds (order_no, generation, currency, amount)
-  SELECT r.order_no, r.generation, r.currency, r.amount FROM returned AS r ORDER BY r.order_no
+  INSERT INTO pawl.refunds (order_no, generation, currency, amount, reference)
+  SELECT r.order_no, r.generation, r.currency, r.amount, nullif(a.reference, '')
+  FROM returned AS r JOIN answers AS a ON a.order_no = r.order_no ORDER BY r.order_no
+), finished AS (
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $6::boolean
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
@@ -393,9 +405,11 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersRefundParams struct {
 	OrderNos []int64
+	Refs     []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
+	Consumes bool
 }
 
 type OrdersRefundRow struct {
@@ -405,14 +419,16 @@ type OrdersRefundRow struct {
 	At       time.Time
 }
 
-// Takes the charge back; the order ends as its first undo move said. It has one live
-// charge at most.
+// Takes the charge back, here or, with a reference that the provider may have given, elsewhere. The order ends as its first
+// undo move said. It has one live charge at most.
 func (q *Queries) OrdersRefund(ctx context.Context, arg OrdersRefundParams) ([]OrdersRefundRow, error) {
 	rows, err := q.db.Query(ctx, ordersRefund,
 		arg.OrderNos,
+		arg.Refs,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
+		arg.Consumes,
 	)
 	if err != nil {
 		return nil, err
@@ -444,21 +460,28 @@ WITH locked AS MATERIALIZED (
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
-    status = 'refunding', seq = o.seq + 1, take_overs = 0,
-    outcome = coalesce(o.outcome, 'failed')
+    status = 'refunding', outcome = coalesce(o.outcome, 'failed'),
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
-  RETURNING o.order_no, o.fence, o.seq, o.status
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), released AS (
   UPDATE pawl.reservations AS r SET released_at = now()
   WHERE r.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND r.released_at IS NULL
-  RETURNING r.item, r.quantity
+  RETURNING r.item, r.quantity, r.executor
 ), returned AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT r.item, sum(r.quantity) FROM released AS r
-  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE r.executor IS NULL AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY r.item ORDER BY r.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved - excluded.reserved
+), finished AS (
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done' FROM moved AS m
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $5::boolean
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
@@ -470,6 +493,7 @@ type OrdersReleaseParams struct {
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
+	Consumes bool
 }
 
 type OrdersReleaseRow struct {
@@ -479,13 +503,15 @@ type OrdersReleaseRow struct {
 	At       time.Time
 }
 
-// Takes the reservation back. An order has one live reservation at most.
+// Takes the reservation back: the stock where the ledger has it, and the call that undid it elsewhere. An order has one live
+// reservation at most.
 func (q *Queries) OrdersRelease(ctx context.Context, arg OrdersReleaseParams) ([]OrdersReleaseRow, error) {
 	rows, err := q.db.Query(ctx, ordersRelease,
 		arg.OrderNos,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
+		arg.Consumes,
 	)
 	if err != nil {
 		return nil, err

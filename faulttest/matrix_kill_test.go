@@ -31,7 +31,7 @@ var paths = []path{
 		[]string{"OrdersAdmitWithTerms", "RemoteRefused"}, 0},
 	{"back", []simulator.Rule{{Fault: simulator.Decline, Step: "confirm"}}, "failed",
 		[]string{"OrdersAdmitWithTerms", "RemoteCharged", "RemoteReserved", "RemoteRefused",
-			"CallsBegin", "RemoteReleased", "CallsBegin", "RemoteRefunded"}, 3},
+			"CallsBegin", "OrdersRelease", "CallsBegin", "OrdersRefund"}, 3},
 	{"again", []simulator.Rule{{Fault: simulator.NotDone, Step: "charge", Times: 1}}, "completed",
 		[]string{"OrdersAdmitWithTerms", "CallsSuspend"}, 0}, // then it is due for anybody
 	{"later", []simulator.Rule{{Fault: simulator.Async, Step: "reserve", Delay: 100 * time.Millisecond}}, "completed",

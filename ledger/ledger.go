@@ -37,8 +37,12 @@ var Moves = map[fsm.State]Move{
 	fsm.Reserving: forms{one: moveOfOne((*db.Queries).OrdersReserveOne), many: moveOf((*db.Queries).OrdersReserveAll),
 		full: moveOf((*db.Queries).OrdersReserve)}.move,
 	fsm.Confirming: forms{one: moveOfOne((*db.Queries).OrdersConfirmOne), full: moveOf((*db.Queries).OrdersConfirm)}.move,
-	fsm.Releasing:  moveOf((*db.Queries).OrdersRelease),
-	fsm.Refunding:  moveOf((*db.Queries).OrdersRefund),
+	fsm.Releasing: func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
+		return release(ctx, q, batch, false)
+	},
+	fsm.Refunding: func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
+		return refund(ctx, q, batch, nil, false)
+	},
 }
 
 // All moves take the parameters of Batch and answer with the columns of Moved; those of
@@ -66,4 +70,16 @@ func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context
 	return func(ctx context.Context, q *db.Queries, b Batch) ([]Moved, error) {
 		return movedBy(statement(q, ctx, P(batchOfOne{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
 	}
+}
+
+// release takes reservations back, of the ledger or of another system, whose answers are consumed if they came without a call.
+func release(ctx context.Context, q *db.Queries, b Batch, consumes bool) ([]Moved, error) {
+	return movedBy(q.OrdersRelease(ctx, db.OrdersReleaseParams{
+		OrderNos: b.OrderNos, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
+}
+
+// refund does the same for charges. refs are the provider's names for the refunds, in the order of the batch; nil: there are none.
+func refund(ctx context.Context, q *db.Queries, b Batch, refs []string, consumes bool) ([]Moved, error) {
+	return movedBy(q.OrdersRefund(ctx, db.OrdersRefundParams{
+		OrderNos: b.OrderNos, Refs: refs, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
 }

@@ -62,11 +62,9 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
 			Executor: a.Executor, Sells: a.Sells, Consumes: a.Consumes}))
 	case fsm.Releasing:
-		return movedBy(q.RemoteReleased(ctx, db.RemoteReleasedParams{
-			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
+		return release(ctx, q, a.Batch, a.Consumes)
 	case fsm.Refunding:
-		return movedBy(q.RemoteRefunded(ctx, db.RemoteRefundedParams{
-			OrderNos: a.OrderNos, Refs: refs, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
+		return refund(ctx, q, a.Batch, refs, a.Consumes)
 	default:
 		return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
 	}
