@@ -19,7 +19,7 @@ import (
 const (
 	activityEvery = 10 * time.Second
 	activityMost  = 360 // an hour
-	// heldEvery is how often held orders are counted where nobody asks for it otherwise, as whoever reads the metrics does.
+	// heldEvery is how often held orders are counted where no reader of the metrics asks for it.
 	heldEvery = time.Minute
 	heldLimit = 2 * time.Second // how long that may take
 )
@@ -61,7 +61,7 @@ func (a *activity) note(ctx context.Context) {
 	a.sample()
 }
 
-// countHeld has the held orders counted, unless somebody did lately, or tried. If that fails, nobody knows how many there are.
+// countHeld has the held orders counted, unless they were counted lately, or that was tried. If it fails, their number is unknown.
 func (a *activity) countHeld(ctx context.Context) {
 	a.mu.Lock()
 	lately := time.Since(a.heldAt) < heldEvery

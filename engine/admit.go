@@ -106,7 +106,7 @@ func (e *core) admission(runs []*run) db.OrdersAdmitKeyedParams {
 	return p
 }
 
-// addSubmitters says who sent the orders, unless nobody was identified in the whole batch.
+// addSubmitters says who sent the orders, unless no caller of the batch was identified.
 func addSubmitters(p *db.OrdersAdmitKeyedParams, runs []*run) {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.SubmittedBy != "" }) {
 		return

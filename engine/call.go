@@ -48,7 +48,7 @@ func (r *run) begun(number int32, inDoubtSince *time.Time, at time.Time) {
 }
 
 // call is one call of a remote step. It exists from before it is committed until
-// its answer is committed, and belongs to whoever holds the run.
+// its answer is committed, and belongs to the holder of the run.
 type call struct {
 	pool          *callPool // whose executor it is
 	permit        *callPool // whose permit it holds until it is answered or dropped; not pool where an earlier generation is voided
@@ -93,8 +93,8 @@ type (
 
 // What the circuit breaker gets for a call that failed, and for one that does not count: mostly it was not made.
 var (
-	errIll      = errors.New("the other side does not do its part")
-	errUncalled = errors.New("not called")
+	errProviderFailing = errors.New("the provider is failing")
+	errUncalled        = errors.New("not called")
 )
 
 // stands reports whether the order still is in the state that the call is for, and in its
@@ -317,7 +317,7 @@ func failureOf(result provider.Result) error {
 		if result.Code == provider.InProgress {
 			return errUncalled
 		}
-		return errIll
+		return errProviderFailing
 	case unseen:
 		return errUncalled
 	case attention: // nothing was asked of the other side
@@ -327,7 +327,7 @@ func failureOf(result provider.Result) error {
 			return errUncalled
 		}
 		if result.Counts || result.Code == "connection_failed" {
-			return errIll
+			return errProviderFailing
 		}
 	}
 	return nil

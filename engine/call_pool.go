@@ -208,7 +208,7 @@ func (p *callPool) free() {
 	p.pump()
 }
 
-// release gives a permit back and wakes nobody: it is for pump's own loop, which looks for free permits again.
+// release gives a permit back and wakes no order: it is for pump's own loop, which looks for free permits again.
 func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

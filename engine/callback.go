@@ -76,7 +76,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	// A caller who hangs up must not leave behind an order that was woken for nobody.
+	// A caller who hangs up must not leave behind an order that was taken up and is not driven.
 	return detached(ctx, &e.core, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
@@ -103,12 +103,12 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 	if err != nil && db.FaultOf(err) != db.Unknown {
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
-	ctx = e.ctx // what was sent has to be found out, whoever still waits for it
+	ctx = e.ctx // what was sent has to be found out, even if the caller has gone
 	kept, readErr := orders.Read(ctx, e.Orders, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
 		return Receipt{}, orders.Unavailable("store an answer", cmp.Or(err, readErr))
 	}
-	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and nobody drives it
+	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and is not driven
 		rows, err := e.readUntilKnown([]int64{of.orderNo}, true)
 		if err != nil {
 			return Receipt{}, orders.Unavailable("read order", err)
@@ -116,7 +116,7 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 		e.goOn("", rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
-	if err != nil && !same { // ours may still replace the one that is there: whoever sent it has to come again
+	if err != nil && !same { // ours may still replace the one that is there: the sender has to send it again
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
@@ -134,11 +134,11 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 // answerLimit bounds the work for a callback; the other side gives up about then.
 const answerLimit = 10 * time.Second
 
-// storeTries is how often a row that somebody holds is tried, half a second each.
+// storeTries is how often a locked row is tried, half a second each.
 const storeTries = 20
 
 // storeAnswer stores an answer and takes the order up if it waits for it. It tries again
-// while somebody holds the row. Not stored, without an error: it was answered before.
+// while the row is locked. Not stored, without an error: it was answered before.
 func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
@@ -187,9 +187,9 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 		return nil
 	}
 	if err == nil && hint.RefundID != "" {
-		return e.heedRefund(ctx, &order, hint, secret)
+		return e.onRefundEvent(ctx, &order, hint, secret)
 	}
-	if err != nil || !e.heeds(&order, hint, secret) {
+	if err != nil || !e.concerns(&order, hint, secret) {
 		return err
 	}
 	rows, err := e.query.LeasesTake(ctx, db.LeasesTakeParams{OrderNos: []int64{order.OrderNo}, Hold: *order.Hold,
@@ -221,10 +221,10 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 	return hint, "", err
 }
 
-// heeds reports whether an order is to be taken up for a hint: it waits for a time or an
+// concerns reports whether an order is to be taken up for a hint: it waits for a time or an
 // answer, at a step of Stripe's whose effect is not known. A signature counts for the
 // orders of the account it is of.
-func (e *Engine) heeds(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
+func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.byVersion(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&

@@ -88,7 +88,7 @@ func (e *Engine) makeQueues() {
 // stand before it may go on.
 func (e *Engine) makeWays() {
 	e.ways = [destinations]func([]*run){
-		toNobody:    func([]*run) {},
+		toHandBack:  func([]*run) {},
 		toFenced:    e.then(e.keepAllFenced),
 		toUnwritten: addTo(e.unwritten),
 		toStep:      e.then(e.route),

@@ -9,7 +9,7 @@ import (
 	"pawl/orders"
 )
 
-// keyKeepTries bounds how often it is tried to keep a key that somebody else keeps at the same moment.
+// keyKeepTries bounds how often it is tried to keep a key that another request keeps at the same moment.
 const keyKeepTries = 20
 
 // keepKey sees to it that the key of a request about a stored order stands for that request, and for no other one. The
@@ -57,7 +57,7 @@ func (k *keyTaken) answerTo(in *Input) error {
 	return k
 }
 
-// anew repeats a request whose run has ended because of somebody else's key.
+// anew repeats a request whose run has ended because of another request's key.
 func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, error) {
 	for {
 		order, err := do()
@@ -82,7 +82,7 @@ func (e *core) checkKeys(runs []*run) []*run {
 		return runs
 	}
 	if e.ctx.Err() != nil {
-		return goTo(toNobody, runs...)
+		return goTo(toHandBack, runs...)
 	}
 	seen, others := divide(runs, func(r *run) bool { return bytes.Equal(fingerprintOf(r.input.Key, rows), r.input.Key.fingerprint) })
 	for _, r := range others {
@@ -111,7 +111,7 @@ func (e *core) readSeen(runs []*run) []*run {
 		return runs
 	}
 	if e.ctx.Err() != nil {
-		return goTo(toNobody, runs...)
+		return goTo(toHandBack, runs...)
 	}
 	stored := map[string]bool{}
 	for i := range rows {

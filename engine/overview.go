@@ -30,7 +30,7 @@ type StatusCount struct {
 	More   bool // there may be more than that
 }
 
-// OldestOrder is an order that has not ended. Hold is nil where somebody drives it.
+// OldestOrder is an order that has not ended. Hold is nil where a replica drives it.
 type OldestOrder struct {
 	OrderID   string
 	Status    fsm.State
@@ -243,7 +243,7 @@ func (e *Engine) Waiting(ctx context.Context) (Waiting, error) {
 	return w, err
 }
 
-// waiting counts the held orders up to a number: with 0, whoever asks counts them.
+// waiting counts the held orders up to a number: with 0, the caller counts them.
 func (e *Engine) waiting(ctx context.Context, most int32) (Waiting, error) {
 	rows, err := orders.Read(ctx, e.Orders, e.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: most, Oldest: OldestMost})
 	if err != nil {

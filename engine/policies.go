@@ -28,13 +28,13 @@ type policies struct {
 
 // knownPolicies is what was known at one moment. It is never changed.
 type knownPolicies struct {
-	byVersion map[int32]*policy.Policy
-	versions  []int32 // of byVersion, rising
-	active    *int32
-	ofLate    []int32 // versions that are active, or were so late that an event of theirs may come
+	byVersion      map[int32]*policy.Policy
+	versions       []int32 // of byVersion, rising
+	active         *int32
+	recentlyActive []int32 // versions that are active, or were so recently that an event of theirs may come
 }
 
-// notLoaded is the version that is active before anybody has looked: one nobody knows.
+// notLoaded is the version that is active before the policies are read: one that does not exist.
 // No order must start without a policy because it was not read yet.
 const notLoaded = -1
 
@@ -54,7 +54,7 @@ func (p *policies) load(ctx context.Context) error {
 		return err
 	}
 	before := p.now.Load()
-	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions, ofLate: before.ofLate}
+	now := &knownPolicies{byVersion: before.byVersion, versions: before.versions, recentlyActive: before.recentlyActive}
 	if active != 0 {
 		now.active = &active
 	}
@@ -71,15 +71,15 @@ func (p *policies) load(ctx context.Context) error {
 	return nil
 }
 
-// ofLateInterval is how often the versions of late are read while the active one stays.
-const ofLateInterval = 10 * time.Minute
+// recentlyActiveInterval is how often the recently active versions are read while the active one stays.
+const recentlyActiveInterval = 10 * time.Minute
 
 // hear reads which versions were active of late. Events of older ones are not heeded: a secret that was replaced ends.
 func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (err error) {
-	if before := or(p.now.Load().active); before == active && time.Since(p.heard) < ofLateInterval {
+	if before := or(p.now.Load().active); before == active && time.Since(p.heard) < recentlyActiveInterval {
 		return nil
 	}
-	if now.ofLate, err = store.OfLate(ctx, p.query); err == nil {
+	if now.recentlyActive, err = store.OfLate(ctx, p.query); err == nil {
 		p.heard = time.Now()
 	}
 	return err
@@ -132,7 +132,7 @@ func (p *policies) webhookSecrets() []policy.Secret {
 	var secrets []policy.Secret
 	for _, version := range slices.Backward(now.versions) {
 		secret := now.byVersion[version].Charge.WebhookSecret
-		if secret != "" && slices.Contains(now.ofLate, version) && !slices.Contains(secrets, secret) {
+		if secret != "" && slices.Contains(now.recentlyActive, version) && !slices.Contains(secrets, secret) {
 			secrets = append(secrets, secret)
 		}
 	}

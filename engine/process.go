@@ -14,7 +14,7 @@ import (
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final
-// or held for somebody, or when ctx ends: then with what is stored, while the order goes
+// or held for a person, or when ctx ends: then with what is stored, while the order goes
 // on. A known order is not started again: the caller gets its outcome, or waits for the
 // one run of it with everybody else. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded,
 // orders.ErrStopping, orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key stands for
@@ -143,10 +143,10 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, er
 	}
 }
 
-// resumesWithin reports whether an order may end before the caller's time does: somebody drives
+// resumesWithin reports whether an order may end before the caller's time does: a replica drives
 // it again, who took it up while it was read, or its hold ends in time, which the callback of a provider may
 // do at any moment. What waits for a person does not count, and neither does what waits for a customer, who has
-// to be shown the action first: whoever waits for it asks again later.
+// to be shown the action first: the caller asks again later.
 func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
 	switch {
 	case o.Hold == nil:
@@ -224,7 +224,7 @@ func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
 	return &orders.Conflict{Order: order, Differences: d}
 }
 
-// conflicts is what differs, once it is sure that the key of the request stands for it. A retry may have brought another payment method: whoever sends the first request again, with
+// conflicts is what differs, once it is sure that the key of the request stands for it. A retry may have brought another payment method: the first request, sent again with
 // the first payment method, asks for the same order all the same.
 func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Difference, error) {
 	if err := e.keepKey(ctx, r, in); err != nil {

@@ -76,7 +76,7 @@ func (e *core) byLostAnswer(r *run, row *orders.Order) bool {
 // deleted. What came as a request is admitted; what did not is gone.
 func (e *core) absent(runs []*run) {
 	if e.ctx.Err() != nil { // nothing was read
-		goTo(toNobody, runs...)
+		goTo(toHandBack, runs...)
 		return
 	}
 	e.runs.disown(runs)

@@ -155,7 +155,7 @@ const (
 )
 
 // timerLoop does what the clock asks for: deadlines, side calls, permits that a process that died was
-// about to give, and keys that nobody will use again.
+// about to give, and keys that no request will use again.
 func (e *Engine) timerLoop() {
 	var swept, purged time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {
@@ -188,7 +188,7 @@ func (e *Engine) startDue() {
 	}
 }
 
-// expire asks orders to stop whose time is up. Those that nobody drives come due by it.
+// expire asks orders to stop whose time is up. Those that are not driven come due by it.
 func (e *Engine) expire() {
 	rows, err := e.query.OrdersExpired(e.ctx, expiredMost)
 	if err != nil {
@@ -197,7 +197,7 @@ func (e *Engine) expire() {
 	e.Stats.Expired.Add(int64(len(rows)))
 }
 
-// askForPermits finds keys of which nobody has given the free permits.
+// askForPermits finds keys whose free permits were not given.
 func (e *Engine) askForPermits() {
 	keys, err := e.query.ConcurrencyKeysQueued(e.ctx, keysMost)
 	if err != nil {

@@ -116,11 +116,11 @@ func (q *Request) isOpen(r orders.AskedRefund) bool {
 	return is && !r.Settled()
 }
 
-// heedRefund has a refund looked up at once, if the event is signed for the account that the order was charged at.
-func (e *Engine) heedRefund(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
+// onRefundEvent has a refund looked up at once, if the event is signed for the account that the order was charged at.
+func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
 	p, known := e.policies.byVersion(o.Policy)
 	if !known {
-		return orders.ErrUnavailable // of a refund that is done nobody else tells: it is to be sent again
+		return orders.ErrUnavailable // nothing else tells of a refund that is done: it is to be sent again
 	}
 	if p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
@@ -266,7 +266,7 @@ func (c *refundCall) keyOld(now time.Time) bool {
 	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }
 
-// state is the state of the refund after the call. One in doubt stays in doubt until somebody says what became of it.
+// state is the state of the refund after the call. One in doubt stays in doubt until it is known what became of it.
 func (c *refundCall) state() string {
 	switch c.result.(type) {
 	case provider.Done:
@@ -318,7 +318,7 @@ func (c *refundCall) unseen() bool {
 	return ok && c.number != 0 && c.operation == lookup && r.Code != stoodStillCode
 }
 
-// settled reports whether nobody is to ask again.
+// settled reports whether the provider is not to be asked again.
 func (c *refundCall) settled(state string) bool {
 	_, unknown := c.result.(provider.Unknown)
 	_, person := c.result.(attention)

@@ -255,7 +255,7 @@ func (e *core) storedPaymentMethod(ctx context.Context, orderNo int64, generatio
 	return was, nil
 }
 
-// keyOf reads what is known of one key, for somebody who waits for it, or who undoes it late.
+// keyOf reads what is known of one key, for a caller who waits for it, or for a late undo.
 func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation provider.Operation) (*preflight, error) {
 	found, err := preflights(orders.Read(ctx, e.Orders, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{key.generation},
 		Steps: []string{string(key.step)}, Operations: []string{string(operation)}}))
@@ -266,7 +266,7 @@ func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation 
 }
 
 // unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
-// again, and can't look it up either. Nobody looks up an undo; it may go by a reference.
+// again, and can't look it up either. An undo is not looked up; it may go by a reference.
 func (e *remote) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.byVersion(version)
 	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {

@@ -160,7 +160,7 @@ func (r *run) applyResult() {
 			o.ChargeReference = &done.Reference
 		case fsm.Reserve:
 			o.ReserveReference = &done.Reference
-		default: // that of a confirmation is read when somebody asks
+		default: // that of a confirmation is read when it is asked for
 		}
 	}
 	o.Retries, o.RetryWindowStartedAt, o.Action = nil, nil, nil

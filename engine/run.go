@@ -32,7 +32,7 @@ type Input struct {
 	Metadata []byte // a JSON object, or nil; compared only by a key
 	Terms
 
-	SubmittedBy   string          // the principal; empty: nobody was identified
+	SubmittedBy   string          // the principal; empty: the caller was not identified
 	Key           *IdempotencyKey // nil: the request has none
 	HTTPRequestID string          // X-Request-Id of the request, for the log; stored nowhere
 }
@@ -40,7 +40,7 @@ type Input struct {
 // Terms are what most orders do without. Zero values were left out.
 type Terms struct {
 	CustomerID     string
-	PaymentMethod  string // opaque; never logged, shown to nobody
+	PaymentMethod  string // opaque; never logged or shown
 	ConcurrencyKey string
 	StartAt        time.Time
 	CompleteBy     time.Time     // the deadline
@@ -145,7 +145,7 @@ type destination uint8
 
 // The destinations, in the order of an order's way.
 const (
-	toNobody    destination = iota // the engine stops, and hands back what is left
+	toHandBack  destination = iota // the engine stops, and hands back what is left
 	toFenced                       // an answer that came when the order was not ours any more is kept
 	toUnwritten                    // the same, again and again until it is written
 	toStep                         // its state, its policy and its row say where: route
@@ -215,7 +215,7 @@ func newRun(orderID string, in Input) *run {
 func (r *run) no() int64         { return r.order.OrderNo }
 func (r *run) status() fsm.State { return r.order.Status }
 
-// hasResult reports whether a call, or somebody without one, has given an answer that is to be committed. Of a step that
+// hasResult reports whether a call, or a person or callback without one, has given an answer that is to be committed. Of a step that
 // the order has left, there is nothing to commit any more.
 func (r *run) hasResult() bool {
 	return r.call != nil && r.call.result != nil && r.call.stands(&r.order)
@@ -256,7 +256,7 @@ type registry struct {
 	driven map[int64]time.Time
 	claims map[int64]orders.Order // rows that were claimed for us while their order had a run
 	closed bool                   // takes no more runs
-	empty  chan struct{}          // closed when somebody waits and the last run has gone
+	empty  chan struct{}          // made by waitEmpty; closed when the last run has gone
 	size   atomic.Int64
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
@@ -289,8 +289,8 @@ func (reg *registry) add(orderID string, in Input) *run {
 	return r
 }
 
-// claimed returns a new run for an order that was claimed for us. One that has a run is left to whoever
-// holds that: should it end without having seen the claim, remove returns the row, and somebody has to take the order up again.
+// claimed returns a new run for an order that was claimed for us. One that has a run is left to
+// its holder: should it end without having seen the claim, remove returns the row, and the order is taken up again.
 func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, driven bool) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -380,7 +380,7 @@ func (reg *registry) renewed(orderNos []int64, t time.Time) {
 
 // remove forgets runs that have ended and returns those that were there: only the caller wakes who waits for them.
 // claimed are their orders that were claimed for us meanwhile, and that another run has to go on with. The order of a run
-// that ends with an error is left to whoever claims it next.
+// that ends with an error is left to the replica that claims it next.
 func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -416,7 +416,7 @@ func (reg *registry) has(orderID string) bool {
 	return ok
 }
 
-// takeAll returns what is left, and lets nothing in any more: nobody would end it.
+// takeAll returns what is left, and lets nothing in any more: no goroutine is left that would end it.
 func (reg *registry) takeAll() []*run {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrNotMigrated: the schema of the database is older than this program, or parts of it
-// are missing, changed or closed to its role. Nothing comes of waiting: somebody has to
+// are missing, changed or closed to its role. Waiting does not help: a person has to
 // migrate, to mend, or to grant.
 var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
@@ -132,7 +132,7 @@ const (
 // When the statement of a move or an admission meets an error that says they can't
 // (db.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
 // order whose statement met it is handed back. Keeping them would renew their leases for
-// ever and show nobody that they are stuck. The standstill ends as soon as the statements can be
+// ever, and nothing would show that they are stuck. The standstill ends as soon as the statements can be
 // prepared again. Some errors no preparing shows, as one in the body of a trigger: then it ends
 // all the same, after a pause that grows while the error comes again.
 type schemaHealth struct {

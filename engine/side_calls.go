@@ -29,7 +29,7 @@ func newSideCalls(e *core, claim func(most int32) []func()) *sideCalls {
 	return &sideCalls{e, claim, make(chan struct{}, sideCallsAtOnce), newWake()}
 }
 
-// loop claims what is due whenever somebody, mostly the timer, says that something is.
+// loop claims what is due whenever it is woken, mostly by the timer.
 func (s *sideCalls) loop(ctx context.Context) {
 	for s.heard(ctx) {
 		if !s.stopping.Load() {
@@ -89,7 +89,7 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 	}
 }
 
-// callLate undoes one key, whether or not somebody drives the order. An undo by an expired key finds nothing and reports success, so it
+// callLate undoes one key, whether or not the order is driven. An undo by an expired key finds nothing and reports success, so it
 // is not sent. The number of the call is 0 where none was made.
 func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)

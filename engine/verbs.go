@@ -216,7 +216,7 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 }
 
 // judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
-// Nil without an error: there is nothing to write, somebody asked for the same before.
+// Nil without an error: there is nothing to write, because the same was asked for before.
 func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	switch {
 	case q.aboutLateUndo():
@@ -363,7 +363,7 @@ const (
 	nextSame    = "same"    // its driver, or its hold, goes on
 	nextClaimed = "claimed" // this process drives it
 	nextDue     = "due"     // another process does: this one can't run its policy
-	nextRests   = "rests"   // nobody does before somebody acts
+	nextRests   = "rests"   // no process does until a person acts
 )
 
 // sameAs changes nothing but the history.
@@ -480,7 +480,7 @@ func startedAnew(o orders.Order, c *change) orders.Order {
 const settledCode = "step_result"
 
 // askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
-// the last one finds another seq, an earlier one may have raised it. After the first try whoever asked may go: what was sent has to
+// the last one finds another seq, an earlier one may have raised it. After the first try the caller may go: what was sent has to
 // be found out.
 func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)

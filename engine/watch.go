@@ -94,7 +94,7 @@ func (w *watcher) numbers() []int64 {
 	return out
 }
 
-// idle reports whether nobody waits for the order any more. Without it, an order that is held
+// idle reports whether no caller waits for the order any more. Without it, an order that is held
 // would stay in memory for as long as it is held, which may be hours.
 func (w *watcher) idle(orderNo int64) bool {
 	w.mu.Lock()
@@ -209,7 +209,7 @@ func (w *watcher) read(runs []*run, shown []int64) []*run {
 	return runs
 }
 
-// ofRuns leaves out the orders that nobody but onlookers watches: to look at an order does nothing to it.
+// ofRuns leaves out the orders that only onlookers watch: to look at an order does nothing to it.
 func (w *watcher) ofRuns(orderNos []int64) []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,7 +273,7 @@ func (w *watcher) dismiss() {
 	w.watched.Store(0)
 }
 
-// wanted reports whether somebody waits for the order to be like this.
+// wanted reports whether an onlooker waits for the order to be like this.
 func (w *watcher) wanted(orderNo int64, seq int32, final bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,7 +304,7 @@ func (w *watcher) show(orderNos []int64, rows []orders.Order) {
 	}
 }
 
-// nudge has the watcher look soon if somebody watches an order whose run has ended here.
+// nudge has the watcher look soon if an onlooker watches an order whose run has ended here.
 func (w *watcher) nudge(runs []*run) {
 	if w.watched.Load() == 0 {
 		return
