@@ -41,7 +41,7 @@ var Moves = map[fsm.State]Move{
 		return release(ctx, q, batch, false)
 	},
 	fsm.Refunding: func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
-		return refund(ctx, q, batch, nil, false)
+		return refund(ctx, q, &Results{Batch: batch})
 	},
 }
 
@@ -72,14 +72,15 @@ func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context
 	}
 }
 
-// release takes reservations back, of the ledger or of another system, whose answers are consumed if they came without a call.
+// release takes reservations back, of the ledger or of another system.
 func release(ctx context.Context, q *db.Queries, b Batch, consumes bool) ([]Moved, error) {
 	return movedBy(q.OrdersRelease(ctx, db.OrdersReleaseParams{
 		OrderNos: b.OrderNos, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
 }
 
-// refund does the same for charges. refs are the provider's names for the refunds, in the order of the batch; nil: there are none.
-func refund(ctx context.Context, q *db.Queries, b Batch, refs []string, consumes bool) ([]Moved, error) {
+// refund takes charges back, of the ledger or of a provider, with its names for the refunds.
+func refund(ctx context.Context, q *db.Queries, a *Results) ([]Moved, error) {
 	return movedBy(q.OrdersRefund(ctx, db.OrdersRefundParams{
-		OrderNos: b.OrderNos, Refs: refs, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
+		OrderNos: a.OrderNos, Refs: a.each(func(x Answer) string { return x.Reference }),
+		Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
 }

@@ -64,7 +64,7 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 	case fsm.Releasing:
 		return release(ctx, q, a.Batch, a.Consumes)
 	case fsm.Refunding:
-		return refund(ctx, q, a.Batch, refs, a.Consumes)
+		return refund(ctx, q, &a)
 	default:
 		return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
 	}
