@@ -110,7 +110,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	s := &server{
 		Config:   cfg,
 		engine:   e,
-		clock:    e.Now,
+		clock:    func() time.Time { return e.Now() }, // Document has no engine
 		currency: known,
 		mux:      http.NewServeMux(),
 		hosts:    newHosts(cfg.AllowedHosts),
